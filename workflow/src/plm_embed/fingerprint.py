@@ -1,0 +1,72 @@
+"""What a vector depends on. A store belongs to one fingerprint; vectors of two fingerprints never mix."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Pooling = Literal["mean", "bos", "max", "per_residue"]
+ComputeDtype = Literal["float32", "bfloat16", "float16"]
+StorageDtype = Literal["float16", "float32", "bfloat16"]
+LongPolicy = Literal["whole", "window", "crop", "skip"]
+
+
+@dataclass(frozen=True)
+class LongSequences:
+    """What happens to a sequence of more than `max_residues` residues (0: no limit).
+
+    whole: embedded in one piece; window: windows of `max_residues` that share `overlap` residues, combined as
+    `plm_embed.windows` says; crop: the first `max_residues`; skip: no vector.
+    """
+
+    policy: LongPolicy = "whole"
+    max_residues: int = 0
+    overlap: int = 0
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Everything that decides a vector's numbers.
+
+    The residue policy is not here: a vector is named by the hash of its normalised sequence, so what the
+    policy did to a record is already part of the key.
+    """
+
+    model: str
+    weights_sha256: str
+    layers: tuple[int, ...]
+    pooling: tuple[Pooling, ...]
+    long_sequences: LongSequences
+    compute_dtype: ComputeDtype
+    storage_dtype: StorageDtype
+    engine: str  # kernel and its fixed shape; says whether equal bits are promised
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits that name a store folder."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Fingerprint":
+        fields: dict[str, Any] = json.loads(text)
+        return cls(
+            **fields
+            | {
+                "layers": tuple(fields["layers"]),
+                "pooling": tuple(fields["pooling"]),
+                "long_sequences": LongSequences(**fields["long_sequences"]),
+            }
+        )
+
+    def differences(self, other: "Fingerprint") -> list[str]:
+        """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16 there'."""
+        here, there = asdict(self), asdict(other)
+        return [f"{name}: {here[name]} here, {there[name]} there" for name in here if here[name] != there[name]]
+
+    @property
+    def representations(self) -> tuple[str, ...]:
+        """Dataset names `{pooling}_l{layer}`, layer by layer within each pooling, in the order asked for."""
+        return tuple(f"{pooling}_l{layer}" for pooling in self.pooling for layer in self.layers)
