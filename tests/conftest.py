@@ -1,0 +1,24 @@
+"""What all suites share."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# processes that tests start must find the package too
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A temporary folder whose path is short enough for scratch; pytest's own are too long."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)

@@ -1,0 +1,43 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_embed.batches import Packer
+
+costs = st.lists(st.integers(3, 500), max_size=200)
+
+
+@given(costs, st.integers(3, 600))
+def test_every_piece_once_within_the_budget(costs: list[int], budget: int) -> None:
+    batches = list(Packer(costs, budget))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(costs)))
+    for batch in batches:
+        assert len(batch) == 1 or sum(costs[i] for i in batch) <= budget
+
+
+@given(costs, st.integers(3, 600))
+def test_longest_first(costs: list[int], budget: int) -> None:
+    firsts = [costs[batch[0]] for batch in Packer(costs, budget)]
+    assert firsts[:1] == sorted(costs, reverse=True)[:1]
+    assert firsts == sorted(firsts, reverse=True)
+
+
+def test_fills_a_batch_with_the_longest_that_still_fits() -> None:
+    assert list(Packer([50, 30, 60, 40, 10], 100)) == [[2, 3], [0, 1, 4]]
+
+
+def test_a_piece_above_the_budget_travels_alone() -> None:
+    assert list(Packer([500, 10, 10], 100)) == [[0], [1, 2]]
+
+
+def test_what_is_put_back_comes_again_in_smaller_batches() -> None:
+    costs = [40, 40, 40, 40]
+    packer = Packer(costs, 160)
+    seen = []
+    for batch in packer:
+        if len(batch) > 2:
+            packer.put_back([costs[i] for i in batch], batch)
+            packer.budget //= 2
+        else:
+            seen.append(batch)
+    assert sorted(i for batch in seen for i in batch) == [0, 1, 2, 3]
+    assert [len(batch) for batch in seen] == [2, 2]

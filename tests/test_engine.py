@@ -1,0 +1,161 @@
+"""The forward pass against fair-esm's own models, on whole models and on random batches."""
+
+import argparse
+from functools import cache
+from pathlib import Path
+
+import checkpoints
+import esm
+import numpy as np
+import pytest
+import torch
+from Bio.SeqIO.FastaIO import SimpleFastaParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed import weights
+from plm_embed.engine import ROWS, Engine
+from plm_embed.models import MODELS, Model
+from plm_embed.pooling import pool
+from plm_embed.reference import hidden_states
+from plm_embed.tokens import RESIDUES
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "esm2_golden"
+CPU = torch.device("cpu")
+SEQUENCES = ["M", "MK", "ACDEFGHIKLMNPQRSTVWY", "XBUZO" * 7, "LAGVSERTIDPKQNFYMHWC" * 30, "G" * 1022, "W" * 1100]
+LONGEST_1B = 1022
+
+
+@pytest.fixture(scope="module", params=["esm2", "esm1b", "esm1v"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return {"esm2": checkpoints.TINY_ESM2, "esm1b": checkpoints.TINY_ESM1B, "esm1v": checkpoints.TINY_ESM1V}[request.param]
+
+
+@pytest.fixture(scope="module")
+def paths(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkpoint in fair-esm's layout, and the weights folder made from it."""
+    folder = tmp_path_factory.mktemp("weights")
+    source = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 5))
+    weights.prepare(model, source, folder / "prepared")
+    return source, folder / "prepared"
+
+
+def fair_esm(source: Path, sequences: list[str]) -> list[dict[int, torch.Tensor]]:
+    """Every layer's (L + 2, D) of each sequence, one at a time through the model as fair-esm loads it."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        whole, alphabet = esm.pretrained.load_model_and_alphabet(str(source))
+    whole.eval()
+    layers = range(whole.num_layers + 1)
+    found = []
+    for sequence in sequences:
+        _, _, tokens = alphabet.get_batch_converter()([("", sequence)])
+        with torch.inference_mode():
+            states = whole(tokens, repr_layers=layers)["representations"]
+        found.append({layer: states[layer][0] for layer in layers})
+    return found
+
+
+def engine_of(folder: Path, dtype: str = "float32") -> Engine:
+    manifest, tensors = weights.load(folder)
+    return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+
+
+def hidden(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
+    batch = engine.prepare(sequences)
+    states = engine.forward(batch, layers)
+    cut = {layer: engine.split(batch, state) for layer, state in states.items()}
+    return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
+
+
+def test_every_layer_of_whole_models_equals_fair_esm(model: Model, paths: tuple[Path, Path]) -> None:
+    source, folder = paths
+    sequences = [sequence for sequence in SEQUENCES if model.max_residues is None or len(sequence) <= LONGEST_1B]
+    layers = list(range(model.layers + 1))
+    expected = fair_esm(source, sequences)
+    for name, found in (
+        ("engine", hidden(engine_of(folder), sequences, layers)),
+        ("reference", hidden_states(folder, sequences, layers)),
+    ):
+        for sequence, ours, theirs in zip(sequences, found, expected, strict=True):
+            for layer in layers:
+                assert ours[layer].shape == (len(sequence) + 2, model.dim)
+                assert torch.allclose(ours[layer], theirs[layer], atol=2e-5, rtol=1e-5), (name, len(sequence), layer)
+
+
+def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> None:
+    engine = engine_of(paths[1])
+    batch = engine.prepare(["MKT"])
+    assert set(engine.forward(batch, [1])) == {1}
+    assert torch.equal(engine.forward(batch, [1])[1], engine.forward(batch, [0, 1, 2])[1])
+
+
+@cache
+def invariance_engine() -> Engine:
+    model = checkpoints.TINY_ESM2
+    tensors = checkpoints.random_state(model, 7)
+    manifest = weights.Manifest(
+        model.name, "esm2", model.layers, model.dim, model.heads, None, True, "MIT", "", 0, weights.Source("fair-esm", "")
+    )
+    return Engine(manifest, tensors, CPU, "float32")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(RESIDUES, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
+def test_a_vector_has_the_same_bits_in_any_company(sequences: list[str], data: st.DataObject) -> None:
+    engine = invariance_engine()
+    order = data.draw(st.permutations(range(len(sequences))))
+    company = data.draw(st.lists(st.text(RESIDUES, min_size=1, max_size=900), max_size=4))
+    mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
+    for i, found in zip(order, mixed, strict=True):
+        (alone,) = hidden(engine, [sequences[i]], [1, 2])
+        assert torch.equal(found[1], alone[1])
+        assert torch.equal(found[2], alone[2])
+
+
+def test_batches_are_whole_slices_of_rows() -> None:
+    batch = invariance_engine().prepare(["M" * 700, "K" * 3])
+    assert batch.lengths == (702, 5)
+    assert len(batch.tokens) == len(batch.positions) == -(-707 // ROWS["cpu"]) * ROWS["cpu"]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.9999), ("float16", 0.99999)])
+def test_half_precision_stays_near(paths: tuple[Path, Path], dtype: str, bound: float) -> None:
+    sequences = [sequence for sequence in SEQUENCES if 10 < len(sequence) <= LONGEST_1B]
+    exact = hidden(engine_of(paths[1]), sequences, [2])
+    half = hidden(engine_of(paths[1], dtype), sequences, [2])
+    for ours, theirs in zip(half, exact, strict=True):
+        assert ours[2].dtype == torch.float32
+        assert torch.cosine_similarity(pool("mean", ours[2]), pool("mean", theirs[2]), dim=0) > bound
+
+
+def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
+    model = MODELS["esm2_t6_8M_UR50D"]
+    source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 11))
+    weights.prepare(model, source, tmp_path / "prepared")
+    sequences = ["MKTAYIAKQR", "LAGVSERTIDPKQNFYMHWC" * 12, "M" * 3, "ACDEFGHIKLMNPQRSTVWY" * 28]
+    expected = fair_esm(source, sequences)
+    for ours, theirs in zip(hidden(engine_of(tmp_path / "prepared"), sequences, [6]), expected, strict=True):
+        assert (pool("mean", ours[6]) - pool("mean", theirs[6])).abs().max() < 1e-5
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="extra cases: golden values in float64, not shipped")
+def test_golden_values_in_float64(tmp_path: Path) -> None:
+    weights.prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", tmp_path)
+    engine = engine_of(tmp_path)
+    expected = np.load(GOLDEN / "esm2_t3_tiny_random.expected.npz")
+    with (GOLDEN / "esm2_t3_tiny_random.fasta").open() as lines:
+        sequences = dict(SimpleFastaParser(lines))
+    cases = []  # (key, sequence); '-', '.' and <mask> are tokens to the model, but no residues here
+    for key in sorted({name.rsplit("|", 1)[0] for name in expected.files}):
+        record, variant = key.split("|")
+        sequence = sequences[record]
+        if set(sequence) <= set(RESIDUES):
+            cases.append((key, sequence[:1022] if variant == "first1022" else sequence))
+    assert len(cases) > 15
+    layers = list(range(4))
+    for (key, _), found in zip(cases, hidden(engine, [sequence for _, sequence in cases], layers), strict=True):
+        means = np.stack([pool("mean", found[layer]).numpy() for layer in layers])
+        assert np.abs(means - expected[f"{key}|mean"]).max() < 1e-4
+        assert np.abs(found[3][0].numpy() - expected[f"{key}|bos"]).max() < 1e-4
+        if f"{key}|tokens" in expected:
+            assert np.abs(found[3].numpy() - expected[f"{key}|tokens"]).max() < 2e-3

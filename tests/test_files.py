@@ -1,0 +1,47 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plm_embed.files import atomic_path, sha256_file, write_json
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    final = tmp_path / "deep" / "file.txt"
+    with atomic_path(final) as temporary:
+        temporary.write_text("new")
+        assert not final.exists()
+    assert final.read_text() == "new"
+    with pytest.raises(RuntimeError), atomic_path(final) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert final.read_text() == "new"
+    assert [path.name for path in final.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
+    final = tmp_path / "file.txt"
+    final.write_text("old")
+    code = f"""
+import os, signal
+from pathlib import Path
+from plm_embed.files import atomic_path
+with atomic_path(Path({str(final)!r})) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert final.read_text() == "old"
+
+
+def test_json_is_readable_and_stable(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"b": "é", "a": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "a": 1,\n  "b": "é"\n}\n'
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": 1, "b": "é"}
+
+
+def test_sha256(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert sha256_file(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

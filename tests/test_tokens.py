@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+from esm.data import Alphabet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plm_embed.tokens import CLS, EOS, MASK, PAD, RESIDUES, UNK, tokenize
+
+
+@given(st.text(RESIDUES, min_size=1, max_size=80))
+def test_equals_fair_esm(sequence: str) -> None:
+    alphabet = Alphabet.from_architecture("ESM-1b")
+    _, _, expected = alphabet.get_batch_converter()([("", sequence)])
+    np.testing.assert_array_equal(tokenize(sequence), expected[0].numpy())
+
+
+def test_special_tokens_are_fair_esms() -> None:
+    alphabet = Alphabet.from_architecture("ESM-1b")
+    assert (CLS, PAD, EOS, UNK, MASK) == tuple(
+        alphabet.get_idx(f"<{name}>") for name in ("cls", "pad", "eos", "unk", "mask")
+    )
+
+
+@pytest.mark.parametrize("letter", ["J", "-", ".", "*", "m", "<", " "])
+def test_refuses_what_is_no_residue(letter: str) -> None:
+    with pytest.raises(ValueError, match="not a normalised sequence"):
+        tokenize(f"MK{letter}T")

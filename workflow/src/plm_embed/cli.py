@@ -1,0 +1,289 @@
+"""The command line: one sub-command per rule of the workflow."""
+
+import logging
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import click
+
+from plm_embed import __version__
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FOLDER = click.Path(path_type=Path)
+EXISTING = click.Path(exists=True, path_type=Path)
+
+
+def main() -> None:
+    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    try:
+        group.main(prog_name="plm-embed", standalone_mode=False)
+    except UserError as error:
+        sys.exit(f"plm-embed: error: {error}")
+    except click.UsageError as error:
+        error.show()
+        sys.exit(1)
+    except click.Abort:
+        sys.exit("plm-embed: stopped")
+
+
+@click.group(name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__)
+def group() -> None:
+    """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand."""
+    # the first line of each log: the command that repeats the step
+    print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
+
+
+def choice(literal: Any) -> click.Choice[str]:
+    return click.Choice(list(get_args(literal)))
+
+
+@group.command()
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
+@click.option("--buckets", default=4, type=click.IntRange(1, 100_000), help="Number of buckets.")
+@click.option("--id-column", default="id", help="Column with the record id (tables only).")
+@click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
+@click.option("--keep", multiple=True, help="Column to carry into the index (tables only; repeatable).")
+@click.option(
+    "--unknown-residues",
+    default="skip",
+    type=click.Choice(["skip", "substitute"]),
+    help="Letters that ESM-2 lacks: skip the record, or substitute X.",
+)
+@click.option(
+    "--gaps",
+    default="remove",
+    type=click.Choice(["remove", "skip"]),
+    help="'-' and '.': remove them, or skip the record.",
+)
+@click.option("--memory-mb", default=2000, type=click.IntRange(64), help="Memory to stay within.")
+def deduplicate(
+    *,
+    inputs: tuple[Path, ...],
+    output: Path,
+    buckets: int,
+    id_column: str,
+    sequence_column: str,
+    keep: tuple[str, ...],
+    unknown_residues: Literal["skip", "substitute"],
+    gaps: Literal["remove", "skip"],
+    memory_mb: int,
+) -> None:
+    """Read sequence files, account for every record, find the unique sequences, cut them into buckets.
+
+    \b
+    Example:
+      plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
+    """
+    from plm_embed.deduplicate import deduplicate as run
+    from plm_embed.readers import Table
+    from plm_embed.residues import ResiduePolicy
+
+    run(
+        inputs,
+        output,
+        buckets=buckets,
+        table=Table(id_column, sequence_column, keep),
+        policy=ResiduePolicy(unknown=unknown_residues, gaps=gaps),
+        memory_mb=memory_mb,
+    )
+
+
+@group.command()
+@click.option(
+    "--model",
+    required=True,
+    help="Name or alias, such as esm2_t33_650M_UR50D, facebook/esm2_t33_650M_UR50D, esm2_650m.",
+)
+@click.option(
+    "--source",
+    type=click.Path(path_type=Path),
+    help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
+)
+@click.option(
+    "--output", required=True, type=FOLDER, help="Folder for model.safetensors, manifest.json and self_test.npz."
+)
+def weights(model: str, source: Path | None, output: Path) -> None:
+    """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
+
+    \b
+    Example:
+      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --output resources/weights/esm2_t33_650M_UR50D
+    """
+    from plm_embed.models import find_model
+    from plm_embed.self_test import has_golden, write_golden
+    from plm_embed.weights import prepare
+
+    manifest = prepare(find_model(model), source, output)
+    if not has_golden(output, manifest.sha256):
+        write_golden(output)
+
+
+@group.command()
+@click.argument("bucket", type=EXISTING)
+@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
+@click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
+@click.option("--output", required=True, type=FOLDER, help="Completion record to write (JSON).")
+@click.option(
+    "--layers",
+    multiple=True,
+    type=int,
+    default=(-1,),
+    help="Layer, 0 to the number of layers; -1 is the last (repeatable).",
+)
+@click.option(
+    "--pooling",
+    multiple=True,
+    type=choice(Pooling),
+    default=("mean",),
+    help="What is stored per sequence (repeatable).",
+)
+@click.option(
+    "--compute-dtype",
+    default="auto",
+    type=click.Choice(["auto", *get_args(ComputeDtype)]),
+    help="auto: bfloat16 from compute capability 8.0 on, else float32.",
+)
+@click.option("--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk.")
+@click.option("--long-sequences", default="whole", type=choice(LongPolicy), help="What happens above --max-residues.")
+@click.option(
+    "--max-residues", default=0, type=click.IntRange(0), help="Longest piece that goes through the model; 0: no limit."
+)
+@click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
+@click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option(
+    "--toks-per-batch", default=0, type=click.IntRange(0), help="Token budget of a batch; 0: the device's default."
+)
+@click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
+@click.option(
+    "--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most the work of this time."
+)
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads.")
+def embed(
+    *,
+    bucket: Path,
+    weights_folder: Path,
+    store: Path,
+    output: Path,
+    layers: tuple[int, ...],
+    pooling: tuple[Pooling, ...],
+    compute_dtype: ComputeDtype | Literal["auto"],
+    storage_dtype: StorageDtype,
+    long_sequences: LongPolicy,
+    max_residues: int,
+    overlap: int,
+    device: Literal["auto", "cpu", "cuda"],
+    toks_per_batch: int,
+    scratch: str,
+    flush_minutes: float,
+    threads: int,
+) -> None:
+    """Embed the sequences of one bucket that the store lacks.
+
+    \b
+    Example:
+      plm-embed embed results/sequences/buckets/0000.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+        --store results/esm2_t33_650M_UR50D/store --output results/esm2_t33_650M_UR50D/embedded/0000.json
+    """
+    from plm_embed.embed import Settings
+    from plm_embed.embed import embed as run
+
+    settings = Settings(
+        layers=layers,
+        pooling=pooling,
+        compute_dtype=compute_dtype,
+        storage_dtype=storage_dtype,
+        long_sequences=LongSequences(long_sequences, max_residues, overlap),
+        device=device,
+        toks_per_batch=toks_per_batch,
+        scratch=scratch,
+        flush_minutes=flush_minutes,
+        threads=threads,
+    )
+    run(bucket, weights_folder, store, output, settings)
+
+
+def campaign_options(command: Command) -> Command:
+    """The places of a campaign that both gather and validate need."""
+    for option in (
+        click.option(
+            "--records", required=True, type=FOLDER, help="records.parquet: what became of every input record."
+        ),
+        click.option("--index", required=True, type=FOLDER, help="Parquet index of the master."),
+        click.option("--master", required=True, type=FOLDER, help="Master HDF5 file."),
+        click.option("--store", required=True, type=EXISTING, help="Store of vectors."),
+        click.option("--embedded", required=True, type=EXISTING, help="Folder with the completion records."),
+        click.option("--sequences", required=True, type=EXISTING, help="Folder made by `plm-embed deduplicate`."),
+    ):
+        command = option(command)
+    return command
+
+
+@group.command()
+@campaign_options
+@click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
+def gather(
+    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, workflow_commit: str
+) -> None:
+    """Merge the parts of the store into the master file, in key order, and write its index."""
+    from plm_embed.gather import gather as run
+
+    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
+
+
+@group.command()
+@campaign_options
+@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
+@click.option(
+    "--spot-checks", default=16, type=click.IntRange(0), help="Random rows to embed again by the reference path."
+)
+@click.option("--report", required=True, type=FOLDER, help="validation.json: every check and its result.")
+@click.option(
+    "--checksums", required=True, type=FOLDER, help="SHA-256 list of the results, written only when all is well."
+)
+def validate(
+    *,
+    sequences: Path,
+    embedded: Path,
+    store: Path,
+    master: Path,
+    index: Path,
+    records: Path,
+    weights_folder: Path,
+    spot_checks: int,
+    report: Path,
+    checksums: Path,
+) -> None:
+    """Prove that the master is complete and right, or say what is wrong."""
+    from plm_embed.validate import validate as run
+
+    problems = run(
+        sequences=sequences,
+        embedded=embedded,
+        store=store,
+        master=master,
+        index=index,
+        records=records,
+        weights=weights_folder,
+        spot_checks=spot_checks,
+        report=report,
+        checksums=checksums,
+    )
+    if problems:
+        raise UserError("\n  ".join([f"{master} is not valid ({report} has the details):", *problems]))
+
+
+@group.command()
+@click.argument("results", type=EXISTING, default=Path("results"))
+def summary(results: Path) -> None:
+    """Say what a campaign has produced and how to open it."""
+    from plm_embed.summary import summarise
+
+    click.echo(summarise(results))

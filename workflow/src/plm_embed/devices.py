@@ -1,0 +1,75 @@
+"""Which device and which precision a job computes with, and what to write down about it."""
+
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import ComputeDtype
+
+
+def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """`auto` is the visible CUDA device if there is one, else the CPU."""
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+        raise UserError(
+            f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
+            f"CUDA_VISIBLE_DEVICES: {visible})\n"
+            "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"
+        )
+    return torch.device("cuda", 0) if available and wanted != "cpu" else torch.device("cpu")
+
+
+def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
+    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32."""
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        return "bfloat16"
+    return "float32"
+
+
+def set_up(device: torch.device, threads: int) -> None:
+    """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32, half-precision sums."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Host, device and scheduler job, for the completion record."""
+    job = next((os.environ[name] for name in ("SLURM_JOB_ID", "PBS_JOBID") if name in os.environ), None)
+    found: dict[str, Any] = {"host": socket.gethostname(), "job": job, "device": device_name(device)}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+        }
+    else:
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,128 @@
+"""Node-local scratch: where a job may write quickly, and what it leaves there (nothing)."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plm_embed.errors import UserError
+
+CANDIDATES = (
+    "$SLURM_TMPDIR",
+    "$PBS_JOBFS",
+    "$SLURM_SCRATCH",
+    "$LOCAL_SCRATCH",
+    "/local/scratch",
+    "$TMPDIR",
+    "/tmp",
+)
+"""Tried in this order by `auto`. On Polaris `$TMPDIR` is not the NVMe, `/local/scratch` is."""
+
+NETWORK = {"lustre", "nfs", "nfs4", "gpfs", "beegfs", "cifs", "smb3", "ceph", "afs", "panfs", "fuse.sshfs", "dvs"}
+MEMORY = {"tmpfs", "ramfs"}
+LONGEST_PATH = 60
+"""Longer paths break Unix sockets below them (limit 107 bytes)."""
+
+PREFIX = "plm."
+SECONDS_TO_LOCK = 60
+"""A younger folder may belong to a job that is just about to lock it."""
+
+
+@contextmanager
+def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
+    """Yield an empty private folder with room for `needed` bytes; remove it at the end.
+
+    `wanted`: `auto` tries CANDIDATES; a path must be fit, or UserError says why it is not; "" takes `fallback`, a
+    folder beside the store, as `auto` does when nothing else is fit. Folders that killed jobs left behind are removed.
+    """
+    if wanted == "auto":
+        base = next((path for path in _expanded(CANDIDATES) if not unfit(path, needed)), None)
+    elif wanted:
+        path = os.path.expandvars(wanted)
+        reason = unfit(path, needed, memory_allowed=True)
+        if reason:
+            raise UserError(
+                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to write beside the store"
+            )
+        base = path
+    else:
+        base = None
+    if base is None:
+        fallback.mkdir(parents=True, exist_ok=True)
+        base = str(fallback)
+    _remove_abandoned(Path(base))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    try:
+        with _locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
+    """Why `path` cannot be scratch for `needed` bytes, in words; empty when it can."""
+    if "$" in path:
+        return "an environment variable in it is not set"
+    if not path.startswith("/"):
+        return "not an absolute path"
+    if not Path(path).is_dir():
+        return "no such folder"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "not writable"
+    kind = filesystem(path)
+    if kind in NETWORK:
+        return f"a network filesystem ({kind}), not local to the node"
+    if kind in MEMORY and not memory_allowed:
+        return f"in memory ({kind})"
+    free = shutil.disk_usage(path).free
+    if free < needed * 1.2:
+        return f"too small: {free / 1e9:.1f} GB free, {needed * 1.2 / 1e9:.1f} GB needed"
+    if len(path) + 1 + len(PREFIX) + 8 > LONGEST_PATH:
+        return f"too long a path ({len(path)} characters, {LONGEST_PATH - 9 - len(PREFIX)} at most)"
+    return ""
+
+
+def filesystem(path: str, mounts: Path = Path("/proc/mounts")) -> str:
+    """Type of the filesystem that holds `path`, as the kernel names it ("ext4", "lustre"); empty if unknown."""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, point, found, *_ = line.split()
+        point = point.replace("\\040", " ")
+        if len(point) >= len(best) and (real == point or real.startswith(point.rstrip("/") + "/")):
+            best, kind = point, found
+    return kind
+
+
+def _expanded(candidates: tuple[str, ...]) -> list[str]:
+    return [os.path.expandvars(candidate) for candidate in candidates]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock for as long as this process lives: the sign that the folder is in use."""
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _remove_abandoned(base: Path) -> None:
+    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends, however it ends."""
+    for lock in base.glob(f"{PREFIX}*/.lock"):
+        try:
+            status = lock.stat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < SECONDS_TO_LOCK:
+                continue
+            with lock.open("r+") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:
+            continue

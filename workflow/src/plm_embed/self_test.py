@@ -1,0 +1,83 @@
+"""Golden vectors of the very weights in use, and the check against them at the start of each job.
+
+The reference path writes them once when the weights are prepared; every job compares its own device, kernel and dtype
+with them before it computes anything that is kept.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plm_embed.devices import device_name
+from plm_embed.engine import Engine
+from plm_embed.errors import UserError
+from plm_embed.files import atomic_path
+from plm_embed.pooling import pool
+from plm_embed.reference import hidden_states
+
+PROBES = (
+    # human insulin B chain, ubiquitin, and every letter of the alphabet that may reach a model
+    "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
+    "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
+    "MLAGVSERTIDPKQNFYMHWCXBUZO",
+)
+FILE = "self_test.npz"
+RELATIVE_ERROR = 1e-4
+"""Bound in fp32 on |mean - golden mean| / |golden mean|; measured 1e-6, the smallest usual mistake is 4e-3."""
+COSINE = 0.9999
+"""Bound in half precision on the cosine of mean and golden mean; measured 0.99998 for bfloat16."""
+
+
+def write_golden(folder: Path) -> None:
+    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32, beside the weights."""
+    from plm_embed.weights import read_manifest
+
+    manifest = read_manifest(folder)
+    states = hidden_states(folder, PROBES, [manifest.layers])
+    means = np.stack([pool("mean", state[manifest.layers]).numpy() for state in states])
+    with atomic_path(folder / FILE) as path, path.open("wb") as handle:
+        np.savez(handle, mean=means, weights_sha256=np.array(manifest.sha256))
+
+
+def has_golden(folder: Path, sha256: str) -> bool:
+    path = folder / FILE
+    if not path.exists():
+        return False
+    with np.load(path) as golden:
+        return str(golden["weights_sha256"]) == sha256
+
+
+def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
+    """Compare the engine with the golden vectors; raise UserError when they disagree.
+
+    Returns `relative_error` and `cosine` (worst over the probes) and `batch_invariant`: whether each probe gives the
+    same bits alone and in company.
+    """
+    sha256 = engine.manifest.sha256
+    if not has_golden(folder, sha256):
+        raise UserError(
+            f"{folder / FILE} is missing or of other weights\n"
+            f"run: plm-embed weights --model {engine.manifest.model} --output {folder}"
+        )
+    with np.load(folder / FILE) as stored:
+        golden = torch.from_numpy(stored["mean"])
+    together = _means(engine, list(PROBES))
+    alone = torch.cat([_means(engine, [probe]) for probe in PROBES])
+    relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
+    cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
+    good = relative <= RELATIVE_ERROR if engine.dtype == torch.float32 else cosine >= COSINE
+    if not good:
+        raise UserError(
+            f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} in {engine.dtype} "
+            f"differ from the reference (relative error {relative:.1e}, cosine {cosine:.6f})\n"
+            "nothing was computed; exclude this node or device, or report it with this line"
+        )
+    return {"relative_error": relative, "cosine": cosine, "batch_invariant": torch.equal(together, alone)}
+
+
+def _means(engine: Engine, sequences: list[str]) -> torch.Tensor:
+    batch = engine.prepare(sequences)
+    hidden = engine.forward(batch, [engine.manifest.layers])[engine.manifest.layers]
+    return torch.stack([pool("mean", states) for states in engine.split(batch, hidden)]).cpu()
