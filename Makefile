@@ -1,0 +1,50 @@
+# plm-embed: `make demo` shows it at work, `make test` proves it, `make help` lists the rest.
+
+# Any Python from 3.11 on. For the small build of torch (a fifth of the size, CPU only):
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+TORCH_INDEX ?=
+CORES ?= 2
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: demo test lint clean help
+
+demo: .venv/installed  ## run the whole workflow on config/config.yaml (as shipped: the sample) and sum it up
+	@$(BIN)/snakemake --cores $(CORES) --set-threads embed=1 --quiet host rules
+	@$(BIN)/python -m plm_embed summary results
+
+test: lint  ## all checks and tests; make test PYTEST_FLAGS="-k store" for some
+	$(BIN)/python -m pytest -m "not workflow and not slurm and not gpu" -n $(CORES) --cov --cov-fail-under=90 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m workflow --durations=5 $(PYTEST_FLAGS)
+
+lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --quiet --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+clean:  ## remove .venv and the tools' caches; results and weights stay
+	rm -rf .venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis workflow/src/*.egg-info
+
+help:
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+
+# A stamp is newer than the pins that it stands for only when pip has finished.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "plm-embed needs Python 3.11 or later as $(PYTHON); name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install $$(basename $(PYTHON))-venv"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
+	$(PIP) --requirement requirements/cpu.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/installed-test: .venv/installed requirements/test.txt
+	$(PIP) --requirement requirements/test.txt
+	@touch $@

@@ -1,0 +1,33 @@
+# plm-embed: protein sequences to ESM-2 embeddings. What each rule does: workflow/rules; settings: config/README.md.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+
+
+localrules:
+    all,
+
+
+rule all:
+    """The proven result: master file, index, every record's fate, checksums."""
+    input:
+        "<vectors>/master_esm2_embeddings.h5",
+        "<vectors>/master_esm2_embeddings.parquet",
+        "<vectors>/checksums.sha256",
+        "<results>/records.parquet",
+
+
+include: "workflow/rules/weights.smk"
+include: "workflow/rules/sequences.smk"
+include: "workflow/rules/embed.smk"
+include: "workflow/rules/gather.smk"
+
+
+if workflow.is_main_process:
+    print(plan_line(config), file=sys.stderr)

@@ -1,0 +1,49 @@
+# REQUIRED INPUTS  <sequences>/buckets/{bucket}.parquet and <weights>
+# OUTPUTS          <vectors>/embedded/{bucket}.json, the completion record: what the bucket holds and which parts have it.
+#                  The parts are in the store, which is not declared: Snakemake would delete it before every attempt.
+
+
+rule embed:
+    """Embed what the store lacks of one bucket, on one GPU (or the CPU)."""
+    input:
+        bucket="<sequences>/buckets/{bucket}.parquet",
+        manifest="<weights>/manifest.json",
+        tensors="<weights>/model.safetensors",
+        self_test="<weights>/self_test.npz",
+    output:
+        "<vectors>/embedded/{bucket}.json",
+    log:
+        f"<logs>/{config['model']}/embed/{{bucket}}.log",
+    benchmark:
+        f"<benchmarks>/{config['model']}/embed/{{bucket}}.jsonl"
+    conda:
+        "../../envs/plm-embed.yaml"
+    threads: 4
+    # What decides the speed: a change computes nothing again. A profile may set any of these per site.
+    resources:
+        gpu=1,
+        nodes=1,
+        mem_mb=lambda wildcards, attempt: attempt * host_memory_mb(config["model"]),
+        runtime=lambda wildcards, attempt: attempt * 240,
+        device=config["speed"]["device"],
+        toks_per_batch=config["speed"]["toks_per_batch"],
+        flush_minutes=config["speed"]["flush_minutes"],
+        scratch=config["speed"]["scratch"],
+    # What decides the numbers: a change computes again.
+    params:
+        weights=lambda wildcards, input: Path(input.manifest).parent,
+        store=config["store"],
+        layers=options("layers", config["embedding"]["layers"]),
+        pooling=options("pooling", config["embedding"]["pooling"]),
+        compute_dtype=config["embedding"]["compute_dtype"],
+        storage_dtype=config["embedding"]["storage_dtype"],
+        long_sequences=config["embedding"]["long_sequences"]["policy"],
+        max_residues=config["embedding"]["long_sequences"]["max_residues"],
+        overlap=config["embedding"]["long_sequences"]["overlap"],
+    shell:
+        "python -m plm_embed embed {input.bucket:q} --weights {params.weights:q} --store {params.store:q}"
+        " --output {output:q} {params.layers:q} {params.pooling:q}"
+        " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
+        " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
+        " --device {resources.device} --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
+        " --flush-minutes {resources.flush_minutes} --threads {threads} &> {log:q}"

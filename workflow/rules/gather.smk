@@ -1,0 +1,74 @@
+# REQUIRED INPUTS  <sequences>, <vectors>/embedded and the store
+# OUTPUTS          <vectors>/master_esm2_embeddings.{h5,parquet}, <vectors>/checksums.sha256,
+#                  <results>/records.parquet, <results>/validation.json
+
+
+rule gather:
+    """Merge the parts of all buckets, in key order, into the master file and its index."""
+    input:
+        summary="<sequences>/summary.json",
+        records="<sequences>/records.parquet",
+        buckets=expand("<sequences>/buckets/{bucket}.parquet", bucket=BUCKETS),
+        members=expand("<sequences>/members/{bucket}.parquet", bucket=BUCKETS),
+        embedded=expand("<vectors>/embedded/{bucket}.json", bucket=BUCKETS),
+    output:
+        master="<vectors>/master_esm2_embeddings.h5",
+        index="<vectors>/master_esm2_embeddings.parquet",
+        records="<results>/records.parquet",
+    log:
+        f"<logs>/{config['model']}/gather.log",
+    benchmark:
+        f"<benchmarks>/{config['model']}/gather.jsonl"
+    conda:
+        "../../envs/plm-embed.yaml"
+    threads: 2
+    resources:
+        mem_mb=lambda wildcards, attempt: attempt * 8000,
+        runtime=lambda wildcards, attempt: attempt * 120,
+    # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
+    params:
+        sequences=lambda wildcards, input: Path(input.summary).parent,
+        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        store=config["store"],
+        commit=lambda wildcards, input: workflow_commit(ROOT),
+    shell:
+        "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
+        " --store {params.store:q} --master {output.master:q} --index {output.index:q} --records {output.records:q}"
+        " --workflow-commit {params.commit:q} &> {log:q}"
+
+
+rule validate:
+    """Prove the result: every key once, every record answered, every row right. A problem fails the run."""
+    input:
+        summary="<sequences>/summary.json",
+        embedded=expand("<vectors>/embedded/{bucket}.json", bucket=BUCKETS),
+        manifest="<weights>/manifest.json",
+        master="<vectors>/master_esm2_embeddings.h5",
+        index="<vectors>/master_esm2_embeddings.parquet",
+        records="<results>/records.parquet",
+    output:
+        "<vectors>/checksums.sha256",
+    # The report is listed as a log because Snakemake deletes the outputs of a job that fails, and it must survive.
+    log:
+        f"<logs>/{config['model']}/validate.log",
+        report="<results>/validation.json",
+    benchmark:
+        f"<benchmarks>/{config['model']}/validate.jsonl"
+    conda:
+        "../../envs/plm-embed.yaml"
+    threads: 2
+    resources:
+        mem_mb=lambda wildcards, attempt: attempt
+        * (4000 + host_memory_mb(config["model"])),
+        runtime=lambda wildcards, attempt: attempt * 240,
+    params:
+        sequences=lambda wildcards, input: Path(input.summary).parent,
+        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        store=config["store"],
+        weights=lambda wildcards, input: Path(input.manifest).parent,
+        spot_checks=config["validate"]["spot_checks"],
+    shell:
+        "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
+        " --store {params.store:q} --weights {params.weights:q} --master {input.master:q} --index {input.index:q}"
+        " --records {input.records:q} --spot-checks {params.spot_checks} --report {log.report:q}"
+        " --checksums {output:q} &> {log[0]:q}"

@@ -1,0 +1,231 @@
+"""The configuration: checked as a whole, completed with defaults; and what the rules derive from it."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from plm_embed.errors import UserError
+from plm_embed.models import Model, find_model
+
+Config = dict[str, Any]
+
+# Columns that the index and records.parquet have by themselves.
+OWN_COLUMNS = {
+    *("id", "cache_key", "key", "row", "length", "source", "number"),
+    *("header", "status", "reason", "detail", "events"),
+}
+
+
+def checked(raw: Mapping[str, Any], schema_file: Path) -> Config:
+    """The complete configuration: defaults filled in, model and layers by their canonical names.
+
+    Relative paths are looked up from the working directory. Checking a checked configuration changes nothing.
+    Raises UserError with one line per problem, all of them at once: the key, its value, what is wrong.
+    """
+    schema = yaml.safe_load(schema_file.read_text(encoding="utf-8"))
+    config: Config = _completed(dict(raw), schema)
+    errors = list(Draft202012Validator(schema).iter_errors(config))
+    problems = [line for error in errors for line in _in_words(error)]
+    unusable = [_place(error) for error in errors if error.absolute_path and error.validator != "additionalProperties"]
+    problems += _contradictions(config, unusable)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        heading = f"The configuration has {count} (config/README.md explains every key):"
+        raise UserError("\n".join([heading, *(f"  {problem}" for problem in problems)]))
+    return config
+
+
+def _completed(value: Any, schema: Mapping[str, Any]) -> Any:
+    """`value` with defaults for absent keys, and with numbers and lists that came as text (`--config`) parsed."""
+    if isinstance(value, str) and schema.get("type", "string") != "string":
+        value = _parsed(value)
+    if isinstance(value, Mapping) and "properties" in schema:
+        properties = schema["properties"]
+        given = {key: item for key, item in value.items() if item is not None}  # `weights:` and nothing after it
+        for key, sub in properties.items():
+            if key not in given and ("default" in sub or "properties" in sub):
+                given[key] = sub.get("default", {})
+        return {key: _completed(item, properties.get(key, {})) for key, item in given.items()}
+    if isinstance(value, list) and "items" in schema:
+        return [_completed(item, schema["items"]) for item in value]
+    return value
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _place(error: ValidationError) -> str:
+    """Where an error is, as in 'embedding.layers[1]'; '' at the top."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+    return "".join(steps).lstrip(".")
+
+
+def _in_words(error: ValidationError) -> Iterator[str]:
+    rule: Any = error.validator_value
+    schema: Any = error.schema
+    place, value = _place(error), json.dumps(error.instance, default=str)
+    match error.validator:
+        case "additionalProperties":
+            known = schema["properties"]
+            given: Any = error.instance
+            for key in (key for key in given if key not in known):
+                hint = did_you_mean(str(key), known)
+                yield f"{place}.{key}: {json.dumps(given[key], default=str)}: there is no such key{hint}".lstrip(".")
+        case "required":
+            for key in (key for key in rule if f"'{key}'" in error.message):
+                yield f"{key}: missing: {schema['properties'][key]['description']}"
+        case "type":
+            yield f"{place}: {value}: must be {_KINDS[rule]}"
+        case "enum":
+            yield f"{place}: {value}: must be one of {', '.join(rule)}{did_you_mean(str(error.instance), rule)}"
+        case "minLength" | "minItems":
+            yield f"{place}: {value}: must not be empty"
+        case "minimum":
+            yield f"{place}: {value}: must be at least {rule}"
+        case "exclusiveMinimum":
+            yield f"{place}: {value}: must be more than {rule}"
+        case "maximum":
+            yield f"{place}: {value}: must be at most {rule}"
+        case "uniqueItems":
+            yield f"{place}: {value}: names something twice"
+        case _:
+            yield f"{place}: {error.message}"
+
+
+_KINDS = {
+    "array": "a list, such as [a, b]",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a block of keys",
+    "string": "text",
+}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean NAME?' for the nearest known name, or ''."""
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
+    """Problems that the schema cannot see. Puts the canonical model, layers and store in place on the way."""
+
+    def usable(*places: str) -> bool:
+        wrong = any(bad.startswith(place) or place.startswith(bad) for bad in unusable for place in places)
+        return not wrong and all(place.split(".")[0] in config for place in places)
+
+    model = None
+    if usable("model"):
+        try:
+            model = find_model(config["model"])
+            config["model"] = model.name
+        except UserError as error:
+            yield str(error).replace("\n", "\n    ")
+    if usable("inputs"):
+        yield from _input_problems([Path(path) for path in config["inputs"]])
+    if usable("weights"):
+        yield from _weights_problems(config["weights"], model)
+    if usable("table.keep"):
+        for column in sorted(OWN_COLUMNS & set(config["table"]["keep"])):
+            yield f"table.keep: {column}: the index has a column of its own of this name; rename yours"
+    if model and usable("embedding.layers"):
+        yield from _layer_problems(config["embedding"], model)
+    if usable("embedding.long_sequences"):
+        yield from _length_problems(config["embedding"]["long_sequences"], model)
+    if model and usable("results", "store"):
+        config["store"] = config["store"] or f"{config['results']}/{model.name}/store"
+
+
+def _input_problems(inputs: Sequence[Path]) -> Iterator[str]:
+    for path in inputs:
+        if path.is_dir():
+            yield f"inputs: {path}: is a folder, not a file"
+        elif not path.is_file():
+            yield f"inputs: {path}: {_not_found(path)}"
+
+
+def _weights_problems(weights: str, model: Model | None) -> Iterator[str]:
+    if weights and not Path(weights).exists():
+        yield f'weights: {weights}: {_not_found(Path(weights))}; write "" to download the published weights'
+    if not weights and model and not model.urls:
+        yield f"weights: {model.name} is not published anywhere: give a .pt file or a Hugging Face folder"
+
+
+def _layer_problems(embedding: Config, model: Model) -> Iterator[str]:
+    outside = [layer for layer in embedding["layers"] if not -model.layers - 1 <= layer <= model.layers]
+    if outside:
+        yield f"embedding.layers: {outside}: {model.name} has layers 0 to {model.layers}, and -1 for the last"
+        return
+    embedding["layers"] = [layer if layer >= 0 else model.layers + 1 + layer for layer in embedding["layers"]]
+    if len(set(embedding["layers"])) < len(embedding["layers"]):
+        yield f"embedding.layers: {embedding['layers']}: names a layer twice"
+
+
+def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
+    policy, limit, overlap = long["policy"], long["max_residues"], long["overlap"]
+    place = "embedding.long_sequences"
+    if policy == "whole" and limit:
+        yield f"{place}.max_residues: {limit}: means nothing with policy whole; choose window, crop or skip, or 0"
+    if policy != "whole" and not limit:
+        yield f"{place}.max_residues: 0: policy {policy} needs a limit, such as 1022"
+    if model and model.max_residues and limit > model.max_residues:
+        yield f"{place}.max_residues: {limit}: {model.name} takes at most {model.max_residues} residues"
+    if overlap and policy != "window":
+        yield f"{place}.overlap: {overlap}: means nothing with policy {policy}; choose window, or 0"
+    if policy == "window" and limit and overlap >= limit:
+        yield f"{place}.overlap: {overlap}: must be less than max_residues, {limit}"
+
+
+def _not_found(path: Path) -> str:
+    """'not found', with the nearest name in its folder, or with the first folder that does not exist."""
+    if path.parent.is_dir():
+        return "not found" + did_you_mean(path.name, (item.name for item in path.parent.iterdir()))
+    missing = next(folder for folder in reversed(path.parents) if not folder.is_dir())
+    return f"not found: there is no folder {missing}" + ("" if path.is_absolute() else f" in {Path.cwd()}")
+
+
+def options(name: str, values: Iterable[Any]) -> list[str]:
+    """A repeated command-line option: ['--layers=6', '--layers=12']."""
+    return [f"--{name}={value}" for value in values]
+
+
+def host_memory_mb(model_name: str) -> int:
+    """Main memory that one worker may need, in MB: libraries, batches, and the weights while they load."""
+    model = find_model(model_name)
+    parameters = 12 * model.layers * model.dim**2
+    return 6000 + round(6 * parameters / 1e6)
+
+
+def workflow_commit(root: Path) -> str:
+    """Commit of the workflow's clone, ending in -dirty when files were changed; 'unknown' outside a clone."""
+    if not (root / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def plan_line(config: Config) -> str:
+    """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
+    buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
+    records = "records not counted yet"
+    summary = Path(config["results"]) / "sequences" / "summary.json"
+    if summary.is_file():
+        counts = json.loads(summary.read_text(encoding="utf-8"))
+        records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
+    parts = sum(1 for _ in Path(config["store"]).glob("*/parts/*.h5"))
+    store = f"{parts:,} parts" if parts != 1 else "1 part"
+    return f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
