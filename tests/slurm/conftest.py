@@ -1,0 +1,34 @@
+"""The SLURM suite: one cluster for the whole session, and the word that it was left out where there can be none."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, missing
+
+REASON = pytest.StashKey[str]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    suite = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in suite:
+        item.add_marker(pytest.mark.slurm)
+    reason = missing() if suite else None
+    if reason is not None:
+        if os.environ.get("CI") == "true":
+            raise pytest.UsageError(f"the SLURM suite cannot run: {reason}")
+        config.stash[REASON] = reason
+        config.hook.pytest_deselected(items=suite)
+        items[:] = [item for item in items if item not in suite]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if REASON in config.stash:
+        terminalreporter.write_line(f"The SLURM suite was left out: {config.stash[REASON]}.")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
