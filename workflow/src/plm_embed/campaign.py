@@ -1,0 +1,223 @@
+"""A finished campaign, bucket by bucket: its keys, its completion records, and its vectors in key order from the parts.
+
+Both `gather`, which writes the master, and `validate`, which compares it with the parts, walk over this. Nothing here
+holds more than one bucket's keys and one block of vectors.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.hdf5 import Array, flat_rows
+from plm_embed.parts import Keys, is_per_residue, read_part
+from plm_embed.store import PartInfo, keys_sha256, store_folder
+from plm_embed.tables import read_table
+
+BLOCK_BYTES = 64 << 20
+"""Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What is used of a completion record; see `read_completion`. skipped: reason by key."""
+
+    path: Path
+    keys_sha256: str
+    fingerprint: Fingerprint
+    parts: tuple[PartInfo, ...]
+    skipped: dict[bytes, str]
+    device: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The keys of one bucket that have a vector, sorted (S64 (n,)), and their lengths in residues (int32 (n,))."""
+
+    name: str
+    keys: Keys
+    length: NDArray[np.int32]
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where the vectors of a bucket lie: for each of its n keys the part (index into `parts`) and the row in it.
+
+    windows int32 (n,) as stored; residues int64 (n,): rows in the per-residue data sets (0 if there are none);
+    dims: D by representation.
+    """
+
+    parts: tuple[Path, ...]
+    part: NDArray[np.int32]
+    row: NDArray[np.int64]
+    windows: NDArray[np.int32]
+    residues: NDArray[np.int64]
+    dims: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Stored bits of keys `start` to `stop` of a bucket by representation: (k, D), or flat (r, D) when per residue."""
+
+    start: int
+    stop: int
+    bits: dict[str, Array]
+
+
+def bucket_names(sequences: Path) -> list[str]:
+    """Names of the buckets in key order."""
+    names = [path.stem for path in (sequences / "buckets").glob("[0-9]*.parquet")]
+    if not names:
+        raise UserError(f"{sequences / 'buckets'}: no buckets; run `plm-embed deduplicate` first")
+    return sorted(names, key=int)
+
+
+def key_array(column: pa.Array | pa.ChunkedArray) -> Keys:
+    """A string column of keys as S64; null becomes 64 undefined bytes."""
+    try:
+        fixed = pa.chunked_array(column if isinstance(column, pa.ChunkedArray) else [column]).cast(pa.binary())
+        whole = fixed.cast(pa.binary(64)).combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise UserError(f"a key is not 64 characters long: {error}") from None
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], pa.binary(64))
+    return np.frombuffer(whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset)
+
+
+def key_column(keys: Keys) -> pa.Array:
+    """S64 keys as a string column."""
+    data = pa.py_buffer(np.ascontiguousarray(keys))
+    return pa.Array.from_buffers(pa.binary(64), len(keys), [None, data]).cast(pa.binary()).cast(pa.string())
+
+
+def read_completion(path: Path) -> Completion:
+    """Read a bucket's completion record. UserError when it is absent or not whole."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Completion(
+            path=path,
+            keys_sha256=record["keys_sha256"],
+            fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
+            parts=tuple(sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)),
+            skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
+            device=record["worker"]["device"],
+            versions=record["versions"],
+        )
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no completion record: the bucket is not embedded yet; run the workflow again"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a completion record ({error!r}); remove it and run again") from None
+
+
+def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
+    """Read a bucket's keys and its completion record, and check that they belong together."""
+    completion = read_completion(embedded / f"{name}.json")
+    table = read_table(sequences / "buckets" / f"{name}.parquet", ["key", "length"])
+    keys = key_array(table["key"])
+    if keys_sha256(keys) != completion.keys_sha256:
+        raise UserError(
+            f"{completion.path}: made for other sequences or another number of buckets; remove it and run again "
+            "(only what the store lacks is computed)"
+        )
+    length = table["length"].to_numpy().astype(np.int32)
+    kept = ~np.isin(keys, np.array(sorted(completion.skipped), dtype="S64"))
+    if len(keys) - kept.sum() != len(completion.skipped):
+        raise UserError(f"{completion.path}: skips sequences that are not in the bucket; remove it and run again")
+    return Bucket(name, keys[kept], length[kept], completion)
+
+
+def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
+    """The parts that a completion record names, by name; UserError when one is missing or has another size."""
+    folder = store_folder(store, completion.fingerprint) / "parts"
+    for part in completion.parts:
+        path = folder / part.name
+        if not path.is_file():
+            raise UserError(f"{path}: missing, but {completion.path} names it; remove that record and run again")
+        if path.stat().st_size != part.bytes:
+            raise UserError(
+                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; "
+                "remove the part and that record and run again"
+            )
+    return tuple(folder / part.name for part in completion.parts)
+
+
+def stored_residues(length: NDArray[np.int32], fingerprint: Fingerprint) -> NDArray[np.int64]:
+    """Rows that a sequence of each length has in per-residue data sets: one per residue that was not cropped."""
+    policy = fingerprint.long_sequences
+    limit = policy.max_residues if policy.policy == "crop" and policy.max_residues else np.iinfo(np.int32).max
+    return np.minimum(length, limit).astype(np.int64)
+
+
+def serve(bucket: Bucket, store: Path) -> Served:
+    """Find every vector of a bucket: in the first part, by name, that holds its key."""
+    parts = part_paths(bucket.completion, store)
+    count, fingerprint = len(bucket.keys), bucket.completion.fingerprint
+    which, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
+    windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
+    dims: dict[str, int] = {}
+    for number, path in enumerate(parts):
+        with read_part(path) as part:
+            part.check(fingerprint)
+            if (dims := dims or part.dims) != part.dims:
+                raise UserError(f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; remove it")
+            at = part.locate(bucket.keys)
+            new = (which < 0) & (at >= 0)
+            rows = at[new]
+            which[new], row[new], windows[new] = number, rows, part.windows[rows]
+            if any(map(is_per_residue, part.names)):
+                residues[new] = part.offset[rows + 1] - part.offset[rows]
+            wrong = part.length[rows] != bucket.length[new]
+            if any(map(is_per_residue, part.names)):
+                wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
+            if wrong.any():
+                key = bucket.keys[new][wrong][0].decode()
+                raise UserError(f"{path}: says another length for {key} than bucket {bucket.name}; remove the part")
+    if (which < 0).any():
+        key = bucket.keys[which < 0][0].decode()
+        raise UserError(
+            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key}); "
+            "remove it and run again"
+        )
+    return Served(parts, which, row, windows, residues, dims)
+
+
+def blocks(served: Served) -> Iterator[Block]:
+    """The vectors of a bucket in key order, block by block."""
+    if not served.dims:
+        return
+    widest = 4  # bytes per number
+    per_key = sum(widest * dim * (served.residues if is_per_residue(name) else 1) for name, dim in served.dims.items())
+    number = np.cumsum(np.broadcast_to(per_key, served.row.shape)) // BLOCK_BYTES
+    edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
+    for start, stop in pairwise(edges):
+        yield Block(start, stop, _read_block(served, start, stop))
+
+
+def _read_block(served: Served, start: int, stop: int) -> dict[str, Array]:
+    which = served.part[start:stop]
+    offset = np.concatenate([[0], np.cumsum(served.residues[start:stop])])
+    bits: dict[str, Array] = {}
+    for number in np.unique(which):
+        mine = np.flatnonzero(which == number)
+        with read_part(served.parts[number]) as part:
+            for name, dim in served.dims.items():
+                found = part.bits(name, served.row[start:stop][mine])
+                if len(mine) == stop - start:
+                    bits[name] = found
+                    continue
+                rows = int(offset[-1]) if is_per_residue(name) else stop - start
+                block = bits.setdefault(name, np.empty((rows, dim), dtype=found.dtype))
+                block[flat_rows(offset, mine) if is_per_residue(name) else mine] = found
+    return bits

@@ -1,0 +1,89 @@
+"""What became of every input record: collected bucket by bucket, written in input order."""
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.files import atomic_path
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.tables import RecordNumbers, RecordTable, RowGroups, read_batches, read_schema
+
+_ROW = pa.field("row", pa.int64())
+_FATE = np.dtype([("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")])  # row and reason count from 1; 0: none
+
+
+class Fates:
+    """The row, or the reason for having none, of every record; kept on disk below `folder` meanwhile."""
+
+    BYTES = _FATE.itemsize
+    """Disk space per record."""
+
+    def __init__(self, folder: Path, numbers: RecordNumbers, fingerprint: Fingerprint) -> None:
+        self._numbers = numbers
+        self._policy = fingerprint.long_sequences
+        self._table = RecordTable(folder, numbers.total, _FATE)
+        self._reasons: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+
+    def embedded(self, members: pa.Table, row: NDArray[np.int64], windows: NDArray[np.int32]) -> None:
+        """Note that these records (columns source, number) have a vector in the given rows of the master."""
+        number = self._numbers.of(members)
+        self._table.values["row"][number] = row + 1
+        self._table.values["windows"][number] = windows
+
+    def skipped(self, members: pa.Table, reasons: dict[bytes, str]) -> None:
+        """Note that these records have none, and the reason for their key."""
+        why = [reasons[key.encode()] for key in members["key"].to_pylist()]
+        self._reasons.extend(sorted(set(why) - set(self._reasons)))
+        self._table.values["reason"][self._numbers.of(members)] = [self._reasons.index(reason) + 1 for reason in why]
+
+    def write(self, source: Path, target: Path) -> None:
+        """Write the records of `source` with final status, reason, detail, events and row, atomically."""
+        schema = read_schema(source)
+        final = schema.insert(schema.get_field_index("length") + 1, _ROW)
+        start = 0
+        with atomic_path(target) as temporary, RowGroups(temporary, final) as rows:
+            for table in read_batches(source):
+                fate = self._table.values[start : start + table.num_rows]
+                rows.write(self._final(table, fate).select(final.names))
+                start += table.num_rows
+
+    def _final(self, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:
+        embedded, dropped = fate["row"] > 0, fate["reason"] > 0
+        accepted = pc.equal(table["status"], "accepted").to_numpy()
+        if (accepted != (embedded | dropped)).any():
+            at = int(np.flatnonzero(accepted != (embedded | dropped))[0])
+            raise UserError(
+                f"{table['source'][at]}, record {table['number'][at]}: records.parquet and the buckets disagree about "
+                "it; run `plm-embed deduplicate` again"
+            )
+        columns: dict[str, list[str | None]] = {
+            name: table[name].to_pylist() for name in ("reason", "detail", "events")
+        }
+        lengths: list[int] = table["length"].to_pylist()
+        for at in np.flatnonzero(embedded & (fate["windows"] != 1)).tolist():
+            events = [columns["events"][at], self._long_event(int(fate["windows"][at]), lengths[at])]
+            columns["events"][at] = ";".join(filter(None, events))
+        for at in np.flatnonzero(dropped).tolist():
+            columns["reason"][at] = self._reasons[fate["reason"][at] - 1]
+            columns["detail"][at] = f"{lengths[at]} residues"
+        eventful = np.array([bool(events) for events in columns["events"]], dtype=bool)
+        status = np.where(embedded, np.where(eventful, "embedded_with_events", "embedded"), "skipped")
+        columns["status"] = status.tolist()
+        for name, values in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.string()))
+        return table.append_column(_ROW, pa.array(fate["row"] - 1, mask=~embedded))
+
+    def _long_event(self, windows: int, length: int) -> str:
+        """In how many windows a long sequence was embedded, or how many residues were left out."""
+        return f"windowed={windows}" if windows > 1 else f"cropped={length - self._policy.max_residues}"

@@ -1,0 +1,230 @@
+"""The gather job: parts of the store to one master file in key order, its index, and what became of every record."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.campaign import Bucket, blocks, bucket_names, key_array, load_bucket, part_paths, serve, stored_residues
+from plm_embed.errors import UserError
+from plm_embed.fates import Fates
+from plm_embed.files import atomic_path
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
+from plm_embed.tables import RecordNumbers, RowGroups, read_batches, read_schema
+
+MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
+INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Plan:
+    """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in `dims`.
+
+    bytes: what the master takes; devices and versions: from all completion records.
+    """
+
+    fingerprint: Fingerprint
+    names: list[str]
+    dims: dict[str, int] = field(default_factory=dict)
+    vectors: int = 0
+    residues: int = 0
+    devices: set[str] = field(default_factory=set)
+    versions: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        width = 4 if self.fingerprint.storage_dtype == "float32" else 2
+        rows = {
+            name: self.residues if is_per_residue(name) else self.vectors for name in self.fingerprint.representations
+        }
+        return 80 * self.vectors + sum(width * dim * rows[name] for name, dim in self.dims.items())
+
+
+def gather(  # noqa: PLR0917
+    sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any]
+) -> None:
+    """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
+
+    `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
+    provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
+    the first byte is written, and so does a disk with too little room.
+    """
+    plan = make_plan(sequences, embedded, store)
+    numbers = RecordNumbers(sequences)
+    _check_space(plan, sequences, numbers, [master, index, records])
+    index_schema = _index_schema(read_schema(sequences / "members" / f"{plan.names[0]}.parquet"))
+    with ExitStack() as stack:
+        # the master is renamed last: whoever sees it finds its index beside it
+        file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
+        rows = stack.enter_context(RowGroups(stack.enter_context(atomic_path(index)), index_schema))
+        fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
+        create_master(file, plan)
+        start, flat = 0, 0
+        for name in plan.names:
+            bucket = load_bucket(sequences, embedded, name)
+            flat += _write_vectors(file, bucket, store, start, flat)
+            windows = file["windows"][start : start + len(bucket.keys)]
+            for table, found, row in _members(sequences, bucket, start):
+                rows.write(_index_rows(table, found, row, index_schema))
+                fates.embedded(table.filter(pa.array(found)), row[found], windows[row[found] - start])
+                fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
+            start += len(bucket.keys)
+        file.attrs.update(attributes(plan, numbers.summary, provenance))
+        fates.write(sequences / "records.parquet", records)
+    _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
+
+
+def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
+    """Read every completion record, check that all belong together and that the parts are there, and count."""
+    plan: Plan | None = None
+    first: Path | None = None
+    for name in bucket_names(sequences):
+        bucket = load_bucket(sequences, embedded, name)
+        completion = bucket.completion
+        if plan is None or first is None:
+            plan, first = Plan(completion.fingerprint, bucket_names(sequences)), completion.path
+        if completion.fingerprint != plan.fingerprint:
+            differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
+            raise UserError(
+                f"{completion.path}: made with other settings than {first} ({differences}); "
+                "remove the records of the settings that you do not want and run again"
+            )
+        paths = part_paths(completion, store)
+        if paths and not plan.dims:
+            with read_part(paths[0]) as part:
+                plan.dims = part.dims
+        plan.vectors += len(bucket.keys)
+        plan.residues += int(stored_residues(bucket.length, plan.fingerprint).sum())
+        plan.devices.add(completion.device)
+        for library, version in completion.versions.items():
+            plan.versions.setdefault(library, set()).add(version)
+    assert plan is not None  # bucket_names is never empty
+    return plan
+
+
+def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
+    for path in outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
+    # twice the tables: they are compressed, and the new ones have a column more
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.total
+    free = shutil.disk_usage(outputs[0].parent).free
+    _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
+    if needed > free:
+        raise UserError(
+            f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
+            "make room and run again (nothing was written, the store is whole)"
+        )
+
+
+def create_master(file: h5py.File, plan: Plan) -> None:
+    """Lay out all data sets of the master at their final size."""
+    create_column(file, "emb_keys", plan.vectors, "S64")
+    create_column(file, "length", plan.vectors, "<i4")
+    create_column(file, "windows", plan.vectors, "<i4")
+    group = file.create_group("representations")
+    for name in plan.fingerprint.representations:
+        rows = plan.residues if is_per_residue(name) else plan.vectors
+        create_vectors(group, name, (rows, plan.dims.get(name, 0)), plan.fingerprint.storage_dtype)
+        if is_per_residue(name) and "offset" not in file:
+            create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
+        if not is_per_residue(name) and "emb" not in file:
+            file["emb"] = group[name]
+
+
+def _write_vectors(file: h5py.File, bucket: Bucket, store: Path, start: int, flat: int) -> int:
+    """Write the rows of a bucket from row `start`, per-residue rows from `flat`; returns its number of residues."""
+    served = serve(bucket, store)
+    stop = start + len(bucket.keys)
+    if start == stop:
+        return 0
+    file["emb_keys"][start:stop] = bucket.keys
+    file["length"][start:stop] = bucket.length
+    file["windows"][start:stop] = served.windows
+    ends = flat + np.cumsum(served.residues)
+    if "offset" in file:
+        file["offset"][start + 1 : stop + 1] = ends
+    for block in blocks(served):
+        for name, bits in block.bits.items():
+            at = int(ends[block.start] - served.residues[block.start]) if is_per_residue(name) else start + block.start
+            write_bits(file["representations"][name], at, bits)
+    return int(ends[-1]) - flat
+
+
+def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
+    from plm_embed.pooling import DEFINITIONS
+
+    inputs = {name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")}
+    found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
+        "schema_version": SCHEMA_VERSION,
+        "fingerprint": plan.fingerprint.to_json(),
+        "pooling_definition": "\n".join(f"{name}: {DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
+        "library_versions": {name: ", ".join(sorted(found)) for name, found in plan.versions.items()},
+        "devices": sorted(plan.devices),
+        "inputs": inputs | {"embedded": plan.vectors},
+    }
+    found |= provenance
+    return {
+        name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+        for name, value in sorted(found.items())
+    }
+
+
+def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
+    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0: no limit."""
+    return {
+        "fingerprint_id": fingerprint.id,
+        "model_name": fingerprint.model,
+        "weights_sha256": fingerprint.weights_sha256,
+        "layers": list(fingerprint.layers),
+        "pooling": list(fingerprint.pooling),
+        "precision": fingerprint.storage_dtype,
+        "compute_dtype": fingerprint.compute_dtype,
+        "long_sequences": fingerprint.long_sequences.policy,
+        "max_length": fingerprint.long_sequences.max_residues,
+        "window_overlap": fingerprint.long_sequences.overlap,
+        "engine": fingerprint.engine,
+    }
+
+
+def _index_schema(members: pa.Schema) -> pa.Schema:
+    kept = [column for column in members if column.name not in MEMBER_COLUMNS]
+    types = [pa.string(), pa.string(), pa.int64(), pa.int32(), pa.string(), pa.int64()]
+    return pa.schema([*zip(INDEX_COLUMNS, types, strict=True), *kept])
+
+
+def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
+    """The records of a bucket: columns, whether each has a vector, and its row in the master if so."""
+    path = sequences / "members" / f"{bucket.name}.parquet"
+    skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
+    for table in read_batches(path):
+        keys = key_array(table["key"])
+        at = np.searchsorted(bucket.keys, keys)
+        found = np.zeros(len(keys), dtype=bool)
+        inside = at < len(bucket.keys)
+        found[inside] = bucket.keys[at[inside]] == keys[inside]
+        if not np.isin(keys[~found], skipped).all():
+            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; run `plm-embed deduplicate` again")
+        yield table, found, start + at
+
+
+def _index_rows(table: pa.Table, found: Mask, row: Numbers, schema: pa.Schema) -> pa.Table:
+    table = table.append_column("row", pa.array(row)).append_column("cache_key", table["key"])
+    return table.filter(pa.array(found)).select(schema.names).cast(schema)

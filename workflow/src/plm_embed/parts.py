@@ -1,0 +1,230 @@
+"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is written and read."""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, StorageDtype
+from plm_embed.hdf5 import (
+    Array,
+    connect,
+    create_column,
+    create_vectors,
+    decode,
+    encode,
+    flat_rows,
+    storage_dtype,
+    take_bits,
+    write_bits,
+)
+
+SCHEMA_VERSION = 1
+Keys = NDArray[np.bytes_]
+
+
+class DamagedPartError(UserError):
+    """A part file that is truncated, corrupt, or no part at all."""
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """Vectors on their way into a part, in any order.
+
+    keys S64 (n,); length int32 (n,): residues of the sequence; windows int32 (n,): 1 = embedded in one piece, k > 1 =
+    in k windows, 0 = cropped. representations: every name of the fingerprint, as (n, D) numbers when pooled, as a list
+    of n arrays (L, D) when per residue.
+    """
+
+    keys: Keys
+    length: NDArray[np.int32]
+    windows: NDArray[np.int32]
+    representations: Mapping[str, Array | Sequence[Array]]
+
+
+def is_per_residue(name: str) -> bool:
+    """Whether a representation has a row per residue rather than one per sequence."""
+    return name.startswith("per_residue_")
+
+
+def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]) -> None:
+    """Write a part, sorted by key, its vectors rounded to the fingerprint's storage type. Equal rows give equal bytes.
+
+    Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit together, repeated
+    keys and other representations than the fingerprint's raise ValueError.
+    """
+    order = np.argsort(rows.keys, kind="stable").astype(np.int64)
+    keys = rows.keys[order]
+    if not len(keys) or (keys[1:] == keys[:-1]).any():
+        raise ValueError("a part needs at least one key, and each key once")
+    if set(rows.representations) != set(fingerprint.representations):
+        raise ValueError(f"vectors for {list(rows.representations)}, expected {fingerprint.representations}")
+    if any(len(part) != len(keys) for part in (rows.length, rows.windows, *rows.representations.values())):
+        raise ValueError("keys, lengths, windows and vectors differ in number")
+    with connect(path, "w") as file:
+        create_column(file, "emb_keys", len(keys), "S64")[...] = keys
+        create_column(file, "length", len(keys), "<i4")[...] = rows.length[order]
+        create_column(file, "windows", len(keys), "<i4")[...] = rows.windows[order]
+        group = file.create_group("representations")
+        for name in fingerprint.representations:
+            values = rows.representations[name]
+            if is_per_residue(name):
+                _write_flat(file, name, [values[i] for i in order], fingerprint.storage_dtype)
+            else:
+                vectors = np.asarray(values)[order]
+                dataset = create_vectors(group, name, vectors.shape, fingerprint.storage_dtype)
+                write_bits(dataset, 0, encode(vectors, fingerprint.storage_dtype))
+        file.attrs["schema_version"] = SCHEMA_VERSION
+        file.attrs["fingerprint"] = fingerprint.to_json()
+        file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
+
+
+def _write_flat(file: h5py.File, name: str, matrices: list[Array], dtype: StorageDtype) -> None:
+    offset = np.cumsum([0, *(len(matrix) for matrix in matrices)], dtype="<i8")
+    if "offset" not in file:
+        create_column(file, "offset", len(offset), "<i8")[...] = offset
+    elif not np.array_equal(file["offset"][...], offset):
+        raise ValueError(f"{name}: other numbers of residues than the layer before")
+    dataset = create_vectors(file["representations"], name, (int(offset[-1]), matrices[0].shape[1]), dtype)
+    for start, matrix in zip(offset.tolist(), matrices, strict=False):
+        write_bits(dataset, start, encode(matrix, dtype))
+
+
+class Part:
+    """One part file, open for reading. Columns are read when first asked for.
+
+    path; fingerprint; provenance (dict); names: its representations; count: rows; dims {name: D}.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._reading():
+            self._file = connect(path)
+        try:
+            self._describe()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _describe(self) -> None:
+        with self._reading():
+            self.fingerprint = Fingerprint.from_json(self._file.attrs["fingerprint"])
+            self.provenance: dict[str, Any] = json.loads(self._file.attrs["provenance"])
+            self.count: int = self._file["emb_keys"].shape[0]
+            if not self.count:
+                raise ValueError("it holds no keys")
+            self.names = self.fingerprint.representations
+            self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
+            for name in self.names:
+                dataset, wanted = self.vectors(name), self.fingerprint.storage_dtype
+                if storage_dtype(dataset) != wanted:
+                    raise ValueError(f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says {wanted}")
+                if not is_per_residue(name) and dataset.shape[0] != self.count:
+                    raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what h5py says about a bad file into DamagedPartError, and leave errors of the system apart from it."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is not None:
+                raise UserError(f"{self.path}: cannot be read: {error}") from error
+            raise DamagedPartError(self._damage(error)) from error
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise DamagedPartError(self._damage(error)) from error
+
+    def _damage(self, error: Exception) -> str:
+        return f"{self.path}: truncated, corrupt or not a part of a store ({error}); remove it and run again"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def vectors(self, name: str) -> h5py.Dataset:
+        """The data set of a representation: (n, D), or flat (R, D) when per residue."""
+        return self._file["representations"][name]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """S64 (n,), strictly increasing."""
+        keys: Keys = self._column("emb_keys")
+        with self._reading():
+            if not (keys[1:] > keys[:-1]).all():
+                raise ValueError("its keys are not sorted")
+        return keys
+
+    def locate(self, keys: Keys) -> NDArray[np.int64]:
+        """Row of each key (S64, sorted) in this part, -1 where it has none. Reads only the keys in their range."""
+        rows = np.full(len(keys), -1, dtype=np.int64)
+        if not len(keys):
+            return rows
+        with self._reading():
+            column = self._file["emb_keys"]
+            first = bisect_left(column, keys[0])
+            held: Keys = column[first : bisect_right(column, keys[-1], first)]
+            if not (held[1:] > held[:-1]).all():
+                raise ValueError("its keys are not sorted")
+        if len(held):
+            at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
+            found = held[at] == keys
+            rows[found] = first + at[found]
+        return rows
+
+    @cached_property
+    def length(self) -> NDArray[np.int32]:
+        """Residues of each sequence (n,), before cropping."""
+        return self._column("length")
+
+    @cached_property
+    def windows(self) -> NDArray[np.int32]:
+        """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
+        return self._column("windows")
+
+    @cached_property
+    def offset(self) -> NDArray[np.int64]:
+        """(n + 1,): where each sequence begins in the flat per-residue data sets."""
+        return self._column("offset")
+
+    def _column(self, name: str) -> Array:
+        with self._reading():
+            column: Array = self._file[name][...]
+        return column
+
+    def bits(self, name: str, indices: NDArray[np.int64]) -> Array:
+        """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per residue."""
+        rows = flat_rows(self.offset, indices) if is_per_residue(name) else indices
+        with self._reading():
+            return take_bits(self.vectors(name), rows)
+
+    def rows(self, name: str, indices: NDArray[np.int64]) -> Array | list[Array]:
+        """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per residue."""
+        unique, back = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
+        if not is_per_residue(name):
+            return values[back]
+        ends = np.cumsum(self.offset[unique + 1] - self.offset[unique])
+        matrices = np.split(values, ends[:-1])
+        return [matrices[i] for i in back]
+
+    def check(self, fingerprint: Fingerprint) -> None:
+        """Raise UserError, with the difference in words, unless the part has this fingerprint."""
+        if self.fingerprint != fingerprint:
+            differences = "; ".join(self.fingerprint.differences(fingerprint))
+            raise UserError(f"{self.path}: a part of another fingerprint ({differences}); move it out of this store")
+
+
+def read_part(path: Path) -> Part:
+    """Open a part (a context manager). A truncated or foreign file raises DamagedPartError, which names it."""
+    return Part(path)

@@ -1,0 +1,135 @@
+"""Parquet files written in row groups of a fixed number of rows, and a number for every input record.
+
+Row groups that do not follow the caller's batches make the bytes depend on the rows alone.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+
+ROW_GROUP = 1 << 16
+"""Rows per row group, and rows that are read at a time."""
+
+
+class RowGroups:
+    """A Parquet file that is written table by table; a context manager."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        while self._rows >= ROW_GROUP:
+            self._flush(ROW_GROUP)
+
+    def _flush(self, rows: int) -> None:
+        table = pa.concat_tables(self._waiting)
+        self._writer.write_table(table.slice(0, rows).combine_chunks(), row_group_size=ROW_GROUP)
+        self._waiting, self._rows = [table.slice(rows)], table.num_rows - rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._rows:
+            self._flush(self._rows)
+        self._writer.close()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
+
+
+def read_batches(path: Path) -> Iterator[pa.Table]:
+    """The rows of a Parquet file in order, a bounded number at a time. UserError when it is missing or damaged."""
+    with _reading(path):
+        file = pq.ParquetFile(path)
+    with file:
+        batches = file.iter_batches(batch_size=ROW_GROUP)
+        while True:
+            with _reading(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield pa.Table.from_batches([batch])
+
+
+def read_table(path: Path, columns: list[str]) -> pa.Table:
+    """Some columns of a whole Parquet file. UserError when it is missing or damaged."""
+    with _reading(path):
+        return pq.read_table(path, columns=columns)
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Column names and types of a Parquet file. UserError when it is missing or damaged."""
+    with _reading(path):
+        return pq.read_schema(path)
+
+
+class RecordNumbers:
+    """A number for every input record, in input order, from its file and its number in that file.
+
+    sources: records by file as deduplicate counted them; total: records in all.
+    """
+
+    def __init__(self, sequences: Path) -> None:
+        path = sequences / "summary.json"
+        try:
+            self.summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: not a summary of sequences ({error!r}); run `plm-embed deduplicate` again"
+            ) from None
+        self.total = sum(self.sources.values())
+        ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
+        self._span = {
+            source: (int(end) - count, count) for (source, count), end in zip(self.sources.items(), ends, strict=True)
+        }
+
+    def of(self, table: pa.Table) -> NDArray[np.int64]:
+        """Numbers, from 0, of the records that the columns `source` and `number` name. UserError for an unknown one."""
+        source = pc.dictionary_encode(table["source"].combine_chunks())
+        if isinstance(source, pa.ChunkedArray):
+            source = source.combine_chunks()
+        spans = [self._span.get(path, (0, 0)) for path in source.dictionary.to_pylist()] or [(0, 0)]
+        first, count = np.array(spans, dtype=np.int64)[source.indices.to_numpy(zero_copy_only=False)].T
+        number = table["number"].to_numpy()
+        unknown = (number < 1) | (number > count)
+        if unknown.any():
+            at = int(np.flatnonzero(unknown)[0])
+            raise UserError(f"{table['source'][at]}, record {number[at]}: no input has this record")
+        positions: NDArray[np.int64] = first + number - 1
+        return positions
+
+
+class RecordTable:
+    """Fixed-size values of every input record, zero at first, in a temporary file, so that memory stays bounded."""
+
+    def __init__(self, folder: Path, records: int, dtype: Any) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self.values: np.ndarray = np.memmap(self._file, dtype=dtype, shape=(max(records, 1),), mode="w+")
+
+    def close(self) -> None:
+        del self.values
+        self._file.close()
