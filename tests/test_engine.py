@@ -4,7 +4,6 @@ import argparse
 from functools import cache
 from pathlib import Path
 
-import checkpoints
 import esm
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import checkpoints
 from plm_embed import weights
 from plm_embed.engine import ROWS, Engine
 from plm_embed.models import MODELS, Model
@@ -28,7 +28,9 @@ LONGEST_1B = 1022
 
 @pytest.fixture(scope="module", params=["esm2", "esm1b", "esm1v"])
 def model(request: pytest.FixtureRequest) -> Model:
-    return {"esm2": checkpoints.TINY_ESM2, "esm1b": checkpoints.TINY_ESM1B, "esm1v": checkpoints.TINY_ESM1V}[request.param]
+    return {"esm2": checkpoints.TINY_ESM2, "esm1b": checkpoints.TINY_ESM1B, "esm1v": checkpoints.TINY_ESM1V}[
+        request.param
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,17 @@ def invariance_engine() -> Engine:
     model = checkpoints.TINY_ESM2
     tensors = checkpoints.random_state(model, 7)
     manifest = weights.Manifest(
-        model.name, "esm2", model.layers, model.dim, model.heads, None, True, "MIT", "", 0, weights.Source("fair-esm", "")
+        model.name,
+        "esm2",
+        model.layers,
+        model.dim,
+        model.heads,
+        None,
+        True,
+        "MIT",
+        "",
+        0,
+        weights.Source("fair-esm", ""),
     )
     return Engine(manifest, tensors, CPU, "float32")
 
@@ -147,7 +159,7 @@ def test_golden_values_in_float64(tmp_path: Path) -> None:
         sequences = dict(SimpleFastaParser(lines))
     cases = []  # (key, sequence); '-', '.' and <mask> are tokens to the model, but no residues here
     for key in sorted({name.rsplit("|", 1)[0] for name in expected.files}):
-        record, variant = key.split("|")
+        record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
         if set(sequence) <= set(RESIDUES):
             cases.append((key, sequence[:1022] if variant == "first1022" else sequence))

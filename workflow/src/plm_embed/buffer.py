@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.store import PartRows, is_per_residue
+from plm_embed.parts import PartRows, is_per_residue
 
 
 class Buffer:

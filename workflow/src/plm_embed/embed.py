@@ -19,23 +19,24 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from plm_embed import devices, engine, weights
+from plm_embed import __version__, devices, engine, weights
 from plm_embed.batches import Packer
 from plm_embed.buffer import Buffer
 from plm_embed.errors import UserError
 from plm_embed.files import write_json
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, StorageDtype
+from plm_embed.parts import write_part
 from plm_embed.pooling import pool
 from plm_embed.progress import progress
 from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
-from plm_embed.store import Store, keys_sha256, write_part
+from plm_embed.store import Store, keys_sha256
 from plm_embed.windows import Span, combine, spans, window_count
 
 log = logging.getLogger(__name__)
 BYTES_PER_PART = 512 << 20
 """A part is published at the latest when it holds this much; bounds the job's memory."""
-LIBRARIES = ("plm-embed", "torch", "fair-esm", "h5py", "numpy")
+LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def embed(bucket: Path, weights_folder: Path, store_root: Path, output: Path, se
         ],
         "found": int((~missing).sum()),
         "worker": devices.describe(device),
-        "versions": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in LIBRARIES}
+        | {"plm-embed": __version__, "python": platform.python_version()},
         "seconds": seconds,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -224,7 +226,9 @@ class _Run:
                 # one transfer for all sequences: a vector at a time would stall the device
                 rows = [1 if tensor.ndim == 1 else len(tensor) for tensor in pooled]
                 joined = torch.cat([tensor.view(-1, tensor.shape[-1]) for tensor in pooled]).cpu().numpy()
-                for vectors, tensor, rows_of_one in zip(found, pooled, np.split(joined, np.cumsum(rows)[:-1]), strict=True):
+                for vectors, tensor, rows_of_one in zip(
+                    found, pooled, np.split(joined, np.cumsum(rows)[:-1]), strict=True
+                ):
                     vectors[f"{pooling}_l{layer}"] = rows_of_one.reshape(tensor.shape)
         return found
 

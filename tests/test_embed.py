@@ -1,0 +1,289 @@
+"""The embed job on real files: right vectors, only what is missing, nothing lost when it is stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import checkpoints
+from plm_embed import weights
+from plm_embed.buckets import key
+from plm_embed.embed import Settings, embed
+from plm_embed.engine import Batch, Engine
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.models import MODELS
+from plm_embed.parts import read_part
+from plm_embed.reference import reference_vectors
+from plm_embed.self_test import FILE, write_golden
+from plm_embed.store import Store
+
+MODEL = MODELS["esm2_t3_untrained"]
+SEQUENCES = [("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length] for start, length in enumerate(range(1, 400, 7))]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    weights.prepare(MODEL, checkpoints.DEMO, folder)
+    write_golden(folder)
+    return folder
+
+
+def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> Path:
+    rows = sorted((key(sequence), sequence) for sequence in set(sequences))
+    path = folder / f"{name}.parquet"
+    columns = {
+        "key": pa.array([row[0] for row in rows], pa.string()),
+        "sequence": pa.array([row[1] for row in rows], pa.string()),
+        "length": pa.array([len(row[1]) for row in rows], pa.int32()),
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def run(folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None) -> dict[str, Any]:
+    bucket = write_bucket(folder, sequences)
+    return embed(bucket, prepared, folder / "store", folder / "0000.json", settings or Settings(scratch=""))
+
+
+def stored(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    """Everything that the parts of a record hold: key -> name -> vector."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for info in record["parts"]:
+        with read_part(folder / "store" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+            for name in part.names:
+                for held, vector in zip(part.keys, part.rows(name, np.arange(part.count)), strict=True):
+                    found.setdefault(held.decode(), {})[name] = vector
+    return found
+
+
+def check(folder: Path, prepared: Path, sequences: Sequence[str], record: dict[str, Any], tolerance: float) -> None:
+    fingerprint = Fingerprint.from_json(json.dumps(record["fingerprint"]))
+    found = stored(folder, record)
+    assert set(found) == {key(sequence) for sequence in sequences}
+    for sequence, expected in zip(sequences, reference_vectors(prepared, list(sequences), fingerprint), strict=True):
+        for name, vector in expected.items():
+            np.testing.assert_allclose(found[key(sequence)][name], vector, atol=tolerance, rtol=0)
+
+
+def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path, prepared: Path) -> None:
+    settings = Settings(
+        layers=(0, 2, -1), pooling=("mean", "bos", "max", "per_residue"), storage_dtype="float32", scratch=""
+    )
+    record = run(tmp_path, prepared, SEQUENCES[::6], settings)
+    check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
+    assert record["self_test"]["batch_invariant"]
+    assert record["computed"] == record["unique"] == len(SEQUENCES[::6])
+    assert json.loads((tmp_path / "0000.json").read_text()) == json.loads(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("policy", "windows"),
+    [
+        (LongSequences("window", 100, 20), {50: 1, 100: 1, 101: 2, 393: 5}),
+        (LongSequences("crop", 100), {50: 1, 100: 1, 101: 0, 393: 0}),
+        (LongSequences("skip", 100), {50: 1, 100: 1}),
+    ],
+    ids=lambda value: getattr(value, "policy", ""),
+)
+def test_long_sequences(tmp_path: Path, prepared: Path, policy: LongSequences, windows: dict[int, int]) -> None:
+    sequences = [("LAGVSERTIDPKQNFYMHWCX" * 20)[:length] for length in (50, 100, 101, 393)]
+    settings = Settings(
+        pooling=("mean", "per_residue"), long_sequences=policy, storage_dtype="float32", scratch="", toks_per_batch=256
+    )
+    record = run(tmp_path, prepared, sequences, settings)
+    check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
+    (info,) = record["parts"]
+    with read_part(tmp_path / "store" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+        assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
+    skipped = [s for s in sequences if len(s) not in windows]
+    assert record["skipped"] == [
+        {"key": k, "length": n, "reason": "too_long"} for k, n in sorted((key(s), len(s)) for s in skipped)
+    ]
+
+
+def test_only_what_no_part_holds_is_computed(tmp_path: Path, prepared: Path) -> None:
+    first = run(tmp_path, prepared, SEQUENCES[:20])
+    again = run(tmp_path, prepared, SEQUENCES[:20])
+    assert (again["found"], again["computed"], again["self_test"]) == (20, 0, None)
+    assert again["parts"] == first["parts"]
+    grown = run(tmp_path, prepared, SEQUENCES[:30])
+    assert (grown["found"], grown["computed"]) == (20, 10)
+    assert len(grown["parts"]) == 2
+    shrunk = run(tmp_path, prepared, SEQUENCES[25:30])
+    assert (shrunk["found"], shrunk["computed"], len(shrunk["parts"])) == (5, 0, 1)
+
+
+def test_another_setting_has_its_own_store(tmp_path: Path, prepared: Path) -> None:
+    first = run(tmp_path, prepared, SEQUENCES[:3])
+    other = run(tmp_path, prepared, SEQUENCES[:3], Settings(pooling=("max",), scratch=""))
+    assert other["computed"] == 3
+    assert other["fingerprint_id"] != first["fingerprint_id"]
+    assert run(tmp_path, prepared, SEQUENCES[:3])["computed"] == 0
+
+
+def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> None:
+    found = []
+    for settings in (Settings(scratch=""), Settings(toks_per_batch=512, flush_minutes=0, threads=2)):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        found.append(stored(folder, run(folder, prepared, SEQUENCES, settings)))
+    assert found[0].keys() == found[1].keys()
+    assert all(np.array_equal(found[0][k]["mean_l3"], found[1][k]["mean_l3"]) for k in found[0])
+
+
+def test_empty_bucket(tmp_path: Path, prepared: Path) -> None:
+    record = run(tmp_path, prepared, [])
+    assert (record["unique"], record["computed"], record["parts"], record["skipped"]) == (0, 0, [], [])
+
+
+@pytest.mark.parametrize("fits", [1024, 512])
+def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    forward = Engine.forward
+
+    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+        if len(batch.tokens) > fits:
+            raise torch.OutOfMemoryError
+        return forward(self, batch, layers)
+
+    monkeypatch.setattr(Engine, "forward", short_of_memory)
+    sequences = [*SEQUENCES, "M" * 900]
+    record = run(tmp_path, prepared, sequences)
+    assert record["toks_per_batch"] == fits
+    small = [s for s in sequences if len(s) + 2 <= fits]
+    check(tmp_path, prepared, small, record, 2e-3)
+    assert [entry["reason"] for entry in record["skipped"]] == ["out_of_memory"] * (len(sequences) - len(small))
+
+
+def test_a_vector_that_is_not_finite_is_never_stored(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Engine.forward
+
+    @torch.inference_mode()
+    def broken(self: Engine, batch: Batch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+        hidden = forward(self, batch, layers)
+        if max(batch.lengths) > 100:
+            return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
+        return hidden
+
+    monkeypatch.setattr(Engine, "forward", broken)
+    with pytest.raises(UserError, match="not finite"):
+        run(tmp_path, prepared, SEQUENCES)
+    assert not (tmp_path / "0000.json").exists()
+
+
+def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:
+    golden = (prepared / FILE).read_bytes()
+    try:
+        with np.load(prepared / FILE) as stored_means:
+            wrong = {"mean": stored_means["mean"] + 0.01, "weights_sha256": stored_means["weights_sha256"]}
+        with (prepared / FILE).open("wb") as handle:
+            np.savez(handle, **wrong)
+        with pytest.raises(UserError, match="self-test failed"):
+            run(tmp_path, prepared, SEQUENCES[:3])
+        (prepared / FILE).unlink()
+        with pytest.raises(UserError, match="missing or of other weights"):
+            run(tmp_path, prepared, SEQUENCES[:3])
+    finally:
+        (prepared / FILE).write_bytes(golden)
+    assert not (tmp_path / "0000.json").exists()
+
+
+@pytest.mark.parametrize("layers", [(4,), (-5,), (3, -1)])
+def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="has layers 0 to 3"):
+        run(tmp_path, prepared, SEQUENCES[:1], Settings(layers=layers))
+
+
+def test_models_with_a_hard_limit(tmp_path: Path) -> None:
+    model = checkpoints.TINY_ESM1B
+    source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
+    weights.prepare(model, source, tmp_path / "weights")
+    write_golden(tmp_path / "weights")
+    sequences = ["M" * 1022, "M" * 1023]
+    record = run(tmp_path, tmp_path / "weights", sequences)
+    assert [entry["length"] for entry in record["skipped"]] == [1023]
+    windowed = Settings(long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch="")
+    check(tmp_path, tmp_path / "weights", sequences, run(tmp_path, tmp_path / "weights", sequences, windowed), 2e-5)
+    for policy in (LongSequences("window", 1023, 1), LongSequences("crop", 0)):
+        with pytest.raises(UserError, match="at most 1022 residues"):
+            run(tmp_path, tmp_path / "weights", sequences, replace(windowed, long_sequences=policy))
+
+
+def start(folder: Path, prepared: Path, bucket: Path, *options: str) -> subprocess.Popen[str]:
+    command = [
+        *(sys.executable, "-m", "plm_embed", "embed", str(bucket), "--weights", str(prepared)),
+        *("--store", str(folder / "store"), "--output", str(folder / "0000.json"), "--scratch", ""),
+        *("--flush-minutes", "0.001", "--toks-per-batch", "512", *options),
+    ]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def parts_when_first_published(folder: Path) -> None:
+    for _ in range(600):
+        if list(folder.glob("store/*/parts/*.h5")):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no part within 30 s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, prepared: Path, number: int) -> None:
+    sequences = [("LAGVSERTIDPKQNFYMHWCX" * 40)[i % 21 :][: 300 + i % 400] for i in range(700)]
+    bucket = write_bucket(tmp_path, sequences)
+    unique = len(set(sequences))
+    with start(tmp_path, prepared, bucket) as job:
+        parts_when_first_published(tmp_path)
+        time.sleep(int.from_bytes(os.urandom(1)) / 512)
+        job.send_signal(number)
+        _, errors = job.communicate(timeout=60)
+    assert not (tmp_path / "0000.json").exists()
+    if number == signal.SIGTERM:
+        assert job.returncode == 1
+        assert "stopped by a signal" in errors
+        assert "Traceback" not in errors
+    published = sum(int(path.stem.split("-")[2]) for path in tmp_path.glob("store/*/parts/*.h5"))
+    assert 0 < published < unique
+    if number == signal.SIGTERM:
+        assert f"{published} of {unique} sequences" in errors
+    record = embed(bucket, prepared, tmp_path / "store", tmp_path / "0000.json", Settings(scratch=""))
+    assert (record["found"], record["computed"]) == (published, unique - published)
+    assert len(stored(tmp_path, record)) == unique
+
+
+def test_two_jobs_on_one_bucket_do_no_harm(tmp_path: Path, prepared: Path) -> None:
+    bucket = write_bucket(tmp_path, SEQUENCES[::3])
+    jobs = [start(tmp_path, prepared, bucket) for _ in range(2)]
+    for job in jobs:
+        job.communicate(timeout=60)
+        assert job.returncode == 0
+    record = json.loads((tmp_path / "0000.json").read_text())
+    assert len(stored(tmp_path, record)) == len(SEQUENCES[::3])
+    store = Store(tmp_path / "store", Fingerprint.from_json(json.dumps(record["fingerprint"])))
+    assert not store.missing(np.array(sorted(key(s) for s in SEQUENCES[::3]), dtype="S64")).any()
+
+
+def test_no_cuda_device_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    with start(tmp_path, prepared, write_bucket(tmp_path, SEQUENCES[:2]), "--device", "cuda") as job:
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "no usable CUDA device" in errors
+    assert "Traceback" not in errors
