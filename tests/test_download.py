@@ -1,0 +1,182 @@
+"""Downloads from a real server on this machine, with everything that goes wrong with servers."""
+
+import json
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plm_embed.download import BLOCK, download
+from plm_embed.errors import UserError
+
+CONTENT = np.random.default_rng(1).bytes(20 * BLOCK)
+
+
+class FileServer(ThreadingHTTPServer):
+    """Serves `content` at every path but /absent.pt; the other attributes make it misbehave."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content = CONTENT
+        self.etag: str | None = '"v1"'
+        self.ranges = True
+        self.length = True
+        self.claims = 0  # bytes announced beyond the true length
+        self.cuts: list[int] = []  # drop the next connections after so many bytes
+        self.asked: list[str] = []  # the Range of each request
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/esm2.pt"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: FileServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        served = self.server
+        wanted = self.headers.get("Range", "")
+        served.asked.append(wanted)
+        if self.path == "/absent.pt":
+            self.send_error(404)
+            return
+        start = 0
+        if wanted and served.ranges and self.headers.get("If-Range") == served.etag:
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+            if start >= len(served.content):
+                self.send_error(416)
+                return
+        body = served.content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}")
+        if served.length:
+            self.send_header("Content-Length", str(len(body) + served.claims))
+        if served.etag:
+            self.send_header("ETag", served.etag)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if served.cuts:
+            body = body[: served.cuts.pop(0)]
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def interrupt(server: FileServer, path: Path, after: int) -> None:
+    """Leave behind what a process that was killed after `after` bytes leaves."""
+    server.cuts = [after, 0]
+    with pytest.raises(UserError, match="the same command goes on from there"):
+        download(server.url, path)
+    assert path.with_name("esm2.pt.part").stat().st_size == (after if server.etag else 0)
+    assert not path.exists()
+    server.asked.clear()
+
+
+def test_a_whole_file_arrives_and_nothing_else_stays(server: FileServer, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "esm2.pt"
+    download(server.url, path)
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_lost_connections_are_taken_up_again(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server.cuts = [10 * BLOCK, 4 * BLOCK + 99, BLOCK]
+    download(server.url, tmp_path / "esm2.pt")
+    assert (tmp_path / "esm2.pt").read_bytes() == CONTENT
+    assert server.asked == ["", *(f"bytes={blocks * BLOCK}-" for blocks in (10, 14, 15))]
+    assert caplog.text.count("connection lost") == 3
+
+
+def test_a_later_call_goes_on(server: FileServer, tmp_path: Path) -> None:
+    path = tmp_path / "esm2.pt"
+    interrupt(server, path, 7 * BLOCK)
+    download(server.url, path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [f"bytes={7 * BLOCK}-"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_part_that_is_whole_needs_no_request(server: FileServer, tmp_path: Path) -> None:
+    part = tmp_path / "esm2.pt.part"
+    part.write_bytes(CONTENT)
+    note = {"url": server.url, "validator": '"v1"', "bytes": len(CONTENT)}
+    (tmp_path / "esm2.pt.part.json").write_text(json.dumps(note))
+    download(server.url, tmp_path / "esm2.pt")
+    assert (tmp_path / "esm2.pt").read_bytes() == CONTENT
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("reason", ["no ranges", "no validator", "changed", "other address", "no note"])
+def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tmp_path: Path) -> None:
+    path = tmp_path / "esm2.pt"
+    if reason == "no validator":
+        server.etag = None
+    interrupt(server, path, 3 * BLOCK)
+    url = server.url
+    if reason == "no ranges":
+        server.ranges = False
+    if reason == "changed":
+        server.content, server.etag = CONTENT[::-1], '"v2"'
+    if reason == "other address":
+        url = url.replace("esm2.pt", "mirror/esm2.pt")
+    if reason == "no note":
+        (tmp_path / "esm2.pt.part.json").unlink()
+    download(url, path)
+    assert path.read_bytes() == server.content
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tmp_path: Path) -> None:
+    server.claims = 100
+    for _ in range(2):  # nothing stays behind that would spoil the next call
+        with pytest.raises(UserError, match=f"has only {20 * BLOCK} of the {20 * BLOCK + 100} bytes that it announced"):
+            download(server.url, tmp_path / "esm2.pt")
+        assert not (tmp_path / "esm2.pt").exists()
+    server.claims = 0
+    download(server.url, tmp_path / "esm2.pt")
+    assert (tmp_path / "esm2.pt").read_bytes() == CONTENT
+
+
+def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tmp_path: Path) -> None:
+    server.length = False
+    with pytest.raises(UserError, match="does not say how long"):
+        download(server.url, tmp_path / "esm2.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_the_server_and_of_the_network_are_named(server: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="HTTP 404 Not Found"):
+        download(server.url.replace("esm2", "absent"), tmp_path / "esm2.pt")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{unused.getsockname()[1]}/esm2.pt"
+        with pytest.raises(UserError, match="cannot be fetched: Connection refused"):
+            download(closed, tmp_path / "esm2.pt")
+    with pytest.raises(UserError, match="cannot be fetched: "):
+        download("http://no-such-host.invalid/esm2.pt", tmp_path / "esm2.pt")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,85 @@
+"""The table of models and the search in it."""
+
+from argparse import Namespace
+
+import esm
+import pytest
+import torch
+
+from plm_embed.errors import UserError
+from plm_embed.models import MODELS, find_model, tensor_shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("esm2_t33_650M_UR50D", "esm2_t33_650M_UR50D"),
+        ("facebook/esm2_t33_650M_UR50D", "esm2_t33_650M_UR50D"),
+        ("Facebook/ESM2_t33_650m_ur50d", "esm2_t33_650M_UR50D"),
+        ("esm2_650m", "esm2_t33_650M_UR50D"),
+        ("esm2-650M", "esm2_t33_650M_UR50D"),
+        ("650M", "esm2_t33_650M_UR50D"),
+        (" 8m ", "esm2_t6_8M_UR50D"),
+        ("3B", "esm2_t36_3B_UR50D"),
+        ("esm2_t48", "esm2_t48_15B_UR50D"),
+        ("esm1b", "esm1b_t33_650M_UR50S"),
+        ("ESM-1b", "esm1b_t33_650M_UR50S"),
+        ("esm1v_1", "esm1v_t33_650M_UR90S_1"),
+        ("esm-1v-5", "esm1v_t33_650M_UR90S_5"),
+        ("esm2_t3_untrained", "esm2_t3_untrained"),
+    ],
+)
+def test_find_model_knows_published_names_and_aliases(name: str, published: str) -> None:
+    assert find_model(name).name == published
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("esm2_t33_650M_UR50", "did you mean esm2_t33_650M_UR50D"),
+        ("esm2_600m", "did you mean esm2_t33_650M_UR50D"),
+        ("prot_t5_xl", "Known models: esm2_t3_untrained, esm2_t6_8M_UR50D"),
+        ("", "Known models"),
+    ],
+)
+def test_find_model_says_what_was_meant(name: str, hint: str) -> None:
+    with pytest.raises(UserError, match="is not known") as error:
+        find_model(name)
+    assert hint in str(error.value)
+
+
+def test_no_name_means_two_models() -> None:
+    names = [name.lower() for model in MODELS.values() for name in (model.name, *model.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:
+    for model in MODELS.values():
+        assert model.licence == "MIT"
+        assert (model.max_residues is None) == (model.architecture == "esm2")
+        if model.name != "esm2_t3_untrained":
+            assert model.urls == (f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",)
+        assert model.dim % model.heads == 0
+
+
+@pytest.mark.parametrize("name", ["esm2_t6_8M_UR50D", "esm2_t36_3B_UR50D", "esm2_t48_15B_UR50D"])
+def test_tensor_shapes_are_those_of_fair_esm(name: str) -> None:
+    model = MODELS[name]
+    with torch.device("meta"):
+        whole = esm.ESM2(model.layers, model.dim, model.heads)
+    assert tensor_shapes(model) == encoder_shapes(whole)
+
+
+def test_tensor_shapes_of_esm1b_are_those_of_fair_esm() -> None:
+    model = MODELS["esm1b_t33_650M_UR50S"]
+    arguments = Namespace(
+        arch="roberta_large", layers=33, embed_dim=1280, ffn_embed_dim=5120, attention_heads=20, max_positions=1024
+    )
+    with torch.device("meta"):
+        whole = esm.ProteinBertModel(arguments, esm.Alphabet.from_architecture("ESM-1b"))
+    assert tensor_shapes(model) == encoder_shapes(whole)
+
+
+def encoder_shapes(whole: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    heads = ("lm_head.", "contact_head.")
+    return {n: tuple(t.shape) for n, t in whole.state_dict().items() if not n.startswith(heads) and "inv_freq" not in n}

@@ -1,0 +1,275 @@
+"""Checkpoints as their authors publish them, read into one set of names.
+
+fair-esm's `.pt` and the Hugging Face folder hold the same tensors under different names. Both become fair-esm's names
+without prefixes (`layers.0.self_attn.q_proj.weight`); the language-model head, the contact head and the rotary
+frequencies are left out. Tensors stay memory-mapped in their files where the format allows it.
+"""
+
+import argparse
+import json
+import logging
+import pickle
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import torch
+
+from plm_embed.errors import UserError
+from plm_embed.models import MODELS, Architecture, Model, tensor_shapes
+from plm_embed.tokens import MASK
+
+log = logging.getLogger(__name__)
+
+Layout = Literal["fair-esm", "hugging-face"]
+
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""Dtypes that a checkpoint may have, and their names in safetensors."""
+
+_BEFORE = {"emb_layer_norm_before.weight", "emb_layer_norm_before.bias"}
+_NOT_USED = re.compile(r"lm_head\.|contact_head\.|layers\.\d+\.self_attn\.rot_emb\.inv_freq$")
+_NOT_USED_HF = re.compile(
+    r"lm_head\.|contact_head\.|pooler\.|embeddings\.position_ids$"
+    r"|encoder\.layer\.\d+\.attention\.self\.rotary_embeddings\.inv_freq$"
+)
+_FROM_HF = (
+    (re.compile(r"^embeddings\.word_embeddings\."), "embed_tokens."),
+    (re.compile(r"^embeddings\.position_embeddings\."), "embed_positions."),
+    (re.compile(r"^embeddings\.layer_norm\."), "emb_layer_norm_before."),
+    (re.compile(r"^encoder\.emb_layer_norm_after\."), "emb_layer_norm_after."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.query\."), r"layers.\1.self_attn.q_proj."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.key\."), r"layers.\1.self_attn.k_proj."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.value\."), r"layers.\1.self_attn.v_proj."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.output\.dense\."), r"layers.\1.self_attn.out_proj."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.LayerNorm\."), r"layers.\1.self_attn_layer_norm."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.intermediate\.dense\."), r"layers.\1.fc1."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.output\.dense\."), r"layers.\1.fc2."),
+    (re.compile(r"^encoder\.layer\.(\d+)\.LayerNorm\."), r"layers.\1.final_layer_norm."),
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a source says about its model, and its tensors under the common names."""
+
+    architecture: Architecture
+    layers: int
+    dim: int
+    heads: int
+    token_dropout: bool
+    tensors: dict[str, torch.Tensor]
+
+
+def layout_of(source: Path) -> Layout:
+    """Which layout a source has, by what lies there. UserError when there is nothing that can be read."""
+    if source.is_dir():
+        if not (source / "config.json").is_file():
+            raise UserError(
+                f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
+                "Name the folder that holds config.json and model.safetensors, or a fair-esm .pt file."
+            )
+        return "hugging-face"
+    if not source.is_file():
+        raise UserError(f"weights: {source} does not exist. Name a fair-esm .pt file or a Hugging Face folder.")
+    if source.suffix == ".safetensors":
+        raise UserError(f"weights: {source} is one file of a Hugging Face folder: name the folder {source.parent}.")
+    return "fair-esm"
+
+
+def files_of(source: Path, layout: Layout, model: Model) -> list[Path]:
+    """Every file that decides what a source holds, in a fixed order. `model` is for the advice in an error."""
+    return [source] if layout == "fair-esm" else [source / "config.json", *_hugging_face_files(source, model)]
+
+
+def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
+    """The checkpoint at `source`, checked: it is `model`, complete, with nothing unknown in it.
+
+    Raises UserError that names the source when it is damaged, unsafe to read, another model, or incomplete.
+    """
+    checkpoint = _read_fair_esm(source) if layout == "fair-esm" else _read_hugging_face(source, model)
+    _check_model(source, checkpoint, model)
+    _check_tensors(source, checkpoint, model)
+    if model.architecture == "esm1b":
+        # The learned row of <mask> was never seen in training (token dropout blanks it); fair-esm clears it on loading.
+        embedding = checkpoint.tensors["embed_tokens.weight"].clone()
+        embedding[MASK] = 0
+        checkpoint.tensors["embed_tokens.weight"] = embedding
+    return checkpoint
+
+
+def _read_fair_esm(path: Path) -> Checkpoint:
+    data = _unpickle(path)
+    arguments = _arguments(data)
+    if arguments is None or not isinstance(data.get("model"), dict):
+        raise UserError(f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.")
+    kind = "esm2" if "cfg" in data else arguments.get("arch")
+    if kind not in ("esm2", "roberta_large"):
+        raise UserError(f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.")
+    return Checkpoint(
+        architecture="esm2" if kind == "esm2" else "esm1b",
+        layers=_number(path, arguments, "layers"),
+        dim=_number(path, arguments, "embed_dim"),
+        heads=_number(path, arguments, "attention_heads"),
+        token_dropout=bool(arguments.get("token_dropout", False)),
+        tensors={
+            name: tensor
+            for key, tensor in data["model"].items()
+            if not _NOT_USED.match(name := key.removeprefix("encoder.").removeprefix("sentence_encoder."))
+        },
+    )
+
+
+def _arguments(data: Any) -> dict[str, Any] | None:
+    """The training arguments in a fair-esm checkpoint, without their `encoder_` prefixes; None when there are none."""
+    if not isinstance(data, dict):
+        return None
+    found = data["cfg"].get("model") if isinstance(data.get("cfg"), dict) else data.get("args")
+    if not isinstance(found, argparse.Namespace):
+        return None
+    return {name.removeprefix("encoder_"): value for name, value in vars(found).items()}
+
+
+def _number(path: Path, values: dict[str, Any], key: str) -> int:
+    value = values.get(key)
+    if type(value) is not int:
+        raise UserError(f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.")
+    return value
+
+
+def _unpickle(path: Path) -> Any:
+    """Read a pickle as data. The one class allowed is `argparse.Namespace`, which fair-esm's own files hold."""
+    with path.open("rb") as file:
+        mapped = file.read(4) == b"PK\x03\x04"
+    if not mapped:  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
+        log.info("%s is in torch's old format: all %.2f GB of it go into memory", path, path.stat().st_size / 1e9)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+    except MemoryError:
+        raise
+    except Exception as error:  # torch's reader raises whatever it stumbles over: struct.error, KeyError, ...
+        unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
+        if unsafe and isinstance(error, pickle.UnpicklingError):
+            raise UserError(
+                f"weights: {path} was not loaded: it asks for {unsafe[1]}, which could run code. "
+                "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm publishes."
+            ) from None
+        raise UserError(_damaged(path, error)) from None
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return (
+        f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({reason[:120]}).\nGet it again."
+    )
+
+
+def _hugging_face_files(folder: Path, model: Model) -> list[Path]:
+    """The weight files of a Hugging Face folder: `model.safetensors`, or the index and its shards."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if index.is_file():
+        shards = [folder / name for name in sorted(set(_index(index).values()))]
+        absent = [shard.name for shard in shards if not shard.is_file()]
+        if absent:
+            raise UserError(f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards).")
+        return [index, *shards]
+    if any(folder.glob("pytorch_model*.bin")):
+        raise UserError(
+            f"weights: {folder} holds only pytorch_model.bin, a pickle, which is not read. Fetch the safetensors:\n"
+            f"hf download facebook/{model.name} config.json model.safetensors --local-dir {folder}"
+            f" (or give fair-esm's {model.name}.pt)"
+        )
+    raise UserError(f"weights: {folder} holds neither model.safetensors nor model.safetensors.index.json.")
+
+
+def _index(path: Path) -> dict[str, str]:
+    names = _json(path).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise UserError(f"weights: {path} has no valid 'weight_map'. Get the folder again.")
+    return names
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"weights: {path} is not valid JSON ({error}). Get the folder again.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"weights: {path} holds no JSON object. Get the folder again.")
+    return value
+
+
+def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
+    config = _json(folder / "config.json")
+    if config.get("model_type") != "esm":
+        raise UserError(f"weights: {folder} holds a model of the kind {config.get('model_type')!r}, not 'esm'.")
+    rotary = config.get("position_embedding_type", "absolute") == "rotary"
+    tensors = {}
+    for path in _hugging_face_files(folder, model):
+        if path.suffix != ".safetensors":
+            continue
+        try:
+            with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+                for key in sorted(file.keys()):
+                    name = key.removeprefix("esm.")
+                    # Converters wrote untrained position embeddings into the rotary models' files too.
+                    if _NOT_USED_HF.match(name) or (rotary and name == "embeddings.position_embeddings.weight"):
+                        continue
+                    tensors[_common_name(name)] = file.get_tensor(key)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise UserError(f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.") from None
+    return Checkpoint(
+        architecture="esm2" if rotary else "esm1b",
+        layers=_number(folder / "config.json", config, "num_hidden_layers"),
+        dim=_number(folder / "config.json", config, "hidden_size"),
+        heads=_number(folder / "config.json", config, "num_attention_heads"),
+        token_dropout=bool(config.get("token_dropout", False)),
+        tensors=tensors,
+    )
+
+
+def _common_name(name: str) -> str:
+    for pattern, replacement in _FROM_HF:
+        common, found = pattern.subn(replacement, name)
+        if found:
+            return common
+    return name
+
+
+def _check_model(source: Path, found: Checkpoint, wanted: Model) -> None:
+    have = (found.architecture, found.layers, found.dim, found.heads)
+    if have != (wanted.architecture, wanted.layers, wanted.dim, wanted.heads):
+        same = [m for m in MODELS.values() if (m.architecture, m.layers, m.dim, m.heads) == have]
+        shape = "{}, {} layers, width {}, {} heads".format(*have)
+        name = f"{same[0].name} ({shape})" if same else f"an unknown model ({shape})"
+        hint = f"Set `model: {same[0].name}`, or give the weights of {wanted.name}." if same else "Check `model`."
+        raise UserError(
+            f"weights: {source} holds {name}, but the model asked for is {wanted.name} ({wanted.shape}).\n{hint}"
+        )
+    # ESM-1b and the five ESM-1v have one shape; there only the name can tell them apart.
+    named = MODELS.get(source.stem if source.is_file() else source.name)
+    if named and named != wanted and wanted.name in MODELS:
+        raise UserError(f"weights: {source} is named after {named.name}, but the model asked for is {wanted.name}.")
+
+
+def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
+    shapes = tensor_shapes(wanted)
+    if wanted.architecture == "esm1b" and _BEFORE & set(found.tensors):
+        shapes |= dict.fromkeys(_BEFORE, (wanted.dim,))
+    wrong = [f"lacks {name}" for name in shapes if name not in found.tensors]
+    wrong += [f"has an unknown tensor {name}" for name in found.tensors if name not in shapes]
+    for name in sorted(shapes.keys() & found.tensors.keys()):
+        tensor = found.tensors[name]
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in DTYPES:
+            wrong.append(f"holds {name} as {getattr(tensor, 'dtype', type(tensor).__name__)}")
+        elif tuple(tensor.shape) != shapes[name]:
+            wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise UserError(f"weights: {source} is not a whole {wanted.name}: it {', '.join(wrong[:3])}{more}.")
