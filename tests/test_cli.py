@@ -1,0 +1,60 @@
+"""The command line as a process: help, errors in words, bugs with their traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plm_embed import __version__
+from plm_embed.cli import group
+
+
+def plm_embed(*arguments: str | Path, code: str = "from plm_embed.cli import main; main()") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_help_shows_every_command_with_an_example_or_a_line() -> None:
+    shown = plm_embed("--help")
+    assert shown.returncode == 0
+    for name, command in group.commands.items():
+        assert name in shown.stdout
+        assert command.help
+    assert plm_embed("--version").stdout.strip().endswith(__version__)
+
+
+def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
+    done = plm_embed("summary", tmp_path / "with a blank")
+    assert done.stderr.splitlines()[0] == f"# plm-embed summary '{tmp_path}/with a blank'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["embed"], "Missing argument 'BUCKET'"),
+        (["emded"], "No such command 'emded'"),
+        (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
+        (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),
+        (["embed", "absent.parquet", "--weights", ".", "--store", "s", "--output", "o"], "absent.parquet"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None:
+    done = plm_embed(*arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    code = """
+import plm_embed.summary
+def broken(results): raise RuntimeError("a bug")
+plm_embed.summary.summarise = broken
+from plm_embed.cli import main; main()
+"""
+    done = plm_embed("summary", ".", code=code)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "RuntimeError: a bug" in done.stderr

@@ -1,0 +1,26 @@
+import pytest
+import torch
+
+from plm_embed import devices
+
+CPU = torch.device("cpu")
+
+
+def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices.choose_dtype("auto", CPU) == "float32"
+    assert devices.choose_dtype("bfloat16", CPU) == "bfloat16"
+    cuda = torch.device("cuda", 0)
+    for capability, expected in {(7, 0): "float32", (7, 5): "float32", (8, 0): "bfloat16", (9, 0): "bfloat16"}.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert devices.choose_dtype("auto", cuda) == expected
+
+
+def test_what_is_recorded_about_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("PBS_JOBID", "12.server")
+    devices.set_up(CPU, 1)
+    found = devices.describe(CPU)
+    assert found["job"] == "12.server"
+    assert found["threads"] == 1
+    assert found["device"]
+    assert found["host"]

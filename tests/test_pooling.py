@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+from plm_embed.pooling import DEFINITIONS, pool
+
+HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]])
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", [2.0, -1.0]),
+        ("max", [3.0, 5.0]),
+        ("bos", [100.0, -100.0]),
+        ("per_residue", [[1.0, 5.0], [3.0, -7.0]]),
+    ],
+)
+def test_only_residues_are_pooled(pooling: str, expected: list[float]) -> None:
+    assert pool(pooling, HIDDEN).tolist() == expected  # type: ignore[arg-type]
+    assert pooling in DEFINITIONS
+
+
+def test_half_precision_is_pooled_in_fp32() -> None:
+    hidden = torch.full((4098, 1), 1.001, dtype=torch.bfloat16)
+    pooled = pool("mean", hidden)
+    assert pooled.dtype == torch.float32
+    assert abs(pooled.item() - float(hidden[0, 0])) < 1e-6

@@ -1,0 +1,28 @@
+import io
+import logging
+
+import pytest
+
+from plm_embed import progress as module
+from plm_embed.progress import progress
+
+
+def test_a_log_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with caplog.at_level(logging.INFO), progress("embed", 100, "tokens") as meter:
+        meter.advance(25)
+        assert caplog.text == ""
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.0)
+        meter.advance(25)
+    assert "embed: 50 % (50 of 100 tokens)" in caplog.text
+    assert "s left" in caplog.text
+
+
+def test_a_terminal_gets_a_bar(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress("embed", 4, "tokens") as meter:
+        meter.advance(4)
+    assert "100 %" in screen.getvalue()
+    assert capfd.readouterr().err == ""
