@@ -23,7 +23,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/snakefmt --quiet --check Snakefile workflow
+	$(BIN)/snakefmt --line-length 120 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
 clean:  ## remove .venv and the tools' caches; results and weights stay

@@ -9,24 +9,14 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.buckets import bucket_names
-from plm_embed.config import (
-    checked,
-    host_memory_mb,
-    options,
-    plan_line,
-    workflow_commit,
-)
+from plm_embed.config import checked, host_memory_mb, options, plan_line, workflow_commit
 from plm_embed.errors import UserError
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
 os.environ.update(
-    PATH=os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-    ),
-    PYTHONPATH=os.pathsep.join(
-        filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")])
-    ),
+    PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    PYTHONPATH=os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")])),
 )
 
 try:

@@ -58,8 +58,7 @@ rule validate:
         "../../envs/plm-embed.yaml"
     threads: 2
     resources:
-        mem_mb=lambda wildcards, attempt: attempt
-        * (4000 + host_memory_mb(config["model"])),
+        mem_mb=lambda wildcards, attempt: attempt * (4000 + host_memory_mb(config["model"])),
         runtime=lambda wildcards, attempt: attempt * 240,
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,

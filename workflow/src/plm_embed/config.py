@@ -74,14 +74,16 @@ def _place(error: ValidationError) -> str:
 def _in_words(error: ValidationError) -> Iterator[str]:
     rule: Any = error.validator_value
     schema: Any = error.schema
-    place, value = _place(error), json.dumps(error.instance, default=str)
+    place, value = _place(error), json.dumps(error.instance, default=str, ensure_ascii=False)
     match error.validator:
         case "additionalProperties":
             known = schema["properties"]
             given: Any = error.instance
             for key in (key for key in given if key not in known):
                 hint = did_you_mean(str(key), known)
-                yield f"{place}.{key}: {json.dumps(given[key], default=str)}: there is no such key{hint}".lstrip(".")
+                yield f"{place}.{key}: {json.dumps(given[key], default=str, ensure_ascii=False)}: there is no such key{hint}".lstrip(
+                    "."
+                )
         case "required":
             for key in (key for key in rule if f"'{key}'" in error.message):
                 yield f"{key}: missing: {schema['properties'][key]['description']}"

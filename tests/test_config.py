@@ -1,0 +1,254 @@
+"""The configuration: what is accepted, what is refused and in which words, and that its documents agree."""
+
+import copy
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plm_embed.config import checked, host_memory_mb, options, plan_line, workflow_commit
+from plm_embed.errors import UserError
+from plm_embed.files import write_json
+from plm_embed.models import MODELS
+
+ROOT = Path(__file__).parents[1]
+SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA: dict[str, Any] = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.fasta").write_text(">a\nMKV\n", encoding="utf-8")
+    Path("esm2.pt").write_bytes(b"")
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {"inputs": ["a.fasta"], "model": "esm2_t6_8M_UR50D", **changes}
+
+
+def problems(**changes: Any) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        checked(config(**changes), SCHEMA_FILE)
+    heading, *lines = str(caught.value).splitlines()
+    assert heading.startswith(f"The configuration has {len(lines)} problem")
+    return [line.strip() for line in lines]
+
+
+def keys(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Every key that holds a value, by its dotted name."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, part in schema["properties"].items():
+        found |= keys(part, f"{prefix}{name}.") if "properties" in part else {f"{prefix}{name}": part}
+    return found
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def test_schema_defaults_shipped_file_and_readme_are_in_step() -> None:
+    documented = dict(
+        re.findall(r"^\| `([\w.]+)` \| (?:`([^|]+)`)? ?\|", readme := text("config/README.md"), re.MULTILINE)
+    )
+    defaults = {name: part.get("default") for name, part in keys(SCHEMA).items()}
+    assert set(flat(SHIPPED)) == set(defaults) == set(documented)
+    assert {name: yaml.safe_load(value) if value else None for name, value in documented.items()} == defaults
+    of_the_demo = {"inputs", "table.id", "table.keep", "model", "weights"}
+    assert {name: value for name, value in flat(SHIPPED).items() if name not in of_the_demo} == {
+        name: value for name, value in defaults.items() if name not in of_the_demo
+    }
+    for name, part in keys(SCHEMA).items():
+        assert part["description"], name
+    for model in MODELS:
+        assert model in readme or model.startswith("esm1v")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_unknown_keys_are_refused_everywhere() -> None:
+    def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
+        below = [part for part in schema.get("properties", {}).values() if "properties" in part]
+        return [schema, *(found for part in below for found in objects(part))]
+
+    assert all(part["additionalProperties"] is False for part in objects(SCHEMA))
+
+
+def test_the_shipped_file_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert checked(SHIPPED, SCHEMA_FILE)["model"] == "esm2_t3_untrained"
+
+
+def test_defaults_are_filled_in_and_names_made_canonical() -> None:
+    raw = config(model="facebook/ESM2_t6_8M_UR50D", embedding={"layers": [-1, 3, 0]})
+    before = copy.deepcopy(raw)
+    complete = checked(raw, SCHEMA_FILE)
+    assert raw == before
+    assert complete["model"] == "esm2_t6_8M_UR50D"
+    assert complete["store"] == "results/esm2_t6_8M_UR50D/store"
+    assert complete["embedding"]["layers"] == [6, 3, 0]
+    assert set(flat(complete)) == set(keys(SCHEMA))
+    assert checked(complete, SCHEMA_FILE) == complete
+
+
+def test_a_key_with_nothing_after_it_means_its_default() -> None:
+    complete = checked(config(weights=None, speed=None, embedding={"long_sequences": None}), SCHEMA_FILE)
+    assert complete["weights"] == ""
+    assert complete["speed"]["device"] == "auto"
+    assert complete["embedding"]["long_sequences"]["policy"] == "whole"
+
+
+def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
+    given = config(
+        inputs='["a.fasta"]',
+        buckets="16",
+        embedding='{"layers": ["3", 6], "pooling": "[mean, max]"}',
+        validate={"spot_checks": "2"},
+        speed={"flush_minutes": "0.5"},
+        results="12",
+    )
+    complete = checked(given, SCHEMA_FILE)
+    assert complete["inputs"] == ["a.fasta"]
+    assert complete["buckets"] == 16
+    assert complete["embedding"]["layers"] == [3, 6]
+    assert complete["embedding"]["pooling"] == ["mean", "max"]
+    assert complete["validate"]["spot_checks"] == 2
+    assert complete["speed"]["flush_minutes"] == 0.5
+    assert complete["results"] == "12"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bukets": 4}, "bukets: 4: there is no such key; did you mean buckets?"),
+        ({"table": {"ids": "x"}}, 'table.ids: "x": there is no such key; did you mean id?'),
+        ({"zzz": [1]}, "zzz: [1]: there is no such key"),
+        ({"buckets": "many"}, 'buckets: "many": must be a whole number'),
+        ({"buckets": "[1"}, 'buckets: "[1": must be a whole number'),
+        ({"buckets": True}, "buckets: true: must be a whole number"),
+        ({"buckets": 0}, "buckets: 0: must be at least 1"),
+        ({"buckets": 100_000}, "buckets: 100000: must be at most 10000"),
+        ({"inputs": "a.fasta"}, 'inputs: "a.fasta": must be a list, such as [a, b]'),
+        ({"inputs": []}, "inputs: []: must not be empty"),
+        ({"inputs": ["a.fasta", "a.fasta"]}, 'inputs: ["a.fasta", "a.fasta"]: names something twice'),
+        ({"results": ""}, 'results: "": must not be empty'),
+        ({"speed": 3}, "speed: 3: must be a block of keys"),
+        ({"speed": {"flush_minutes": 0}}, "speed.flush_minutes: 0: must be more than 0"),
+        ({"speed": {"flush_minutes": "soon"}}, 'speed.flush_minutes: "soon": must be a number'),
+        (
+            {"residues": {"unknown": "skp"}},
+            'residues.unknown: "skp": must be one of skip, substitute; did you mean skip?',
+        ),
+        ({"embedding": {"pooling": ["mean", "men"]}}, 'embedding.pooling[1]: "men": must be one of '),
+        ({"inputs": ["b.fasta"]}, "inputs: b.fasta: not found; did you mean a.fasta?"),
+        ({"inputs": ["."]}, "inputs: .: is a folder, not a file"),
+        ({"inputs": ["deep/er/b.fasta"]}, "inputs: deep/er/b.fasta: not found: there is no folder deep in "),
+        ({"inputs": ["/nowhere/b.fasta"]}, "inputs: /nowhere/b.fasta: not found: there is no folder /nowhere"),
+        ({"weights": "esm3.pt"}, 'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download'),
+        ({"model": "esm2_t3_untrained"}, "weights: esm2_t3_untrained is not published anywhere"),
+        ({"table": {"keep": ["length"]}}, "table.keep: length: the index has a column of its own of this name"),
+        ({"embedding": {"layers": [7]}}, "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0 to 6"),
+        ({"embedding": {"layers": [-8]}}, "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6"),
+        ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
+    ],
+)
+def test_each_mistake_is_named_with_its_place_and_value(changes: dict[str, Any], expected: str) -> None:
+    (problem,) = problems(**changes)
+    assert problem.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "limit", "overlap", "expected"),
+    [
+        ("esm2_650m", "whole", 0, 0, None),
+        ("esm2_650m", "window", 1022, 511, None),
+        ("esm1b", "whole", 0, 0, None),
+        ("esm1b", "crop", 1022, 0, None),
+        ("esm2_650m", "whole", 1022, 0, "max_residues: 1022: means nothing with policy whole"),
+        ("esm2_650m", "crop", 0, 0, "max_residues: 0: policy crop needs a limit"),
+        ("esm2_650m", "window", 100, 100, "overlap: 100: must be less than max_residues, 100"),
+        ("esm2_650m", "skip", 100, 5, "overlap: 5: means nothing with policy skip"),
+        ("esm1b", "window", 1023, 0, "max_residues: 1023: esm1b_t33_650M_UR50S takes at most 1022 residues"),
+    ],
+)
+def test_long_sequence_settings_must_fit_together(
+    model: str, policy: str, limit: int, overlap: int, expected: str | None
+) -> None:
+    changes = {
+        "model": model,
+        "embedding": {"long_sequences": {"policy": policy, "max_residues": limit, "overlap": overlap}},
+    }
+    if expected is None:
+        checked(config(**changes), SCHEMA_FILE)
+    else:
+        (problem,) = problems(**changes)
+        assert problem.startswith(f"embedding.long_sequences.{expected}")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    found = problems(
+        inputs=["b.fasta"],
+        buckets="many",
+        embedding={"layers": [99], "poling": ["mean"], "long_sequences": {"policy": "window"}},
+        weights="nowhere.pt",
+    )
+    assert [problem.split(":")[0] for problem in found] == [
+        *("buckets", "embedding.poling", "inputs", "weights"),
+        *("embedding.layers", "embedding.long_sequences.max_residues"),
+    ]
+
+
+def test_missing_keys_and_unknown_models_are_named() -> None:
+    with pytest.raises(UserError, match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name"):
+        checked({}, SCHEMA_FILE)
+    with pytest.raises(UserError, match="did you mean esm2_t6_8M_UR50D"):
+        checked(config(model="esm2_t6_8M_UR50"), SCHEMA_FILE)
+
+
+def test_options_repeat_the_name() -> None:
+    assert options("layers", [-1, 6]) == ["--layers=-1", "--layers=6"]
+    assert options("keep", []) == []
+
+
+def test_memory_grows_with_the_model() -> None:
+    sizes = [host_memory_mb(name) for name in ("esm2_8m", "esm2_650m", "esm2_3b", "esm2_15b")]
+    assert sizes == sorted(sizes)
+    assert 6000 < sizes[0] < 6100
+    assert sizes[-1] > 90_000
+
+
+def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
+    assert workflow_commit(tmp_path) == "unknown"
+    (tmp_path / ".git").mkdir()
+    assert workflow_commit(tmp_path) == "unknown"
+    shutil.rmtree(tmp_path / ".git")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "a.fasta"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    commit = workflow_commit(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "a.fasta").write_text(">b\nMKV\n", encoding="utf-8")
+    assert workflow_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_plan_line_says_what_is_known() -> None:
+    complete = checked(config(buckets=1), SCHEMA_FILE)
+    assert plan_line(complete) == (
+        "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in results/esm2_t6_8M_UR50D/store"
+    )
+    write_json(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
+    parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "a.h5").touch()
+    line = plan_line(complete | {"buckets": 1024})
+    assert "1,024 buckets; 2,000 records with 1,500 unique sequences; 1 part in" in line

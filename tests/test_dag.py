@@ -1,0 +1,171 @@
+"""The plan: which jobs there are, and which of them run again when something changes.
+
+The finished campaigns here are empty files that Snakemake's touch mode records as made by the present settings.
+"""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
+
+ROOT = Path(__file__).parents[1]
+SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+SCIENCE: list[tuple[dict[str, Any], str]] = [
+    ({"embedding": {"layers": [2]}}, "embed"),
+    ({"embedding": {"pooling": ["mean", "max"]}}, "embed"),
+    ({"embedding": {"compute_dtype": "float32"}}, "embed"),
+    ({"embedding": {"storage_dtype": "float32"}}, "embed"),
+    ({"embedding": {"long_sequences": {"policy": "crop", "max_residues": 100}}}, "embed"),
+    ({"store": "elsewhere"}, "embed"),
+    ({"residues": {"unknown": "substitute"}}, "deduplicate"),
+    ({"residues": {"gaps": "skip"}}, "deduplicate"),
+    ({"table": {"keep": []}}, "deduplicate"),
+    ({"validate": {"spot_checks": 3}}, "validate"),
+]
+DOWNSTREAM = {
+    "deduplicate": {"deduplicate": 1, "embed": 4, "gather": 1, "validate": 1, "all": 1},
+    "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "all": 1},
+    "embed": {"embed": 4, "gather": 1, "validate": 1, "all": 1},
+    "validate": {"validate": 1, "all": 1},
+}
+
+
+class Plan:
+    """What Snakemake plans, or does with another executor, for the shipped configuration with `changes`."""
+
+    def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
+        with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+            workflow = api.workflow(
+                snakefile=ROOT / "Snakefile",
+                workdir=Path.cwd(),
+                config_settings=ConfigSettings(config=changes or {}),
+                resource_settings=ResourceSettings(cores=8),
+            )
+            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(executor=executor)
+            dag = workflow._workflow.dag
+            self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
+            self.total = Counter(job.rule.name for job in dag.jobs)
+        self.runs = Counter(job.rule.name for job in self.jobs)
+
+    def job(self, rule: str) -> Any:
+        return next(job for job in self.jobs if job.rule.name == rule)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the shipped configuration and its inputs."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    for name in ("PATH", "PYTHONPATH"):  # the Snakefile extends them
+        monkeypatch.setenv(name, os.environ[name])
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("campaign")
+    shutil.copytree(ROOT / "config", folder / "config")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for path in (Path(path) for job in Plan().jobs for path in job.output):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text('{"records": 1, "unique": 1}', encoding="utf-8")
+        Plan(executor="touch")
+    return folder
+
+
+@pytest.fixture
+def finished(fresh: Path, model_campaign: Path) -> None:
+    """The working folder looks as if the campaign had been run there."""
+    shutil.copytree(model_campaign, fresh, dirs_exist_ok=True)
+
+
+def test_the_plan_is_complete_before_anything_ran() -> None:
+    once = {"deduplicate": 1, "weights": 1, "gather": 1, "validate": 1, "all": 1}
+    for buckets in (1, 4, 100):
+        plan = Plan({"buckets": buckets})
+        assert plan.runs == plan.total == once | {"embed": buckets}
+
+
+def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
+    for job in Plan().jobs:
+        if job.rule.name == "all":
+            continue
+        assert job.rule.docstring
+        assert job.log[0].startswith("results/logs/")
+        assert job.benchmark.startswith("results/benchmarks/") and job.benchmark.endswith(".jsonl")
+        assert (ROOT / "workflow" / "rules" / job.rule.conda_env).is_file()
+        assert job.resources.mem_mb >= 2000
+        assert job.resources.runtime >= 60
+        assert "&> " in job.shellcmd
+
+
+def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
+    resources = Plan({"model": "esm2_650m", "speed": {"toks_per_batch": 5000}}).job("embed").resources
+    assert (resources.gpu, resources.nodes, resources.toks_per_batch, resources.device) == (1, 1, 5000, "auto")
+    assert resources.mem_mb > Plan().job("embed").resources.mem_mb
+
+
+def test_options_reach_the_command_quoted() -> None:
+    plan = Plan({"table": {"sequence": "the sequence"}, "speed": {"scratch": "$HOME/it's"}, "weights": "config"})
+    command = plan.job("deduplicate").shellcmd
+    assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
+    assert """ --scratch '$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
+    assert " --layers=3 --pooling=mean " in plan.job("embed").shellcmd
+    assert " --source=config " in plan.job("weights").shellcmd
+    assert "--source" not in Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_campaign_runs_nothing_again() -> None:
+    assert not Plan().runs
+
+
+@pytest.mark.usefixtures("finished")
+def test_speed_settings_run_nothing_again() -> None:
+    faster = {"device": "cpu", "toks_per_batch": 999, "flush_minutes": 1, "scratch": ""}
+    assert not Plan({"speed": faster, "memory_mb": 9000}).runs
+    assert not Plan(
+        {"model": "facebook/esm2_t3_untrained".removeprefix("facebook/"), "embedding": {"layers": [3]}}
+    ).runs
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(("change", "first"), SCIENCE)
+def test_science_settings_run_what_depends_on_them(change: dict[str, Any], first: str) -> None:
+    assert Plan(change).runs == DOWNSTREAM[first]
+
+
+@pytest.mark.usefixtures("finished")
+def test_another_number_of_buckets_shares_the_work_out_again() -> None:
+    assert Plan({"buckets": 6}).runs == DOWNSTREAM["deduplicate"] | {"embed": 6}
+
+
+@pytest.mark.usefixtures("finished")
+def test_another_model_leaves_the_sequences_alone() -> None:
+    assert Plan({"model": "esm2_8m", "weights": ""}).runs == DOWNSTREAM["weights"]
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [("config/demo/proteins.csv", "deduplicate"), ("config/demo/esm2_t3_untrained.pt", "weights")],
+)
+def test_a_changed_file_runs_what_depends_on_it(changed: str, first: str) -> None:
+    with Path(changed).open("ab") as handle:
+        handle.write(b"\n")
+    later = Path("results/records.parquet").stat().st_mtime + 10
+    os.utime(changed, (later, later))
+    assert Plan().runs == DOWNSTREAM[first]
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_new_input_file_runs_from_the_start() -> None:
+    shutil.copy("config/demo/proteins.csv", "more.csv")
+    assert Plan({"inputs": [*SHIPPED["inputs"], "more.csv"]}).runs == DOWNSTREAM["deduplicate"]
