@@ -1,0 +1,198 @@
+"""Snakemake executor for PBS Pro and OpenPBS."""
+
+import asyncio
+import contextlib
+import shlex
+import signal
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
+from snakemake_interface_executor_plugins.settings import CommonSettings
+from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
+
+from .cancel import delete_all
+from .commands import Pbs
+from .ledger import Ledger
+from .request import RefusedError, Request, job_name, job_work, log_path, qsub_words, read_ask, script_text
+from .settings import ExecutorSettings
+from .site import load_site
+from .submit import Submitter
+from .verdict import Verdict
+from .watch import Job, Watch
+
+__all__ = ["Executor", "ExecutorSettings", "common_settings"]
+
+_CANCEL_PATIENCE = 120.0  # seconds of trying to delete jobs after Ctrl-C while the server is away
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    pass_default_storage_provider_args=True,
+    pass_default_resources_args=True,
+    pass_envvar_declarations_to_cmd=True,
+    auto_deploy_default_storage_provider=False,
+)
+
+
+class Executor(RemoteExecutor):
+    """Glue between Snakemake's calls (three threads: scheduler, status loop, submission) and the modules here."""
+
+    def __init__(self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface) -> None:
+        self._stopping = threading.Event()  # these two before the base class, whose status loop starts at once
+        self._interval = 0.1
+        super().__init__(workflow, logger)
+
+    def __post_init__(self) -> None:
+        settings: ExecutorSettings = self.executor_settings
+        Pbs.check()
+        self._settings = settings
+        self._interval = float(settings.status_interval or 30)
+        self._site = load_site(settings.site or "generic")
+        self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
+        self._workdir = Path.cwd()
+        self._logdir = self._workdir / (settings.logdir or ".snakemake/pbs_logs")
+        self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
+        self._watch = Watch(self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info)
+        self._waiting_for_id: dict[str, JobExecutorInterface] = {}
+        self._alive: dict[str, Job] = {}  # by name; the base class empties its own list during every look
+        self._alive_lock = threading.Lock()
+        self._submitter = Submitter(
+            pbs=self._pbs,
+            ledger=self._ledger,
+            submitted=self._on_submitted,
+            refused=self._on_refused,
+            in_queue=self._in_queue,
+            say=self.logger.info,
+            pause=self._interval / 2,
+        )
+        self._submitter.start()
+
+    def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:  # noqa: ARG002 (the interface's signature)
+        """Jobs start in the home folder; nothing of the submission's working directory is kept by PBS."""
+        if self.workflow.storage_settings.assume_common_workdir:
+            return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
+        return ""
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        """Build the request here, in Snakemake's thread, and leave qsub to the submitting thread."""
+        name = job_name(job, str(self._workdir))
+        log = log_path(self._logdir, str(job.name), name)
+        script = Path(self.get_jobscript(job))
+        try:
+            queue_name, queue, words = qsub_words(read_ask(job, self._settings), self._site, name, log)
+        except RefusedError as refusal:
+            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. ")
+            return
+        script.write_text(script_text(self.format_job_exec(job), self._site, self._ledger.end(name)), encoding="utf-8")
+        with self._alive_lock:
+            self._waiting_for_id[name] = job
+        self._submitter.add(Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log))
+
+    def _on_submitted(self, request: Request, job_id: str, log: str, adopted: bool) -> None:
+        watched = Job(job_id, request.name, request.queue, log)
+        with self._alive_lock:
+            job = self._waiting_for_id.pop(request.name)
+            self._alive[request.name] = watched
+        verb = "was running or waiting in PBS already and is taken over" if adopted else "was submitted to PBS"
+        self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {job_id}, log {log}")
+        self.report_job_submission(SubmittedJobInfo(job, external_jobid=job_id, aux={"pbs": watched}))
+
+    def _on_refused(self, request: Request, words: str) -> None:
+        with self._alive_lock:
+            job = self._waiting_for_id.pop(request.name)
+        self.report_job_error(SubmittedJobInfo(job), msg=f"{words}. The call was: {_shown(request)}. ")
+
+    def _in_queue(self, queue: str) -> int:
+        with self._alive_lock:
+            return sum(job.queue == queue for job in self._alive.values())
+
+    async def check_active_jobs(  # type: ignore[override]  # the interface means an asynchronous generator
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """One look at all jobs; those that still run are yielded."""
+        if not active_jobs:
+            return
+        verdicts = self._watch.look([info.aux["pbs"] for info in active_jobs if info.aux])
+        for info in active_jobs:
+            verdict = verdicts[str(info.external_jobid)]
+            if verdict.kind == "running":
+                yield info
+            else:
+                self._finish(info, verdict)
+
+    def _finish(self, info: SubmittedJobInfo, verdict: Verdict) -> None:
+        watched: Job = info.aux["pbs"]  # type: ignore[index]  # set in _on_submitted for every job
+        if verdict.kind == "held":
+            self._pbs.call("qdel", watched.id)
+            entry = self._ledger.read(watched.name)
+            if entry:
+                self._ledger.write(replace(entry, deleted=True))
+        else:
+            self._ledger.remove(watched.name)
+        with self._alive_lock:
+            self._alive.pop(watched.name, None)
+        if verdict.kind == "success":
+            self.report_job_success(info)
+        else:
+            msg = f"PBS job {watched.id} failed: {verdict.words}. Its log: {watched.log} . "
+            self.report_job_error(info, msg=msg, aux_logs=[watched.log])
+        self._submitter.poke(watched.queue)
+
+    async def sleep(self) -> None:
+        """Wait for the next look, but not longer than the run lasts."""
+        await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, self._interval)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
+        """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C came."""
+        with self._second_interrupt_explained():
+            self._submitter.stop()
+            with self._alive_lock:
+                names = [*self._alive, *self._waiting_for_id]
+            if not names:
+                return
+            self.logger.info(f"Deleting up to {len(names)} PBS jobs.")
+            pause = min(5.0, self._interval)
+            left = delete_all(
+                self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=self.logger.info
+            )
+            if left:
+                self.logger.error(f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}")
+
+    @contextlib.contextmanager
+    def _second_interrupt_explained(self) -> Iterator[None]:
+        """An impatient second Ctrl-C is answered in words, a third one ends the deleting."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        presses = 0
+
+        def on_interrupt(_number: int, _frame: FrameType | None) -> None:
+            nonlocal presses
+            presses += 1
+            if presses > 1:
+                raise KeyboardInterrupt
+            self.logger.info("Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running.")
+
+        before = signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def shutdown(self) -> None:
+        """End both threads; at a normal end no job is left."""
+        self._stopping.set()
+        self._submitter.stop()
+        super().shutdown()  # type: ignore[no-untyped-call]
+
+
+def _shown(request: Request) -> str:
+    return shlex.join(["qsub", *request.words, str(request.script)])

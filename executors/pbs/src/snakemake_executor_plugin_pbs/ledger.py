@@ -1,0 +1,77 @@
+"""What was submitted, on disk: so that a second start of Snakemake finds the jobs of the first.
+
+One small file a job, `NAME.json`, written before qsub is called and again when the id is known, and removed when
+the job has ended. Beside it the job's script leaves `NAME.end`, its own record of having run to its end.
+"""
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .commands import number
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of what the job does.
+
+    `deleted` says that the job was given up: its id may live on for some seconds, and nothing may be submitted in
+    its place before it is gone.
+    """
+
+    name: str
+    work: str
+    queue: str
+    log: str
+    submitted: float
+    id: str | None = None
+    deleted: bool = False
+
+
+class Ledger:
+    """The entries of one working directory, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def read(self, name: str) -> Entry | None:
+        """The entry of a job name; None when there is none (a file cut short by a full disk is none either)."""
+        try:
+            return Entry(**json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def entries(self) -> list[Entry]:
+        """All entries, for the first look after a start."""
+        found = (self.read(path.name.removesuffix(".json")) for path in sorted(self.folder.glob("*.json")))
+        return [entry for entry in found if entry is not None]
+
+    def write(self, entry: Entry) -> None:
+        """Record an entry: whole or not at all, and on disk before the next step."""
+        final = self.folder / f"{entry.name}.json"
+        temporary = self.folder / f".{entry.name}.{secrets.token_hex(4)}"
+        with temporary.open("w", encoding="utf-8") as handle:
+            json.dump(asdict(entry), handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(final)
+
+    def remove(self, name: str) -> None:
+        """Forget a job that has ended."""
+        (self.folder / f"{name}.json").unlink(missing_ok=True)
+        self.end(name).unlink(missing_ok=True)
+
+    def end(self, name: str) -> Path:
+        """Where the job's script writes `JOBID EXITCODE` as its last act."""
+        return self.folder / f"{name}.end"
+
+    def exit_code(self, name: str, job_id: str) -> int | None:
+        """The exit code that the job itself recorded; None when it has not, or when another job did."""
+        try:
+            found, code = self.end(name).read_text(encoding="utf-8").split()
+            return int(code) if number(found) == number(job_id) else None
+        except (FileNotFoundError, ValueError):
+            return None

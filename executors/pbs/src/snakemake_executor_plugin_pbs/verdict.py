@@ -1,0 +1,79 @@
+"""From what PBS shows of a job to what Snakemake has to know: running, success or failed, and why in words."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .parse import Record
+
+Kind = Literal["running", "success", "failed", "held"]
+
+_EXIT_WORDS = {
+    -29: "it ran out of its walltime{walltime}: ask for more (resources: runtime)",
+    -27: "it used more memory than it asked for: ask for more (resources: mem_mb)",
+    -26: "it used more virtual memory than it asked for",
+    -28: "it used more CPU time than it asked for",
+    -24: "it used more CPUs than it asked for",
+    -25: "it used more CPUs than it asked for",
+    -20: "its node was lost",
+    -11: "PBS took it off its node to run it again",
+    -4: "the PBS daemon of its node was restarted",
+    -3: "PBS could not start it",
+    -2: "PBS could not start it",
+    -1: "PBS could not start it",
+    1: "a rule's command failed; the rule's log says which",
+    126: "its script may not be executed",
+    127: "a command or the interpreter was not found on the node",
+    254: "its program was not found on the node",
+    265: "it was killed by force (qdel -W force, or SIGKILL)",
+    271: "it was deleted or preempted (SIGTERM)",
+}
+_TERMINATED = 91  # substates of finished jobs; 92 is no proof of success, dependents of a failed job have it too
+_HELD_FOR_EVER = "too many failed attempts"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`held` is a job that PBS will never start by itself: failed, and to be deleted. `words` explain failures."""
+
+    kind: Kind
+    words: str = ""
+
+
+RUNNING = Verdict("running")
+
+
+def judge(record: Record) -> Verdict:
+    """The rule by state. Exit_status counts for finished jobs only: a requeued job shows that of its last run,
+    and a job in E shows it while its output is still being copied."""
+    if record.state in {"F", "X"}:
+        return _judge_finished(record)
+    if record.state == "H" and "s" in record.hold_types and _HELD_FOR_EVER in record.comment:
+        return Verdict(
+            "held",
+            f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the nodes, "
+            "or a node is broken; it is deleted now",
+        )
+    return RUNNING
+
+
+def _judge_finished(record: Record) -> Verdict:
+    status = record.exit_status
+    if status is None:
+        reason = "it was deleted" if record.substate == _TERMINATED else "PBS ended it, because a job before it failed,"
+        return Verdict("failed", _with_comment(f"{reason} before it started", record.comment))
+    if status == 0:
+        return Verdict("success")
+    walltime = f" of {record.walltime}" if record.walltime else ""
+    if status in _EXIT_WORDS:
+        words = _EXIT_WORDS[status].format(walltime=walltime)
+    elif 128 < status < 160:
+        words = f"a command in it was killed by signal {status - 128}"
+    elif 256 < status < 320:
+        words = f"it was killed by signal {status - 256}"
+    else:
+        words = "it failed"
+    return Verdict("failed", _with_comment(f"{words} (Exit_status {status})", record.comment))
+
+
+def _with_comment(words: str, comment: str) -> str:
+    return f"{words}. PBS says: {comment}" if comment else words

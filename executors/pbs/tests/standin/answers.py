@@ -1,0 +1,352 @@
+"""The commands themselves: arguments in, (exit code, stdout, stderr) out, in the words of the recorded ones."""
+
+import getopt
+import getpass
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import render
+from .model import RESOURCES, SERVER, Job, Queue
+
+if TYPE_CHECKING:
+    from .server import StandIn
+
+Answer = tuple[int, str, str]
+_QSUB_OPTIONS = "a:A:c:C:e:fhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:XzG:"
+_USAGE = """usage: qsub [-a date_time] [-A account_string] [-c interval]
+\t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
+\t[-k keep] [-l resource_list] [-m mail_options] [-M user_list]
+\t[-N jobname] [-o path] [-p priority] [-P project] [-q queue] [-r y|n]
+\t[-R o|e|oe] [-S path] [-u user_list] [-W otherattributes=value...]
+\t[-v variable_list] [-V ] [-z] [script | -- command [arg1 ...]]
+       qsub --version
+"""
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+_SIZE = re.compile(r"(\d+)([kmgt]?)(b?)", re.IGNORECASE)
+_UNITS = {"": 1 / 1048576, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1048576}
+_LIMITS = (188, "", "qsub: Job violates queue and/or server resource limits\n")
+
+
+class RefusalError(Exception):
+    """A refusal as (exit code, stderr)."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+        self.words = words
+
+
+def amount(key: str, value: str) -> int:
+    """A resource as a number; sizes in MiB. Raises RefusalError for what PBS does not take."""
+    if key == "mem":
+        match = _SIZE.fullmatch(value)
+        if match is None:
+            raise RefusalError(166, "qsub: Illegal attribute or resource value select.mem\n")
+        return int(int(match[1]) * _UNITS[match[2].lower()])
+    return int(value)
+
+
+def qsub(pbs: "StandIn", request: dict[str, Any]) -> Answer:
+    """Check everything the recorded server checked, in its order, then queue the job."""
+    try:
+        job = _read_job(pbs, request)
+        queue = _checked_queue(pbs, job)
+    except RefusalError as refusal:
+        return refusal.code, "", refusal.words
+    if queue.route_to is not None:
+        target = pbs.config.queues[queue.route_to]
+        if not _within_limits(job, target):  # accepted, then dropped without a word
+            return 0, f"{job.id}\n", ""
+        job.queue = target.name
+    pbs.jobs[job.number] = job
+    return 0, f"{job.id}\n", ""
+
+
+def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
+    words = request["words"]
+    try:
+        options, rest = getopt.getopt(words, _QSUB_OPTIONS)
+    except getopt.GetoptError as error:
+        raise RefusalError(2, f"qsub: invalid option -- '{error.opt}'\n{_USAGE}") from error
+    options = [*_directives(request.get("file") or ""), *options]
+    found = {key: value for key, value in options if key != "-l"}
+    name = found.get("-N", Path(rest[0]).name if rest else "STDIN")
+    if "-N" in found and (not _LEGAL_NAME.fullmatch(name)):
+        raise RefusalError(2, f"qsub: illegal -N value\n{_USAGE}")
+    if len(name) > 230:
+        raise RefusalError(2, f"qsub: Job name is too long \n{_USAGE}")
+    script, arguments = _program(rest, request)
+    umask = None
+    for key, value in options:
+        if key == "-W":
+            attribute, _, text = value.partition("=")
+            if attribute == "umask":
+                umask = int(text, 8)
+            elif attribute not in {"depend", "block", "sandbox", "tolerate_node_failures", "group_list"}:
+                raise RefusalError(154, "qsub: Error (15002) submitting job\n")
+    resources = _resources([value for key, value in options if key == "-l"])
+    cwd = Path(request["cwd"])
+    number = pbs.next_number()
+    queue = found.get("-q", pbs.config.default_queue)
+    output, errors = (_path(found.get(f"-{letter}"), cwd, f"{name}.{letter}{number}") for letter in "oe")
+    return Job(
+        number=number,
+        name=name,
+        owner=getpass.getuser(),
+        queue=queue,
+        script=script,
+        shell_args=arguments,
+        cwd=cwd,
+        arguments=shlex.join(words).replace("'", ""),
+        walltime=_seconds(resources["walltime"]) if "walltime" in resources else None,
+        chunks=_chunks(resources),
+        resources=resources,
+        output=output,
+        error=errors,
+        account=found.get("-A"),
+        join="-j" in found,
+        keep=found.get("-k", "n"),
+        rerunable=found.get("-r", "y") == "y",
+        umask=umask,
+        held="u" if "-h" in found else "n",
+        state="H" if "-h" in found else "Q",
+        substate=20 if "-h" in found else 10,
+        environment={
+            "PBS_O_HOME": str(Path.home()),
+            "PBS_O_LANG": "C.UTF-8",
+            "PBS_O_PATH": request["path"],
+            "PBS_O_INTERACTIVE_ENCRYPT_METHOD": "",
+            "PBS_O_WORKDIR": str(cwd),
+            "PBS_O_QUEUE": queue,
+            "PBS_O_HOST": SERVER,
+        },
+    )
+
+
+def _program(rest: list[str], request: dict[str, Any]) -> tuple[str, list[str] | None]:
+    if "--" in request["words"]:
+        return "", rest
+    if not rest:
+        return "", None
+    path = Path(request["cwd"]) / rest[0]
+    problem = request.get("problem")
+    if problem == "FileNotFoundError":
+        raise RefusalError(1, "qsub: script file:: No such file or directory\n")
+    if path.is_dir():
+        raise RefusalError(1, "qsub: script not a file\n")
+    if problem == "PermissionError":
+        raise RefusalError(8, "qsub: opening script file:: Permission denied\n")
+    text = str(request["file"])
+    if "\r\n" in text:
+        raise RefusalError(1, "qsub: script contains cr, lf\n")
+    return text, None
+
+
+def _directives(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if line.startswith("#PBS "):
+            found += getopt.getopt(shlex.split(line[5:]), _QSUB_OPTIONS)[0]
+        elif line and not line.startswith("#"):
+            break
+    return found
+
+
+def _resources(values: list[str]) -> dict[str, str]:
+    resources: dict[str, str] = {}
+    for value in values:
+        for part in [value] if value.startswith(("select=", "place=")) else value.split(","):
+            key, _, text = part.partition("=")
+            if key not in RESOURCES:
+                raise RefusalError(187, f"qsub: Unknown resource Resource_List.{key}\n")
+            resources[key] = text
+    mixed = next((key for key in ("ncpus", "ngpus", "mem") if key in resources and "select" in resources), None)
+    if mixed:
+        raise RefusalError(5, f'qsub: "-lresource=" cannot be used with "select" or "place", resource is: {mixed}\n')
+    return resources
+
+
+def _chunks(resources: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
+    if "select" not in resources:
+        return [(1, {key: value for key, value in resources.items() if key in {"ncpus", "ngpus", "mem"}})]
+    chunks = []
+    for text in resources["select"].split("+"):
+        first, *parts = text.split(":")
+        count = int(first) if first.isdigit() else 1
+        if count < 1:
+            raise RefusalError(166, "qsub: Illegal attribute or resource value\n")
+        asked = {}
+        for part in parts if first.isdigit() else [first, *parts]:
+            key, equals, value = part.partition("=")
+            if not equals:
+                raise RefusalError(166, "qsub: Illegal attribute or resource value Resource_List.select\n")
+            if key not in RESOURCES:
+                raise RefusalError(187, f"qsub: Unknown resource: {key}\n")
+            amount(key, value) if key in {"ncpus", "ngpus", "mem"} else None
+            asked[key] = value
+        chunks.append((count, asked))
+    return chunks
+
+
+def _seconds(text: str) -> int:
+    fields = text.split(":")
+    if len(fields) > 3 or not all(field.isdigit() for field in fields):
+        raise RefusalError(166, "qsub: Illegal attribute or resource value Resource_List.walltime\n")
+    return sum(int(field) * 60**power for power, field in enumerate(reversed(fields)))
+
+
+def _path(given: str | None, cwd: Path, default: str) -> Path:
+    if given is None:
+        return cwd / default
+    return cwd / (given.removeprefix(f"{SERVER}:") if given.startswith(f"{SERVER}:") else given)
+
+
+def _checked_queue(pbs: "StandIn", job: Job) -> Queue:
+    queue = pbs.config.queues.get(job.queue)
+    if queue is None:
+        raise RefusalError(170, "qsub: Unknown queue\n")
+    if pbs.config.hook:
+        _hook(job)
+    if not queue.enabled:
+        raise RefusalError(173, "qsub: Queue is not enabled\n")
+    if not queue.open_to_user:
+        raise RefusalError(159, "qsub: Unauthorized Request \n")
+    if queue.route_to is None and not _within_limits(job, queue):
+        raise RefusalError(_LIMITS[0], _LIMITS[2])
+    held = sum(other.queue == queue.name and other.state not in {"F", "X"} for other in pbs.jobs.values())
+    if queue.max_queued is not None and held >= queue.max_queued:
+        raise RefusalError(38, "qsub: would exceed queue generic's per-user limit\n")
+    return queue
+
+
+def _hook(job: Job) -> None:
+    if job.account != "proj":
+        raise RefusalError(
+            32,
+            "qsub: Request rejected.  Reason: No active allocation found for project "
+            f"{job.account} and resource polaris\n",
+        )
+    for key in ("walltime", "filesystems"):
+        if key not in job.resources:
+            raise RefusalError(32, f"qsub: Resource: {key} is required to be set.\n")
+
+
+def _within_limits(job: Job, queue: Queue) -> bool:
+    nodes = sum(count for count, _ in job.chunks)
+    return all(
+        (low is None or value is None or value >= low) and (high is None or value is None or value <= high)
+        for value, (low, high) in ((nodes, queue.nodes), (job.walltime, queue.walltime))
+    )
+
+
+def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
+    """Ids by user, name, state or queue; ended jobs with -x only."""
+    options = dict(getopt.getopt(request["words"], "u:N:s:q:x")[0])
+    history = "-x" in options
+    if history and not pbs.config.history:
+        return 0, "", "qselect: PBS is not configured to maintain job history\n"
+    lines = []
+    for job in _known(pbs):
+        if job.state == "F" and not history:
+            continue
+        if job.owner != options.get("-u", job.owner) or job.name != options.get("-N", job.name):
+            continue
+        if job.state not in options.get("-s", job.state) or job.queue != options.get("-q", job.queue):
+            continue
+        lines.append(f"{job.id}\n")
+    return 0, "".join(lines), ""
+
+
+def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
+    """`-f` of ids as text, JSON or DSV; `-u USER`; one bad id does not hide the others."""
+    options, ids = getopt.getopt(request["words"], "fF:xwu:aHs")
+    found = dict(options)
+    history = "-x" in found
+    if not ids:
+        jobs = [job for job in _known(pbs) if history or job.state != "F"]
+        if "-u" in found:
+            return 0, render.table_of_user([job for job in jobs if job.owner == found["-u"]]), ""
+        return 0, _shown(pbs, jobs, found), ""
+    code, errors, jobs = 0, [], []
+    for asked in ids:
+        problem, job = _lookup(pbs, asked)
+        if job is not None and history and not pbs.config.history:
+            errors.append(f"qstat: PBS is not configured to maintain job history {job.id}\n")
+        elif job is None:
+            if history and not pbs.config.history and problem == 153:
+                errors.append(f"qstat: PBS is not configured to maintain job history {_full(asked)}\n")
+                continue
+            code = problem
+            what = {153: f"Unknown Job Id {_full(asked)}", 170: f"Unknown queue destination {asked}"}
+            errors.append(f"qstat: {what.get(problem, f'illegally formed job identifier: {asked}')}\n")
+        elif job.state == "F" and not pbs.config.history:
+            code = 153
+            errors.append(f"qstat: Unknown Job Id {job.id}\n")
+        elif job.state == "F" and not history:
+            code = 35
+            errors.append(f"qstat: {job.id} Job has finished, use -x or -H to obtain historical job information\n")
+        else:
+            jobs.append(job)
+    return code, _shown(pbs, jobs, found), "".join(errors)
+
+
+def _shown(pbs: "StandIn", jobs: list[Job], options: dict[str, str]) -> str:
+    form = options.get("-F")
+    if form == "json":
+        return render.json_new(jobs) if pbs.config.client == "new" else render.json_old(jobs)
+    if form == "dsv":
+        return "".join(render.dsv(job) for job in jobs)
+    return "".join(render.text(job, "-w" in options) for job in jobs)
+
+
+def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
+    """Delete what can be deleted; the exit code is that of the last id that could not."""
+    options, ids = getopt.getopt(request["words"], "W:x")
+    code, errors = 0, []
+    for asked in ids:
+        problem, job = _lookup(pbs, asked)
+        if job is None or (job.state == "F" and not pbs.config.history):
+            code = 1 if problem in {1, 170} else 153
+            errors.append(
+                f"qdel: Unknown Job Id {_full(asked)}\n"
+                if code == 153
+                else f"qdel: illegally formed job identifier: {asked}\n"
+            )
+        elif job.state == "F":
+            if ("-x", "") in options:
+                pbs.purged.add(job.number)
+            else:
+                code = 35
+                errors.append(f"qdel: Job has finished {job.id}\n")
+        elif job.state == "E":
+            code = 168
+            errors.append(f"qdel: Request invalid for state of job {job.id}\n")
+        elif (
+            job.state == "R" and any(node in pbs.down_nodes for node, _ in job.where) and ("-W", "force") not in options
+        ):
+            code = 222
+            errors.append(f"qdel: Server could not connect to MOM {job.id}\n")
+        else:
+            pbs.delete(job, force=("-W", "force") in options)
+    return code, "", "".join(errors)
+
+
+def _known(pbs: "StandIn") -> list[Job]:
+    return [job for number, job in sorted(pbs.jobs.items()) if number not in pbs.purged]
+
+
+def _full(asked: str) -> str:
+    return asked if "." in asked else f"{asked}.{SERVER}"
+
+
+def _lookup(pbs: "StandIn", asked: str) -> tuple[int, Job | None]:
+    match = re.fullmatch(rf"(\d+)(\.{SERVER})?", asked)
+    if match is None:
+        return (170 if asked[:1].isalpha() else 1), None
+    number = int(match[1])
+    return 153, None if number in pbs.purged else pbs.jobs.get(number)
+
+
+COMMANDS = {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel}

@@ -1,0 +1,372 @@
+"""The server: a socket for the clients, one thread that schedules, starts and kills jobs, and levers for tests."""
+
+import json
+import os
+import shutil
+import signal
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from . import answers
+from .model import Config, Job
+
+_ATTEMPTS = 21
+
+
+class StandIn:
+    """A PBS of its own in a temporary folder. `bin` holds the commands; `calls` lists every command that was run."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.home = Path(tempfile.mkdtemp(prefix="pbs"))
+        self.bin = self.home / "bin"
+        self.spool = self.home / "spool"
+        self.calls: list[tuple[float, str, list[str]]] = []
+        self.jobs: dict[int, Job] = {}
+        self.purged: set[int] = set()
+        self.down_nodes: set[int] = set()
+        self.lock = threading.RLock()
+        self._answering = threading.Event()
+        self._answering.set()
+        self._last = 0
+        self._over = threading.Event()
+        self._server: socketserver.BaseServer | None = None
+        self._install()
+
+    def __enter__(self) -> Self:
+        self.up()
+        self._scheduler = threading.Thread(target=self._schedule_for_ever, daemon=True)
+        self._scheduler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self.resume()
+        self.down()
+        self._scheduler.join()
+        for job in self.jobs.values():
+            if job.process and job.process.poll() is None:
+                _signal_session(job.process.pid, signal.SIGKILL)
+                job.process.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    # Levers for tests
+
+    def up(self) -> None:
+        """Let the server listen."""
+        standin = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                request = json.loads(self.rfile.readline())
+                standin._answering.wait()
+                answer = standin.answer(request)
+                try:
+                    self.wfile.write(json.dumps(answer).encode())
+                except OSError:
+                    return  # the client was cut by its time-out; what it asked for is done all the same
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+        (self.home / "socket").unlink(missing_ok=True)
+        self._server = Server(str(self.home / "socket"), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def down(self) -> None:
+        """The server is gone: clients are refused. Jobs go on."""
+        if self._server:
+            (self.home / "socket").unlink(missing_ok=True)
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def hang(self) -> None:
+        """Requests are taken and not answered, as when the server process is stopped."""
+        self._answering.clear()
+
+    def resume(self) -> None:
+        """The hung server goes on, with everything that was asked in the meantime."""
+        self._answering.set()
+
+    def fail_node(self, node: int) -> None:
+        """A node is lost, and noticed: its rerunable jobs are queued again, the others end with -20."""
+        with self.lock:
+            self.down_nodes.add(node)
+            for job in self.jobs.values():
+                if job.state == "R" and any(found == node for found, _ in job.where):
+                    self._kill_at_once(job)
+                    job.exit_status = -20
+                    if job.rerunable:
+                        self._requeue(job)
+                    else:
+                        self._bury(job, 93)
+
+    def restart_mom(self, job_id: int) -> None:
+        """The daemon of a job's node is restarted: a rerunable job runs again, another ends with -4."""
+        with self.lock:
+            job = self.jobs[job_id]
+            self._kill_at_once(job)
+            if job.rerunable:
+                self._requeue(job)
+                job.exit_status = None
+            else:
+                job.exit_status = -4
+                self._bury(job, 93, " and failed")
+
+    def purge(self, job_id: int) -> None:
+        """The history of a job runs out."""
+        with self.lock:
+            self.purged.add(job_id)
+
+    def count(self, *names: str) -> int:
+        """How many of the named commands were run so far."""
+        return sum(name in names for _, name, _ in self.calls)
+
+    def wait_for(self, job_id: int, *states: str, seconds: float = 20.0) -> Job:
+        """Block until a job is in one of these states."""
+        end = time.monotonic() + seconds
+        while self.jobs[job_id].state not in states:
+            if time.monotonic() > end:
+                raise TimeoutError(f"job {job_id} is {self.jobs[job_id].state}, not {states}")
+            time.sleep(0.01)
+        return self.jobs[job_id]
+
+    # What the commands need
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run one command of a client: {"code", "out", "err"}."""
+        with self.lock:
+            self.calls.append((time.time(), request["command"], request["words"]))
+            code, out, err = answers.COMMANDS[request["command"]](self, request)
+            return {"code": code, "out": out, "err": err}
+
+    def next_number(self) -> int:
+        """A new job number."""
+        self._last += 1
+        return self._last
+
+    def delete(self, job: Job, force: bool = False) -> None:
+        """What qdel does to a job that has not ended."""
+        by = f" and terminated by {job.owner}@pbs01"
+        if force or job.state != "R":
+            running = job.state == "R"
+            if running:
+                self._kill_at_once(job)
+                job.exit_status = 265
+            self._bury(job, 91, by if running else " and terminated" if job.comment else "")
+            return
+        job.comment = f"{job.comment or ''}{by}"
+        self._terminate(job, 271)
+
+    # The scheduler
+
+    def _schedule_for_ever(self) -> None:
+        while not self._over.wait(self.config.cycle):
+            with self.lock:
+                for job in list(self.jobs.values()):
+                    self._step(job)
+
+    def _step(self, job: Job) -> None:
+        now = time.time()
+        if job.state == "Q":
+            self._try_to_start(job)
+        elif job.state == "R" and job.process is not None:
+            code = job.process.poll()
+            if code is not None:
+                self._begin_exit(job, code)
+            elif job.kill_at is not None:
+                if now >= job.kill_at:
+                    _signal_session(job.process.pid, signal.SIGKILL)
+            elif job.walltime is not None and now - (job.started or now) > job.walltime / self.config.speed:
+                self._say_in_output(
+                    job, f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
+                )
+                job.comment = f"{job.comment} and exceeded resource walltime"
+                self._terminate(job, -29)
+        elif job.state == "E" and job.leaves_exiting is not None and now >= job.leaves_exiting:
+            status = job.exit_status or 0
+            killed = job.terminated is not None
+            words = "" if killed else " and failed" if status else " and finished"
+            self._bury(job, 91 if job.terminated == 271 else 93 if status else 92, words)
+
+    def _try_to_start(self, job: Job) -> None:
+        queue = self.config.queues[job.queue]
+        if not queue.started:
+            job.comment = "Not Running: Queue not started."
+            return
+        where, short = self._place(job)
+        if where is None:
+            job.comment = f"Not Running: Insufficient amount of resource: {short} "
+            return
+        job.where = where
+        if "d" in job.keep and not job.output.parent.is_dir():
+            job.where = []
+            job.run_count, job.exit_status, job.held = _ATTEMPTS, -3, "s"
+            job.change("H", 20, "job held, too many failed attempts to run")
+            return
+        self._start(job)
+
+    def _place(self, job: Job) -> tuple[list[tuple[int, dict[str, int]]] | None, str]:
+        limits = {"ncpus": self.config.ncpus, "ngpus": self.config.ngpus, "mem": self.config.mem_mb}
+        free = {node: dict(limits) for node in range(self.config.nodes) if node not in self.down_nodes}
+        for other in self.jobs.values():
+            if other.state in {"R", "E"}:
+                for node, amounts in other.where:
+                    for key, value in amounts.items():
+                        if node in free and key in limits:
+                            free[node][key] -= value
+        where: list[tuple[int, dict[str, int]]] = []
+        short = "host"
+        scatter = "scatter" in job.resources.get("place", "")
+        for count, asked in job.chunks:
+            amounts = {"ncpus": 1} | {key: answers.amount(key, value) for key, value in asked.items() if key in limits}
+            for _ in range(count):
+                taken = {node for node, _ in where} if scatter else set()
+                found = None
+                for node, left in free.items():
+                    lacking = next((key for key, value in amounts.items() if left[key] < value), None)
+                    if lacking is None and node not in taken:
+                        found = node
+                        break
+                    short = lacking or short
+                if found is None:
+                    return None, short
+                for key, value in amounts.items():
+                    free[found][key] -= value
+                where.append((found, amounts))
+        return where, ""
+
+    def _start(self, job: Job) -> None:
+        spool = self.spool / job.id
+        spool.mkdir(parents=True, exist_ok=True)
+        script, scratch = spool / "job.SC", spool / "tmp"
+        script.write_text(job.script, encoding="utf-8")
+        script.chmod(0o700)
+        scratch.mkdir(exist_ok=True)
+        (spool / "nodefile").write_text("".join(f"node{node + 1:02}\n" for node, _ in job.where))
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(Path.home()),
+            "USER": job.owner,
+            "LOGNAME": job.owner,
+            "SHELL": "/bin/bash",
+            "PBS_ENVIRONMENT": "PBS_BATCH",
+            "PBS_JOBID": job.id,
+            "PBS_JOBNAME": job.name,
+            "PBS_QUEUE": job.queue,
+            "PBS_NODEFILE": str(spool / "nodefile"),
+            "TMPDIR": str(scratch),
+            **job.environment,
+        }
+        live = "d" in job.keep
+        out = job.output if live else spool / "out"
+        err = out if job.join else job.error if live else spool / "err"
+        command = [*job.shell_args] if job.shell_args else ["/bin/bash", "-c", f"{script}; exit $?"]
+        job.started, job.ended = time.time(), None
+        with out.open("ab") as stdout, err.open("ab") as stderr:
+            try:
+                job.process = subprocess.Popen(
+                    command,
+                    cwd=Path.home(),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                    umask=0o077 if job.umask is None else job.umask,
+                )
+            except FileNotFoundError:
+                job.process = subprocess.Popen(["/bin/sh", "-c", "exit 254"], start_new_session=True)
+        job.run_count += 1
+        job.exit_status = job.kill_at = job.terminated = None
+        when = time.strftime("%a %b %d at %H:%M", time.localtime(job.started))
+        job.change("R", 42, f"Job run at {when} on {job.vnodes()}")
+
+    def _begin_exit(self, job: Job, code: int) -> None:
+        job.ended = time.time()
+        status = code if code >= 0 else 256 - code
+        job.exit_status = job.terminated if job.terminated is not None else status
+        delivered = self._deliver(job)
+        job.leaves_exiting = job.ended + (self.config.exiting if delivered else self.config.undeliverable)
+        job.change("E", 51)
+
+    def _deliver(self, job: Job) -> bool:
+        if "d" in job.keep:
+            return True
+        spool = self.spool / job.id
+        for source, target in [(spool / "out", job.output), *([] if job.join else [(spool / "err", job.error)])]:
+            final = target / f"{job.id}.{'OU' if target == job.output else 'ER'}" if target.is_dir() else target
+            try:
+                with os.fdopen(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as handle:
+                    handle.write(source.read_bytes())
+                if final.is_file():
+                    final.chmod(0o666 & ~(0o077 if job.umask is None else job.umask))
+            except OSError:
+                return False
+        return True
+
+    def _say_in_output(self, job: Job, words: str) -> None:
+        spool = self.spool / job.id
+        live = "d" in job.keep
+        target = (job.output if live else spool / "out") if job.join else (job.error if live else spool / "err")
+        with target.open("a") as handle:
+            handle.write(words)
+
+    def _terminate(self, job: Job, status: int) -> None:
+        if job.process is None or job.kill_at is not None:
+            return
+        job.terminated = status
+        job.kill_at = time.time() + self.config.kill_delay
+        _signal_session(job.process.pid, signal.SIGTERM)
+
+    def _kill_at_once(self, job: Job) -> None:
+        if job.process is not None:
+            _signal_session(job.process.pid, signal.SIGKILL)
+            job.process.wait()
+        job.ended = time.time()
+
+    def _requeue(self, job: Job) -> None:
+        job.where, job.started, job.process = [], None, None
+        job.change("Q", 10)
+
+    def _bury(self, job: Job, substate: int, words: str = "") -> None:
+        job.ended = job.ended or time.time()
+        job.change("F", substate, f"{job.comment}{words}" if job.comment else None)
+
+    def _install(self) -> None:
+        self.bin.mkdir()
+        self.spool.mkdir()
+        source = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
+        for name in answers.COMMANDS:
+            command = self.bin / name
+            command.write_text(f"#!{sys.executable} -SE\n{source}", encoding="utf-8")
+            command.chmod(0o755)
+
+
+def _signal_session(leader: int, number: int) -> None:
+    """Signal every process of a session, children first, as the daemon of a node does."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader:
+                members.append(int(entry.name))
+    for pid in sorted(members, reverse=True):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
