@@ -1,0 +1,60 @@
+"""The profiles: they parse, their links resolve, and the workflow can be planned with each of them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from campaign_runs import ROOT, snakemake, working_folder
+
+PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_say_what_they_are_for_and_parse(name: str) -> None:
+    text = (ROOT / "profiles" / name / "profile.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+@pytest.mark.parametrize("name", ["slurm", "pbs"])
+def test_root_links_make_the_short_names_work(name: str) -> None:
+    assert (ROOT / name).readlink() == Path("profiles") / name
+    tracked = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--stage", name], capture_output=True, text=True, check=True
+    )
+    assert tracked.stdout.startswith("120000 ")
+
+
+def test_slurm_jobs_stay_on_one_node_and_go_back_into_the_queue() -> None:
+    profile = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8"))
+    assert profile["executor"] == "slurm"
+    assert profile["default-resources"]["nodes"] == 1
+    assert profile["slurm-requeue"] is True
+
+
+def test_every_call_goes_on_after_a_kill_and_shows_failed_logs() -> None:
+    profile = yaml.safe_load((ROOT / "profiles/default/profile.yaml").read_text(encoding="utf-8"))
+    assert profile == {"rerun-incomplete": True, "show-failed-logs": True}
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("name", ["none", *PROFILES])
+def test_the_workflow_can_be_planned_with_every_profile(name: str, tmp_path: Path) -> None:
+    chosen = [] if name == "none" else ["--profile", str(ROOT / "profiles" / name)]
+    plan = snakemake(working_folder(tmp_path / "work"), "-n", "-q", "rules", *chosen, buckets=12)
+    assert plan.returncode == 0, plan.stdout
+    assert "plm-embed: esm2_t3_untrained, 12 buckets; records not counted yet; 0 parts" in plan.stdout
+    assert re.search(r"^embed +12$", plan.stdout, re.MULTILINE)
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("name", ["slurm", "pbs"])
+def test_the_short_name_works_from_the_root_of_a_clone(name: str) -> None:
+    command = [sys.executable, "-m", "snakemake", "--profile", name, "-n", "-q", "rules"]
+    plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert plan.returncode == 0, plan.stderr
+    assert f"Using profiles {name} and workflow specific profile profiles/default" in plan.stderr

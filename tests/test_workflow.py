@@ -1,0 +1,233 @@
+"""The whole workflow, run as a user runs it: the demo, going on after a kill, growing inputs, damage."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+import plm_embed
+from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+
+pytestmark = pytest.mark.workflow
+
+MODEL = "esm2_t3_untrained"
+MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
+INDEX = f"results/{MODEL}/master_esm2_embeddings.parquet"
+ONE_THREAD = ("--cores", "2", "--set-threads", "embed=1")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's working folder after the workflow ran in it once. Tests that change it work on a copy."""
+    folder = working_folder(tmp_path_factory.mktemp("demo") / "work")
+    run = snakemake(folder, *ONE_THREAD)
+    assert run.returncode == 0, run.stdout
+    return folder
+
+
+@pytest.fixture
+def copy(demo: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(demo, tmp_path / "work"))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (MASTER, INDEX, "results/records.parquet")
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
+
+
+def completion_records(folder: Path) -> list[dict[str, Any]]:
+    paths = sorted((folder / "results" / MODEL / "embedded").glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results" / "validation.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
+    counts = json.loads((demo / "results/sequences/summary.json").read_text(encoding="utf-8"))
+    records = pq.read_table(demo / "results/records.parquet").to_pylist()
+    assert len(records) == counts["records"] == counts["accepted"] + sum(counts["skipped"].values())
+    assert sum(record["status"] != "skipped" for record in records) == pq.read_metadata(demo / INDEX).num_rows
+    assert sum(record["computed"] for record in completion_records(demo)) == counts["unique"]
+    checks = subprocess.run(
+        ["sha256sum", "--check", "--strict", f"results/{MODEL}/checksums.sha256"],
+        cwd=demo,
+        capture_output=True,
+        check=False,
+    )
+    assert checks.returncode == 0, checks.stderr
+    with plm_embed.open(demo / MASTER) as embeddings:
+        assert len(embeddings) == counts["unique"]
+        assert embeddings.dim == 32
+
+
+def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
+    run = snakemake(demo, *ONE_THREAD)
+    assert run.returncode == 0
+    assert "Nothing to be done" in run.stdout
+    parts = len(completion_records(demo))
+    assert re.search(
+        rf"^plm-embed: {MODEL}, 4 buckets; \d+ records with \d+ unique sequences; {parts} parts in",
+        run.stdout,
+        re.MULTILINE,
+    )
+
+
+def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> None:
+    logs = sorted(path for path in copy.glob("results/logs/**/*.log"))
+    commands = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}
+    assert len(commands) == 4 + 4
+    before = digests(copy)
+    for step in ("0002", "gather"):
+        assert commands[step].startswith("# plm-embed ")
+        words = shlex.split(commands[step].removeprefix("# plm-embed "))
+        subprocess.run([sys.executable, "-m", "plm_embed", *words], cwd=copy, check=True, capture_output=True)
+    assert digests(copy) == before
+
+
+def test_the_number_of_buckets_and_threads_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    run = snakemake(folder, "--cores", "2", buckets=3, speed={"toks_per_batch": 700})
+    assert run.returncode == 0, run.stdout
+    assert digests(folder) == digests(demo)
+
+
+def test_another_number_of_buckets_computes_nothing_again(copy: Path, demo: Path) -> None:
+    run = snakemake(copy, *ONE_THREAD, buckets=2)
+    assert run.returncode == 0, run.stdout
+    assert [record["computed"] for record in completion_records(copy)[:2]] == [0, 0]
+    assert digests(copy) == digests(demo)
+
+
+def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
+    (copy / "more.fasta").write_text(
+        ">new\nMKVLAAGIVGLLLAQWERTY\n>known\n" + first_sequence(copy) + "\n", encoding="utf-8"
+    )
+    inputs = ["config/demo/proteins.fasta", "config/demo/proteins.csv", "more.fasta"]
+    run = snakemake(copy, *ONE_THREAD, inputs=inputs)
+    assert run.returncode == 0, run.stdout
+    assert sum(record["computed"] for record in completion_records(copy)) == 1
+    index = pq.read_table(copy / INDEX).to_pylist()
+    assert {row["id"] for row in index if row["source"] == "more.fasta"} == {"new", "known"}
+
+
+def first_sequence(folder: Path) -> str:
+    bucket = pq.read_table(folder / "results/sequences/buckets/0000.parquet")
+    sequence: str = bucket["sequence"][0].as_py()
+    return sequence
+
+
+def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "few.fasta").write_text(">good\nMKV\n>bad\nMJV\n>empty\n", encoding="utf-8")
+    run = snakemake(folder, *ONE_THREAD, inputs=["few.fasta"], buckets=3)
+    assert run.returncode == 0, run.stdout
+    assert sorted(record["unique"] for record in completion_records(folder)) == [0, 0, 1]
+    fates = [(row["id"], row["status"]) for row in pq.read_table(folder / "results/records.parquet").to_pylist()]
+    assert fates == [("good", "embedded"), ("bad", "skipped"), ("empty", "skipped")]
+
+
+@pytest.mark.parametrize("victim", ["the embed job", "everything"])
+def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    # one sequence or so per batch and a part per batch, so that there is an instant to hit
+    settings: dict[str, Any] = {"buckets": 1, "speed": {"toks_per_batch": 600, "flush_minutes": 1e-9}}
+    run = subprocess.Popen(
+        snakemake_command(folder, *ONE_THREAD, **settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wanted = random.randint(1, 40)
+    parts = lambda: list(folder.glob(f"results/{MODEL}/store/*/parts/*.h5"))  # noqa: E731
+    while len(parts()) < wanted:
+        assert run.poll() is None, "the embed job ended before it could be killed"
+        time.sleep(0.002)
+    if victim == "everything":
+        os.killpg(run.pid, signal.SIGKILL)
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if process.info["cwd"] == str(folder) and "plm_embed" in (process.info["cmdline"] or []):
+            process.kill()
+    failed = run.wait(timeout=60)
+    assert failed
+    assert not (folder / MASTER).exists()
+    kept = sum(int(path.name.split("-")[2]) for path in parts())
+    assert kept >= wanted
+
+    if victim == "everything":
+        locked = snakemake(folder, *ONE_THREAD, **settings)
+        assert locked.returncode and "--unlock" in locked.stdout
+        assert snakemake(folder, "--unlock").returncode == 0
+    again = snakemake(folder, *ONE_THREAD, **settings)
+    assert again.returncode == 0, again.stdout
+    (record,) = completion_records(folder)
+    assert record["found"] == kept
+    assert record["computed"] == record["unique"] - kept
+    assert digests(folder) == digests(demo)
+
+
+def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> None:
+    with h5py.File(copy / MASTER, "r+") as master:
+        master["emb"][5] = 0
+    run = snakemake(copy, *ONE_THREAD)
+    assert run.returncode != 0
+    assert "is not valid" in run.stdout
+    assert report(copy)["status"] != "ok"
+    assert not (copy / f"results/{MODEL}/checksums.sha256").exists()
+
+
+def test_a_missing_part_is_named_with_what_to_run(copy: Path) -> None:
+    part = next(copy.glob(f"results/{MODEL}/store/*/parts/*.h5"))
+    part.unlink()
+    (copy / MASTER).unlink()
+    run = snakemake(copy, *ONE_THREAD)
+    assert run.returncode != 0
+    assert part.name in run.stdout
+    repaired = snakemake(copy, *ONE_THREAD, "--forcerun", "embed")
+    assert repaired.returncode == 0, repaired.stdout
+
+
+def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "config/demo/proteins.csv").write_text("protein,seq\nA,MKV\n", encoding="utf-8")
+    run = snakemake(folder, *ONE_THREAD)
+    assert run.returncode != 0
+    assert "results/logs/deduplicate.log" in run.stdout
+    assert re.search(r"plm-embed: error: .*proteins\.csv", run.stdout)
+
+
+def test_a_wrong_configuration_ends_before_anything_runs(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    run = snakemake(folder, *ONE_THREAD, inputs=["protein.fasta"], bukets=3)
+    assert run.returncode != 0
+    assert "bukets: 3: there is no such key; did you mean buckets?" in run.stdout
+    assert "inputs: protein.fasta: not found" in run.stdout
+    assert not (folder / "results").exists()
+
+
+def test_the_demo_reads_from_any_folder(demo: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "plm_embed", "summary", str(demo / "results")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(ROOT) not in run.stdout
+    assert "records" in run.stdout
