@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plm_embed import buckets
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, flat_rows
 from plm_embed.parts import Keys, is_per_residue, read_part
 from plm_embed.store import PartInfo, keys_sha256, store_folder
-from plm_embed.tables import read_table
+from plm_embed.tables import read_summary, read_table
 
 BLOCK_BYTES = 64 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -75,11 +76,8 @@ class Block:
 
 
 def bucket_names(sequences: Path) -> list[str]:
-    """Names of the buckets in key order."""
-    names = [path.stem for path in (sequences / "buckets").glob("[0-9]*.parquet")]
-    if not names:
-        raise UserError(f"{sequences / 'buckets'}: no buckets; run `plm-embed deduplicate` first")
-    return sorted(names, key=int)
+    """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie beside them."""
+    return buckets.bucket_names(read_summary(sequences)["buckets"])
 
 
 def key_array(column: pa.Array | pa.ChunkedArray) -> Keys:

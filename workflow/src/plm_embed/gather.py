@@ -14,7 +14,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.campaign import Bucket, blocks, bucket_names, key_array, load_bucket, part_paths, serve, stored_residues
+from plm_embed.campaign import (
+    Bucket,
+    blocks,
+    bucket_names,
+    key_array,
+    load_bucket,
+    part_paths,
+    read_completion,
+    serve,
+    stored_residues,
+)
 from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path
@@ -46,6 +56,14 @@ class Plan:
     residues: int = 0
     devices: set[str] = field(default_factory=set)
     versions: dict[str, set[str]] = field(default_factory=dict)
+
+    def count(self, bucket: Bucket) -> None:
+        """Add the vectors, and what computed them, of one bucket."""
+        self.vectors += len(bucket.keys)
+        self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
+        self.devices.add(bucket.completion.device)
+        for library, version in bucket.completion.versions.items():
+            self.versions.setdefault(library, set()).add(version)
 
     @property
     def bytes(self) -> int:
@@ -92,29 +110,22 @@ def gather(  # noqa: PLR0917
 
 def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
     """Read every completion record, check that all belong together and that the parts are there, and count."""
-    plan: Plan | None = None
-    first: Path | None = None
-    for name in bucket_names(sequences):
+    names = bucket_names(sequences)
+    plan = Plan(read_completion(embedded / f"{names[0]}.json").fingerprint, names)
+    for name in names:
         bucket = load_bucket(sequences, embedded, name)
         completion = bucket.completion
-        if plan is None or first is None:
-            plan, first = Plan(completion.fingerprint, bucket_names(sequences)), completion.path
         if completion.fingerprint != plan.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
             raise UserError(
-                f"{completion.path}: made with other settings than {first} ({differences}); "
+                f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
                 "remove the records of the settings that you do not want and run again"
             )
         paths = part_paths(completion, store)
         if paths and not plan.dims:
             with read_part(paths[0]) as part:
                 plan.dims = part.dims
-        plan.vectors += len(bucket.keys)
-        plan.residues += int(stored_residues(bucket.length, plan.fingerprint).sum())
-        plan.devices.add(completion.device)
-        for library, version in completion.versions.items():
-            plan.versions.setdefault(library, set()).add(version)
-    assert plan is not None  # bucket_names is never empty
+        plan.count(bucket)
     return plan
 
 

@@ -74,8 +74,8 @@ def read_batches(path: Path) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def read_table(path: Path, columns: list[str]) -> pa.Table:
-    """Some columns of a whole Parquet file. UserError when it is missing or damaged."""
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
     with _reading(path):
         return pq.read_table(path, columns=columns)
 
@@ -86,6 +86,18 @@ def read_schema(path: Path) -> pa.Schema:
         return pq.read_schema(path)
 
 
+def read_summary(sequences: Path) -> dict[str, Any]:
+    """What deduplicate says about its inputs and their records."""
+    path = sequences / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; run `plm-embed deduplicate` first") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a summary of sequences ({error}); run `plm-embed deduplicate` again") from None
+    return summary
+
+
 class RecordNumbers:
     """A number for every input record, in input order, from its file and its number in that file.
 
@@ -93,14 +105,8 @@ class RecordNumbers:
     """
 
     def __init__(self, sequences: Path) -> None:
-        path = sequences / "summary.json"
-        try:
-            self.summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}: not a summary of sequences ({error!r}); run `plm-embed deduplicate` again"
-            ) from None
+        self.summary = read_summary(sequences)
+        self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
         self.total = sum(self.sources.values())
         ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
         self._span = {

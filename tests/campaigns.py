@@ -1,0 +1,222 @@
+"""A small finished campaign on disk: what deduplicate and embed leave behind, with made-up vectors.
+
+The vector of a sequence is a function of its residues alone, so `reference` gives what an honest computation would.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_embed.buckets import bucket_names, bucket_of, key
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.gather import gather
+from plm_embed.store import PartRows, Store, keys_sha256, write_part
+from plm_embed.tokens import RESIDUES
+from plm_embed.windows import spans, window_count
+
+DIM = 16
+WEIGHTS = hashlib.sha256(b"weights").hexdigest()
+MEAN = Fingerprint("esm2_t3_untrained", WEIGHTS, (3,), ("mean",), LongSequences(), "float32", "float16", "test")
+EVERYTHING = replace(
+    MEAN, layers=(2, 3), pooling=("mean", "max", "per_residue"), long_sequences=LongSequences("window", 40, 10)
+)
+SOURCES = ("inputs/a.fasta", "inputs/b.csv")
+PROVENANCE = {"workflow_commit": "0123abc"}
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Where everything lies; see `make_campaign`."""
+
+    root: Path
+    fingerprint: Fingerprint
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+    @property
+    def sequences(self) -> Path:
+        return self.results / "sequences"
+
+    @property
+    def embedded(self) -> Path:
+        return self.results / self.fingerprint.model / "embedded"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def parts(self) -> Path:
+        return self.store / self.fingerprint.id / "parts"
+
+    @property
+    def weights(self) -> Path:
+        return self.root / "weights"
+
+    @property
+    def master(self) -> Path:
+        return self.results / self.fingerprint.model / "master_esm2_embeddings.h5"
+
+    @property
+    def index(self) -> Path:
+        return self.master.with_suffix(".parquet")
+
+    @property
+    def records(self) -> Path:
+        return self.results / "records.parquet"
+
+    @property
+    def outputs(self) -> list[Path]:
+        return [self.master, self.index, self.records]
+
+    def gather(self) -> None:
+        gather(self.sequences, self.embedded, self.store, *self.outputs, PROVENANCE)
+
+
+def vectors(sequence: str, fingerprint: Fingerprint) -> dict[str, np.ndarray]:
+    """Made-up float32 vectors of a sequence: (D,), or (L, D) per residue."""
+    (_, stop), *_ = reversed(spans(len(sequence), fingerprint.long_sequences))
+    found = {}
+    for name in fingerprint.representations:
+        random = np.random.default_rng(list(f"{sequence} {name}".encode()))
+        shape = (stop, DIM) if name.startswith("per_residue") else (DIM,)
+        found[name] = random.normal(size=shape).astype(np.float32)
+    return found
+
+
+def reference(_weights: Path, sequences: list[str], fingerprint: Fingerprint) -> list[dict[str, np.ndarray]]:
+    return [vectors(sequence, fingerprint) for sequence in sequences]
+
+
+def make_records(count: int = 90) -> list[dict[str, Any]]:
+    """Input records of two files, a third of them repeats, some skipped by deduplicate, some with events."""
+    random = np.random.default_rng(7)
+    unique = ["".join(random.choice(list(RESIDUES), size=length)) for length in random.integers(5, 60, 2 * count // 3)]
+    records = []
+    for at in range(count):
+        source = SOURCES[at >= 2 * count // 3]
+        number = at + 1 if source == SOURCES[0] else at + 1 - 2 * count // 3
+        record: dict[str, Any] = {"source": source, "number": number, "id": f"p{at % 80}", "header": f"p{at % 80} x"}
+        record |= {"status": "accepted", "reason": None, "detail": None, "events": "", "key": None, "length": None}
+        if at % 17 == 4:
+            record |= {"status": "skipped", "reason": "empty", "detail": "no residues"}
+        else:
+            sequence = unique[at % len(unique)]
+            record |= {"sequence": sequence, "key": key(sequence), "length": len(sequence)}
+            record["events"] = "stop_removed=1" if at % 9 == 0 else ""
+        record["function"] = None if source == SOURCES[0] else f"f{at}"
+        records.append(record)
+    return records
+
+
+def make_campaign(
+    root: Path, *, fingerprint: Fingerprint = MEAN, buckets: int = 3, parts: int = 2,
+    records: list[dict[str, Any]] | None = None, out_of_memory: int = 0,
+) -> Campaign:  # fmt: skip
+    """Write sequences, a store with `parts` parts per bucket, and completion records.
+
+    Besides what the long-sequence policy skips, the first `out_of_memory` keys are skipped for that reason.
+    """
+    campaign = Campaign(root, fingerprint)
+    records = make_records() if records is None else records
+    _write_sequences(campaign.sequences, records, buckets)
+    store = Store(campaign.store, fingerprint)
+    unique = {record["key"]: record["sequence"] for record in records if record["status"] == "accepted"}
+    skipped = dict.fromkeys(sorted(unique)[:out_of_memory], "out_of_memory")
+    skipped |= {name: "too_long" for name, seq in unique.items() if not spans(len(seq), fingerprint.long_sequences)}
+    campaign.embedded.mkdir(parents=True, exist_ok=True)
+    for number, bucket in enumerate(bucket_names(buckets)):
+        keys = sorted(name for name in unique if bucket_of(name, buckets) == number)
+        kept = [name for name in keys if name not in skipped]
+        for part in range(parts):
+            publish(store, [unique[name] for name in kept[part::parts]])
+        write_completion(campaign, bucket, keys, skipped)
+    campaign.weights.mkdir(exist_ok=True)
+    manifest = {"model": fingerprint.model, "sha256": fingerprint.weights_sha256, "dim": DIM}
+    (campaign.weights / "manifest.json").write_text(json.dumps(manifest))
+    return campaign
+
+
+def publish(store: Store, sequences: list[str]) -> None:
+    """Put the vectors of these sequences into the store as one part."""
+    if not sequences:
+        return
+    fingerprint = store.fingerprint
+    local = store.folder / "local.h5"
+    write_part(local, part_rows(sequences, fingerprint), fingerprint, {"worker": "CPU"})
+    store.publish(local)
+    local.unlink()
+
+
+def part_rows(sequences: list[str], fingerprint: Fingerprint) -> PartRows:
+    found = [vectors(sequence, fingerprint) for sequence in sequences]
+    return PartRows(
+        keys=np.array([key(sequence) for sequence in sequences], dtype="S64"),
+        length=np.array([len(sequence) for sequence in sequences], dtype=np.int32),
+        windows=np.array([window_count(len(seq), fingerprint.long_sequences) for seq in sequences], dtype=np.int32),
+        representations={name: [each[name] for each in found] for name in fingerprint.representations},
+    )
+
+
+def write_completion(campaign: Campaign, bucket: str, keys: list[str], skipped: dict[str, str]) -> None:
+    """The completion record of a bucket that has these keys."""
+    fingerprint = campaign.fingerprint
+    kept = np.array([name for name in keys if name not in skipped], dtype="S64")
+    record = {
+        "schema_version": 1,
+        "bucket": bucket,
+        "unique": len(keys),
+        "keys_sha256": keys_sha256(np.array(keys, dtype="S64")),
+        "fingerprint": json.loads(fingerprint.to_json()),
+        "fingerprint_id": fingerprint.id,
+        "parts": [vars(info) for info in Store(campaign.store, fingerprint).covering(kept)],
+        "skipped": [{"key": name, "length": 50, "reason": reason} for name, reason in skipped.items() if name in keys],
+        "computed": len(kept),
+        "found": 0,
+        "worker": {"device": "CPU"},
+        "versions": {"torch": "2"},
+    }
+    (campaign.embedded / f"{bucket}.json").write_text(json.dumps(record))
+
+
+def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
+    text = dict.fromkeys(
+        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"], pa.string()
+    )
+    types = text | {"number": pa.int64(), "length": pa.int32()}
+    order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length", "function"]
+    schema = pa.schema([(name, types[name]) for name in order])
+    member_order = ["key", "id", "source", "number", "events", "length", "function"]
+    members_schema = pa.schema([(name, types[name]) for name in member_order])
+    bucket_schema = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
+    for sub in ("buckets", "members"):
+        (folder / sub).mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(records, schema), folder / "records.parquet")
+    accepted = [record for record in records if record["status"] == "accepted"]
+    by_key = sorted(accepted, key=lambda record: record["key"])  # stable: then by source and number
+    unique = {record["key"]: record for record in by_key}
+    for number, name in enumerate(bucket_names(buckets)):
+        inside = [record for record in by_key if bucket_of(record["key"], buckets) == number]
+        once = [record for record in unique.values() if bucket_of(record["key"], buckets) == number]
+        pq.write_table(pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet")
+        pq.write_table(pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet")
+    per_source = Counter(record["source"] for record in records)
+    summary = {
+        "inputs": [{"path": path, "bytes": 1, "sha256": "00", "records": per_source[path]} for path in SOURCES],
+        "records": len(records),
+        "accepted": len(accepted),
+        "skipped": dict(Counter(record["reason"] for record in records if record["status"] == "skipped")),
+        "events": {},
+        "unique": len(unique),
+        "buckets": buckets,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))

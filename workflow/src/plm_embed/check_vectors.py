@@ -1,0 +1,228 @@
+"""Checks of completion records, parts and master: every vector is there, once, in order, and what its part holds."""
+
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.buckets import bucket_bounds
+from plm_embed.campaign import Block, Bucket, Served, blocks, bucket_names, load_bucket, read_completion, serve
+from plm_embed.errors import UserError
+from plm_embed.files import sha256_file
+from plm_embed.findings import Findings, Problem
+from plm_embed.gather import Plan
+from plm_embed.hdf5 import decode, read_bits, storage_dtype
+from plm_embed.parts import is_per_residue, read_part
+from plm_embed.store import PartInfo, store_folder
+
+_KEYS_AT_ONCE = 1 << 20
+
+
+def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tuple[Plan, dict[bytes, str]]:
+    """Look at every completion record. Returns what they say together, and the reason for each skipped key.
+
+    The plan names the buckets whose record is sound; UserError when there is none.
+    """
+    names = bucket_names(sequences)
+    plan: Plan | None = None
+    sound: list[str] = []
+    skipped: dict[bytes, str] = {}
+    for name in names:
+        with findings.check("completion records") as problem:
+            bucket = load_bucket(sequences, embedded, name)
+            plan = plan or Plan(bucket.completion.fingerprint, sound)
+            if bucket.completion.fingerprint != plan.fingerprint:
+                differences = "; ".join(bucket.completion.fingerprint.differences(plan.fingerprint))
+                problem(f"{bucket.completion.path}: another fingerprint than that of bucket {sound[0]} ({differences})")
+                continue
+            sound.append(name)
+            plan.count(bucket)
+            skipped |= bucket.completion.skipped
+    if plan is None:
+        raise UserError(f"{embedded}: no bucket has a sound completion record")
+    return plan, skipped
+
+
+def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> None:
+    """Every part that a completion record names is there, unchanged, and of the fingerprint; so are all others."""
+    folder = store_folder(store, plan.fingerprint) / "parts"
+    named: dict[str, PartInfo] = {}
+    with findings.check("parts") as problem:
+        for name in plan.names:
+            for part in read_completion(embedded / f"{name}.json").parts:
+                if named.setdefault(part.name, part) != part:
+                    problem(f"{part.name}: completion records disagree about its size or hash")
+    for name, part in sorted(named.items()):
+        with findings.check("parts") as problem:
+            path = folder / name
+            if not path.is_file():
+                problem(f"{path}: missing, though completion records name it")
+            elif path.stat().st_size != part.bytes:
+                problem(f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} (truncated?)")
+            elif sha256_file(path) != part.sha256:
+                problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
+    for path in sorted(folder.glob("*.h5")):
+        if path.name.startswith(".") or (path.name in named and path.stat().st_size != named[path.name].bytes):
+            continue
+        with findings.check("fingerprints in the store") as problem, read_part(path) as part_file:
+            part_file.check(plan.fingerprint)
+            plan.dims = plan.dims or part_file.dims
+            if part_file.dims != plan.dims:
+                problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
+
+
+class MasterCheck:
+    """The master against the parts, bucket by bucket. `norms`: one number per vector, by representation."""
+
+    def __init__(self, findings: Findings, file: h5py.File, plan: Plan) -> None:
+        self._findings = findings
+        self._file = file
+        self._plan = plan
+        self._count: int = file["emb_keys"].shape[0]
+        names = plan.fingerprint.representations
+        self.norms = {name: np.full(self._count, np.nan, dtype=np.float32) for name in names}
+
+    def layout(self) -> bool:
+        """Data sets, shapes and types; whether the vectors can be compared at all."""
+        file, plan = self._file, self._plan
+        sound = True
+        with self._findings.check("shapes and types") as problem:
+
+            def wrong(text: str) -> None:
+                nonlocal sound
+                sound = False
+                problem(text)
+
+            if self._count != plan.vectors:
+                problem(f"{self._count:,} rows, but {plan.vectors:,} sequences have a vector")
+            for name in ("length", "windows"):
+                if file[name].shape != (self._count,):
+                    wrong(f"{name} has shape {file[name].shape} for {self._count:,} keys")
+            for name in plan.fingerprint.representations:
+                dataset = file["representations"][name]
+                flat = is_per_residue(name)
+                shape = (int(file["offset"][-1]) if flat else self._count, plan.dims.get(name, 0))
+                if dataset.shape != shape:
+                    wrong(f"{name} has shape {dataset.shape}, expected {shape}")
+                elif storage_dtype(dataset) != plan.fingerprint.storage_dtype:
+                    wrong(f"{name} is stored as {dataset.dtype}, expected {plan.fingerprint.storage_dtype}")
+            pooled = [name for name in plan.fingerprint.representations if not is_per_residue(name)]
+            if pooled and file["emb"] != file["representations"][pooled[0]]:
+                wrong(f"emb is not {pooled[0]}")
+            return sound
+        return False
+
+    def keys(self) -> bool:
+        """Whether the keys are strictly increasing over the whole file."""
+        before, increasing = b"", True
+        with self._findings.check("keys") as problem:
+            for start in range(0, self._count, _KEYS_AT_ONCE):
+                keys = self._file["emb_keys"][start : start + _KEYS_AT_ONCE]
+                previous = np.concatenate([np.array([before], dtype="S64"), keys[:-1]])
+                for at in np.flatnonzero(keys <= previous).tolist():
+                    increasing = False
+                    what = "a duplicate of" if keys[at] == previous[at] else "out of order after"
+                    problem(f"row {start + at:,}: key {keys[at].decode()} is {what} {previous[at].decode()}")
+                before = keys[-1]
+        return increasing
+
+    def bucket(self, sequences: Path, embedded: Path, store: Path, name: str) -> None:
+        """The keys of one bucket and, when all are there, its lengths and vectors, bit for bit."""
+        with self._findings.check("keys") as problem:
+            bucket = load_bucket(sequences, embedded, name)
+            start, stop = self._range(name, len(bucket_names(sequences)))
+            held = self._file["emb_keys"][start:stop]
+            for key in np.setdiff1d(bucket.keys, held):
+                problem(f"bucket {name}: key {key.decode()} has no row")
+            for key in np.setdiff1d(held, bucket.keys):
+                problem(f"bucket {name}: key {key.decode()} has a row, but is not in the input or was skipped")
+            if not np.array_equal(held, bucket.keys):
+                return
+            with self._findings.check("rows equal their parts") as differs:
+                served = serve(bucket, store)
+                self._columns(bucket, served, start, differs)
+                for block in blocks(served):
+                    self._block(bucket, served, block, start, differs)
+
+    def _range(self, name: str, buckets: int) -> tuple[int, int]:
+        """The rows whose keys fall into a bucket's range."""
+        bounds = bucket_bounds(buckets)[int(name) : int(name) + 2]
+        # 2**64 in hexadecimal would sort first: the end of the last bucket is the end of the file
+        low, high = (
+            self._count if bound == 1 << 64 else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
+            for bound in bounds
+        )
+        return low, high
+
+    def _columns(self, bucket: Bucket, served: Served, start: int, problem: Problem) -> None:
+        stop = start + len(bucket.keys)
+        for name, expected in (("length", bucket.length), ("windows", served.windows)):
+            found = self._file[name][start:stop]
+            for at in np.flatnonzero(found != expected).tolist():
+                problem(f"row {start + at:,}: {name} is {found[at]}, expected {expected[at]}")
+        if "offset" in self._file:
+            counts = np.diff(self._file["offset"][start : stop + 1])
+            for at in np.flatnonzero(counts != served.residues).tolist():
+                problem(f"row {start + at:,}: offset leaves room for {counts[at]} residues, not {served.residues[at]}")
+
+    def _block(self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem) -> None:
+        first, stop = start + block.start, start + block.stop
+        for name, expected in block.bits.items():
+            dataset = self._file["representations"][name]
+            edges = np.arange(block.stop - block.start + 1)
+            at = first
+            if is_per_residue(name):
+                offset = self._file["offset"][first : stop + 1]
+                if not np.array_equal(np.diff(offset), served.residues[block.start : block.stop]):
+                    continue  # said by _columns
+                edges, at = offset - offset[0], int(offset[0])
+            found = read_bits(dataset, at, at + len(expected))
+            same = np.logical_and.reduceat((found == expected).all(axis=1), edges[:-1])
+            for row in np.flatnonzero(~same).tolist():
+                part = served.parts[served.part[block.start + row]].name
+                key = bucket.keys[block.start + row].decode()
+                problem(f"row {first + row:,} of {name} (key {key}) differs from its part {part}")
+            numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(np.float32, copy=False)
+            squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
+            self.norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
+            finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
+            with self._findings.check("finite") as infinite:
+                for row in np.flatnonzero(~finite).tolist():
+                    key = bucket.keys[block.start + row].decode()
+                    infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
+
+
+def norm_statistics(norms: NDArray[np.float32], keys: h5py.Dataset, *, threshold: float = 6.0) -> dict[str, Any]:
+    """Distribution of norms, and the rows whose logarithm lies far from the median in units of 1.4826 x MAD.
+
+    Outliers are worth a look and no proof of an error; at most 100 are listed, the farthest first.
+    """
+    valid = np.flatnonzero(np.isfinite(norms) & (norms > 0))
+    if not len(valid):
+        return {"rows": 0, "outliers": 0, "listed": []}
+    logs = np.log(norms[valid])
+    median = np.median(logs)
+    scale = 1.4826 * np.median(np.abs(logs - median)) or 1e-6
+    z = (logs - median) / scale
+    far = np.flatnonzero(np.abs(z) > threshold)
+    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:100]
+    return {
+        "rows": len(valid),
+        "zero": int((norms == 0).sum()),
+        "min": float(norms[valid].min()),
+        "median": float(np.exp(median)),
+        "max": float(norms[valid].max()),
+        "outliers": len(far),
+        "listed": [
+            {
+                "row": int(valid[at]),
+                "key": keys[int(valid[at])].decode(),
+                "norm": float(norms[valid[at]]),
+                "z": round(float(z[at]), 1),
+            }
+            for at in worst
+        ],
+    }

@@ -1,0 +1,76 @@
+"""A few lines about a campaign: what came in, what came out, where it lies and how to open it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from plm_embed.errors import UserError
+from plm_embed.parts import is_per_residue
+from plm_embed.reader import MASTER, Embeddings
+from plm_embed.tables import read_batches, read_summary
+
+
+def summarise(results: Path) -> str:
+    """Plain text about the results folder of a gathered campaign. UserError while there is no master."""
+    masters = sorted(results.glob(f"*/{MASTER}"))
+    if not masters:
+        raise UserError(f"{results}: no {MASTER} in it yet; run the workflow first")
+    statuses, reasons = _fates(results / "records.parquet")
+    unique = read_summary(results / "sequences")["unique"]
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    embedded = statuses["embedded"] + statuses["embedded_with_events"]
+    lines = [
+        ("records", f"{statuses.total():,}"),
+        ("unique", f"{unique:,} sequences"),
+        ("embedded", f"{embedded:,} records, {statuses['embedded_with_events']:,} of them with events"),
+        ("skipped", f"{statuses['skipped']:,} records" + (f" ({skipped})" if skipped else "")),
+        ("validation", _validation(results / "validation.json")),
+        ("fates", f"{results / 'records.parquet'}"),
+    ]
+    text = "\n".join(f"{name:<11} {value}" for name, value in lines)
+    return "\n\n".join([text, *(_opening(path) for path in masters)])
+
+
+def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
+    """Records by status, and skipped records by reason."""
+    statuses, reasons = Counter[str](), Counter[str]()
+    for table in read_batches(path):
+        for column, counter in (("status", statuses), ("reason", reasons)):
+            for entry in pc.value_counts(table[column].drop_null()).to_pylist():
+                counter[entry["values"]] += entry["counts"]
+    return statuses, reasons
+
+
+def _validation(path: Path) -> str:
+    if not path.is_file():
+        return "not done"
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    failed = [check["check"] for check in report["checks"] if check["problems"]]
+    done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
+    return f"FAILED: {', '.join(failed)} (see {path})" if failed else f"passed ({done})"
+
+
+def _opening(path: Path) -> str:
+    with Embeddings(path) as embeddings:
+        model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
+        pooled = any(not is_per_residue(name) for name in embeddings.names)
+    example = _example(path.with_suffix(".parquet"))
+    return "\n".join(
+        [
+            f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
+            "    import plm_embed",
+            f'    e = plm_embed.open("{path}")',
+            f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",
+        ]
+    )
+
+
+def _example(index: Path) -> str:
+    """An id, if possible one that different sequences do not share."""
+    for table in read_batches(index):
+        seen = Counter(table["id"].to_pylist())
+        return min(seen, key=lambda id: seen[id] > 1)
+    return "an id"

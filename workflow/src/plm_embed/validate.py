@@ -1,0 +1,206 @@
+"""The validate job: proof that the master is complete and right, or a list of what is wrong.
+
+Everything is read again: completion records, parts, the master (each row against its part, bit for bit), the index and
+the records. Some rows are embedded again by the reference path.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.buckets import bucket_of
+from plm_embed.campaign import bucket_names
+from plm_embed.check_records import RecordCheck
+from plm_embed.check_vectors import MasterCheck, check_completion, check_parts, norm_statistics
+from plm_embed.errors import UserError
+from plm_embed.files import atomic_path, sha256_file, write_json
+from plm_embed.findings import Findings
+from plm_embed.fingerprint import Fingerprint, StorageDtype
+from plm_embed.gather import Plan, attributes
+from plm_embed.hdf5 import decode, open_hdf5, read_bits
+from plm_embed.parts import is_per_residue
+from plm_embed.store import store_folder
+from plm_embed.tables import read_summary, read_table
+
+Vectors = dict[str, NDArray[np.float32]]
+Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
+
+
+RELATIVE_L2: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 1e-4, "bfloat16": 8e-3}
+"""How far a vector computed in float32 may lie from the reference: mostly the rounding to the storage type."""
+
+COSINE = 0.9999
+"""How close to the reference the direction of a vector computed in half precision must be."""
+
+
+def validate(
+    *, sequences: Path, embedded: Path, store: Path, weights: Path, master: Path, index: Path, records: Path,
+    spot_checks: int, report: Path, checksums: Path, reference: Reference | None = None,
+) -> list[str]:  # fmt: skip
+    """Check a gathered campaign; returns one line per problem, none when all is well.
+
+    Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own folder, only when
+    nothing is wrong. `spot_checks` rows are compared with `reference` (default: fair-esm, one sequence at a time).
+    """
+    checksums.unlink(missing_ok=True)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    findings = Findings()
+    result: dict[str, Any] = {"counts": {}, "norms": {}, "spot_checks": [], "fingerprint": None}
+    with findings.check("completion records"):
+        plan, skipped = check_completion(findings, sequences, embedded)
+        result["fingerprint"] = json.loads(plan.fingerprint.to_json())
+        check_parts(findings, plan, embedded, store)
+        check_settings(findings, plan, store, weights)
+        with findings.check("master"), open_hdf5(master) as file:
+            _check_attributes(findings, plan, sequences, file)
+            result["norms"] = _check_master(findings, plan, file, sequences=sequences, embedded=embedded, store=store)
+            with findings.check("index"), RecordCheck(findings, sequences, report.parent) as check:
+                check.index(index, file)
+                check.records(records, skipped)
+                result["counts"] = check.counts() | {"unique": plan.vectors + len(skipped), "vectors": plan.vectors}
+            with findings.check("spot checks"):
+                rows = _choose(file["emb_keys"].shape[0], spot_checks, plan.fingerprint)
+                keys = [file["emb_keys"][row].decode() for row in rows]
+                compute = reference or _reference()
+                expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
+                result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
+    problems = findings.problems
+    files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
+    result |= {
+        "schema_version": 1,
+        "status": "failed" if problems else "passed",
+        "checks": findings.report(),
+        "files": {path.name: digest for path, digest in files.items()},
+    }
+    write_json(report, result)
+    if not problems:
+        files[report] = sha256_file(report)
+        with atomic_path(checksums) as temporary:
+            lines = [f"{digest}  {os.path.relpath(path, checksums.parent)}\n" for path, digest in files.items()]
+            temporary.write_text("".join(lines), encoding="utf-8")
+    return problems
+
+
+def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -> None:
+    """The store's note and the weights are those of the fingerprint."""
+    fingerprint = plan.fingerprint
+    with findings.check("fingerprints in the store") as problem:
+        note = store_folder(store, fingerprint) / "fingerprint.json"
+        if note.read_text(encoding="utf-8").strip() != fingerprint.to_json():
+            problem(f"{note}: not the fingerprint of the completion records")
+    with findings.check("weights") as problem:
+        path = weights / "manifest.json"
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        for name, expected in (("model", fingerprint.model), ("sha256", fingerprint.weights_sha256)):
+            if manifest[name] != expected:
+                problem(f"{path}: {name} is {manifest[name]}, the vectors were made with {expected}")
+        for name, dim in plan.dims.items():
+            if dim != manifest["dim"]:
+                problem(f"{name} has dimension {dim}, the model {manifest['dim']}")
+
+
+def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5py.File) -> None:
+    with findings.check("attributes") as problem:
+        for name, expected in attributes(plan, read_summary(sequences), {}).items():
+            if name not in file.attrs:
+                problem(f"{name} is missing")
+                continue
+            found = file.attrs[name]
+            plain = found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+            if plain != expected:
+                problem(f"{name} is {plain!r}, completion records and inputs say {expected!r}")
+
+
+def _check_master(
+    findings: Findings, plan: Plan, file: h5py.File, *, sequences: Path, embedded: Path, store: Path
+) -> dict[str, Any]:
+    """Keys and vectors of the whole master; returns the distribution of the norms."""
+    check = MasterCheck(findings, file, plan)
+    if not (check.layout() and check.keys()):
+        return {}
+    for name in plan.names:
+        check.bucket(sequences, embedded, store, name)
+    return {name: norm_statistics(norms, file["emb_keys"]) for name, norms in check.norms.items()}
+
+
+def _reference() -> Reference:
+    from plm_embed.reference import reference_vectors
+
+    return reference_vectors
+
+
+def _choose(rows: int, count: int, fingerprint: Fingerprint) -> list[int]:
+    """Random rows, the same on every repetition."""
+    random = np.random.default_rng(int(fingerprint.id, 16))
+    chosen: list[int] = np.sort(random.choice(rows, size=min(count, rows), replace=False)).tolist() if rows else []
+    return chosen
+
+
+def _check_spots(
+    findings: Findings, fingerprint: Fingerprint, file: h5py.File, rows: list[int], expected: list[Vectors]
+) -> list[dict[str, Any]]:
+    """Compare some rows with what the reference path computes for them."""
+    spots = []
+    with findings.check("spot checks") as problem:
+        for row, wanted in zip(rows, expected, strict=True):
+            key = file["emb_keys"][row].decode()
+            for name in fingerprint.representations:
+                found = _numbers(file, name, row, fingerprint.storage_dtype)
+                if found.shape != wanted[name].shape:
+                    problem(f"row {row:,} of {name}: shape {found.shape}, the reference gives {wanted[name].shape}")
+                    continue
+                spot = {"row": row, "key": key, "representation": name} | _distance(found, wanted[name])
+                spots.append(spot)
+                limit = RELATIVE_L2[fingerprint.storage_dtype]
+                if fingerprint.compute_dtype == "float32" and not spot["relative_l2"] <= limit:
+                    problem(
+                        f"row {row:,} of {name} (key {key}): relative distance {spot['relative_l2']:.2g} "
+                        f"to the reference, more than {limit:g}"
+                    )
+                if fingerprint.compute_dtype != "float32" and not spot["cosine"] >= COSINE:
+                    problem(
+                        f"row {row:,} of {name} (key {key}): cosine {spot['cosine']:.6f} to the reference, "
+                        f"less than {COSINE}"
+                    )
+    return spots
+
+
+def _residues(sequences: Path, keys: list[str]) -> list[str]:
+    """The sequences that the keys name."""
+    count = len(bucket_names(sequences))
+    found: dict[str, str] = {}
+    for bucket in sorted({bucket_of(key, count) for key in keys}):
+        table = read_table(sequences / "buckets" / f"{bucket:04d}.parquet", ["key", "sequence"])
+        table = table.filter(pc.field("key").isin(keys))
+        found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)
+    for key in keys:
+        if key not in found:
+            raise UserError(f"key {key} is in no bucket of {sequences}")
+    return [found[key] for key in keys]
+
+
+def _numbers(file: h5py.File, name: str, row: int, dtype: StorageDtype) -> NDArray[np.float64]:
+    """One stored vector (D,), or matrix (L, D) per residue."""
+    dataset = file["representations"][name]
+    if is_per_residue(name):
+        start, stop = file["offset"][row : row + 2].tolist()
+        return decode(read_bits(dataset, start, stop), dtype).astype(np.float64)
+    vector: NDArray[np.float64] = decode(read_bits(dataset, row, row + 1), dtype)[0].astype(np.float64)
+    return vector
+
+
+def _distance(found: NDArray[np.float64], expected: NDArray[np.float32]) -> dict[str, float]:
+    wanted = expected.astype(np.float64)
+    lengths = float(np.linalg.norm(found)), float(np.linalg.norm(wanted))
+    difference = float(np.linalg.norm(found - wanted))
+    return {
+        "relative_l2": difference / (lengths[1] or 1.0),
+        "cosine": float((found * wanted).sum()) / (lengths[0] * lengths[1] or 1.0),
+    }
