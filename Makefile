@@ -7,7 +7,7 @@ TORCH_INDEX ?=
 CORES ?= 2
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip install --quiet --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: demo test lint clean help
 
@@ -41,10 +41,11 @@ help:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
-	$(PIP) --requirement requirements/cpu.txt
-	$(PIP) --no-deps --no-build-isolation --editable .
+	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
+	@$(PIP) --requirement requirements/cpu.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/installed-test: .venv/installed requirements/test.txt
-	$(PIP) --requirement requirements/test.txt
+	@$(PIP) --requirement requirements/test.txt
 	@touch $@
