@@ -1,0 +1,53 @@
+"""Keys, and the equal contiguous ranges of key space that are called buckets.
+
+A key's place is decided by its first 64 bits: bucket i of n holds the keys with floor(prefix * n / 2**64) = i.
+"""
+
+import hashlib
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+
+KEY_BYTES = 32
+SPACE = 1 << 64
+MAX_BUCKETS = 10_000  # names have four digits, so that they sort as numbers do
+
+
+def key(sequence: str) -> str:
+    """The SHA-256 of a normalised sequence, 64 lower-case hexadecimal digits."""
+    return hashlib.sha256(sequence.encode("ascii")).hexdigest()
+
+
+def digests(residues: bytes, ends: NDArray[np.int64]) -> bytes:
+    """The binary keys, 32 bytes each, of the sequences that `residues` holds one after the other; `ends` (n,)."""
+    view = memoryview(residues)
+    sha256 = hashlib.sha256
+    return b"".join([sha256(view[start:end]).digest() for start, end in pairwise([0, *ends.tolist()])])
+
+
+def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
+    """Binary keys as numbers that sort as the keys do: (n, 4), the most significant word first."""
+    count = KEY_BYTES // 8
+    values = np.frombuffer(keys.buffers()[1], ">u8", count=count * len(keys), offset=KEY_BYTES * keys.offset)
+    return values.reshape(-1, count).astype(np.uint64)
+
+
+def bucket_of(key: str, n: int) -> int:
+    """The number, 0 to n - 1, of the bucket that holds `key`."""
+    return int(key[:16], 16) * n >> 64
+
+
+def bucket_names(n: int) -> list[str]:
+    """`0000`, `0001` ... for n buckets; UserError unless 1 <= n <= 10,000."""
+    if not 1 <= n <= MAX_BUCKETS:
+        raise UserError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}")
+    return [f"{number:04d}" for number in range(n)]
+
+
+def bucket_bounds(n: int) -> list[int]:
+    """The n + 1 boundaries of n buckets: bucket i holds the prefixes p with bounds[i] <= p < bounds[i + 1]."""
+    return [-(-number * SPACE // n) for number in range(n + 1)]

@@ -1,0 +1,215 @@
+"""Sequence files to batches of records: FASTA, CSV, TSV and Parquet, plain or compressed, streamed.
+
+Records are numbered from 1: FASTA records, or table rows without the header line and blank lines. Text before the
+first '>' of a FASTA file is one record with the number 0 and a fault.
+"""
+
+import _csv
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from Bio.SeqIO.FastaIO import SimpleFastaParser
+
+from plm_embed.errors import UserError
+from plm_embed.files import sha256_file
+from plm_embed.sniff import check_columns, sniff
+from plm_embed.streams import Stream, named_errors
+
+BATCH_RECORDS = 8_192
+BATCH_CHARACTERS = 1 << 22
+_PARQUET_ROWS = 2_048
+_MISSING = frozenset({"NaN", "nan", "NA", "N/A", "None", "null", "NULL", "<NA>"})
+_NO_VALUE = ("missing_value", None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA ignores it."""
+
+    id: str
+    sequence: str
+    keep: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
+
+
+@dataclass
+class Batch:
+    """Consecutive records of one file, numbered from `first`; lists of equal length.
+
+    `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as given, white space
+    within lines included. `kept` has one list per kept column, or none at all for FASTA. `faults` says by place in
+    the batch why a record cannot be used: a word to group by, and the particulars.
+    """
+
+    first: int
+    ids: list[str] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+    residues: list[str] = field(default_factory=list)
+    kept: list[list[str | None]] = field(default_factory=list)
+    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+
+
+class Reader:
+    """One input file; iterate it once for its batches.
+
+    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it raises UserError
+    for data that are damaged or cut short (naming the number of complete records before), and for a table without
+    rows. `records` and `bytes_read` (of `bytes`) grow meanwhile; `sha256` of the file is known after the last batch.
+    One record must fit in memory.
+    """
+
+    def __init__(self, path: Path, table: Table) -> None:
+        kind = sniff(path, table.columns)
+        self.path, self.table = path, table
+        self.format, self.compression, self._delimiter = kind.format, kind.compression, kind.delimiter
+        self.bytes = path.stat().st_size
+        self.bytes_read = 0
+        self.records = 0
+        self.sha256 = ""
+        if self.format == "parquet":
+            self._parquet_columns()
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self._parquet() if self.format == "parquet" else self._text()
+        if not self.records:
+            raise UserError(f"{self.path}: the table has a header and no rows: no record 1")
+
+    def _so_far(self) -> str:
+        return f" after {self.records:,} complete records"
+
+    def _text(self) -> Iterator[Batch]:
+        with Stream(self.path) as stream:
+            fasta = self.format == "fasta"
+            text = stream.text(newline=None if fasta else "")
+            batches = self._fasta(text) if fasta else self._delimited(text)
+            while True:
+                with named_errors(self.path, self._so_far):
+                    batch = next(batches, None)
+                self.bytes_read = stream.bytes_read
+                if batch is None:
+                    break
+                yield batch
+            with named_errors(self.path, self._so_far):
+                self.sha256 = stream.finish()
+            self.bytes_read = stream.bytes_read
+
+    def _fasta(self, text: io.TextIOWrapper) -> Iterator[Batch]:
+        header, strays = "", 0
+        for header in text:
+            if header.startswith(">"):
+                break
+            strays += bool(header.strip())
+        if strays:
+            self.records += 1
+            yield Batch(0, [""], [""], [""], faults={0: ("text_before_first_header", f"lines: {strays}")})
+        batch, characters = Batch(1), 0
+        for title, residues in SimpleFastaParser(_show_blanks(chain([header], text))):  # type: ignore[no-untyped-call]
+            self.records += 1
+            name = title.split(None, 1)
+            batch.ids.append(name[0] if name else "")
+            batch.headers.append(title)
+            batch.residues.append(residues)
+            characters += len(title) + len(residues)
+            if characters > BATCH_CHARACTERS or len(batch.ids) == BATCH_RECORDS:
+                yield batch
+                batch, characters = Batch(batch.first + len(batch.ids)), 0
+        if batch.ids:
+            yield batch
+
+    def _delimited(self, text: io.TextIOWrapper) -> Iterator[Batch]:
+        rows = csv.reader(text, delimiter=self._delimiter)
+        try:
+            yield from self._rows(rows, [name.strip() for name in next(row for row in rows if row)])
+        except csv.Error as error:
+            raise UserError(
+                f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote that is never closed?"
+            ) from None
+
+    def _rows(self, rows: "_csv.Reader", names: list[str]) -> Iterator[Batch]:
+        id_place, residues_place = names.index(self.table.id), names.index(self.table.sequence)
+        kept_places = [names.index(name) for name in self.table.keep]
+        batch, characters = Batch(1, kept=[[] for _ in kept_places]), 0
+        line = rows.line_num
+        for row in rows:
+            line, start = rows.line_num, line + 1
+            if not row:
+                continue
+            self.records += 1
+            if len(row) == len(names):
+                residues = row[residues_place]
+                if residues.strip() in _MISSING:
+                    batch.faults[len(batch.ids)] = _NO_VALUE
+            else:
+                residues = ""
+                where = f"line {line}" if line == start else f"lines {start} to {line}"
+                batch.faults[len(batch.ids)] = ("ragged_row", f"{where}: {len(row)} fields instead of {len(names)}")
+                row.extend([""] * (len(names) - len(row)))
+            batch.ids.append(row[id_place])
+            batch.residues.append(residues)
+            for values, place in zip(batch.kept, kept_places, strict=True):
+                values.append(row[place])
+            characters += sum(map(len, row))
+            if characters > BATCH_CHARACTERS or len(batch.ids) == BATCH_RECORDS:
+                batch.headers = batch.ids
+                yield batch
+                batch, characters = Batch(batch.first + len(batch.ids), kept=[[] for _ in kept_places]), 0
+        if batch.ids:
+            batch.headers = batch.ids
+            yield batch
+
+    def _parquet_columns(self) -> dict[str, str]:
+        """Each wanted column's name as the file writes it."""
+        try:
+            written = pq.read_schema(self.path).names
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{self.path}: the Parquet file is damaged or cut short: {_first_line(error)}") from None
+        names = [name.strip() for name in written]
+        check_columns(self.path, names, self.table.columns)
+        return {name: written[names.index(name)] for name in self.table.columns}
+
+    def _parquet(self) -> Iterator[Batch]:
+        written = self._parquet_columns()
+        # without pre-buffering and with a small buffer, memory does not grow with the size of a row group
+        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
+            parts = file.iter_batches(_PARQUET_ROWS, columns=list(written.values()), use_threads=False)
+            while True:
+                try:
+                    part = next(parts, None)
+                    if part is None:
+                        break
+                    cells = {
+                        name: part.column(column).cast(pa.string()).to_pylist() for name, column in written.items()
+                    }
+                except (pa.ArrowException, OSError) as error:
+                    raise UserError(
+                        f"{self.path}: a wanted column cannot be read as text{self._so_far()}: {_first_line(error)}"
+                    ) from None
+                batch = Batch(self.records + 1, kept=[cells[name] for name in self.table.keep])
+                batch.ids = batch.headers = [value or "" for value in cells[self.table.id]]
+                batch.residues = [value or "" for value in cells[self.table.sequence]]
+                for place, value in enumerate(cells[self.table.sequence]):
+                    if value is None or value.strip() in _MISSING:
+                        batch.faults[place] = _NO_VALUE
+                self.records += part.num_rows
+                self.bytes_read = self.bytes * self.records // file.metadata.num_rows
+                yield batch
+        self.sha256 = sha256_file(self.path)
+
+
+def _show_blanks(lines: Iterable[str]) -> Iterator[str]:
+    """Make the blanks within residue lines tabs: SimpleFastaParser drops blanks without a word, and keeps tabs."""
+    for line in lines:
+        yield line.replace(" ", "\t") if " " in line and line[0] != ">" else line
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,76 @@
+"""Parquet files written piece by piece, whose bytes do not depend on how the rows were cut into pieces."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plm_embed.files import atomic_path
+
+_GROUP_BYTES = 1 << 23
+_CELL_BYTES = 8  # what a cell counts for besides its text
+_LONG = frozenset({"key", "sequence", "id", "header"})  # seldom repeated: no dictionary
+
+
+class RowGroupWriter:
+    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it starts."""
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer = writer
+        self._pending: list[pa.RecordBatch] = []
+        self._group = 0
+        self._end = 0  # of the last row, in bytes
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        costs = _row_bytes(rows)
+        ends = self._end + np.cumsum(costs)
+        groups = (ends - costs) // _GROUP_BYTES
+        self._end = int(ends[-1])
+        first = 0
+        for cut in np.flatnonzero(np.diff(groups, prepend=self._group)).tolist():
+            self._pending.append(rows.slice(first, cut - first))
+            self.flush()
+            first = cut
+        self._pending.append(rows.slice(first))
+        self._group = int(groups[-1])
+
+    def flush(self) -> None:
+        table = pa.Table.from_batches(self._pending, self._writer.schema)
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._pending = []
+
+
+@contextmanager
+def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
+    """A writer of `final`, which appears whole when the block succeeds and not at all when it fails."""
+    text = [name for name in schema.names if name not in _LONG]
+    with (
+        atomic_path(final) as temporary,
+        pq.ParquetWriter(
+            temporary,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=text,
+            write_statistics=[name for name in schema.names if name != "sequence"],
+        ) as writer,
+    ):
+        rows = RowGroupWriter(writer)
+        yield rows
+        rows.flush()
+
+
+def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    costs = np.full(rows.num_rows, _CELL_BYTES * rows.num_columns, dtype=np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type):
+            costs += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return costs
