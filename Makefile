@@ -15,9 +15,9 @@ demo: .venv/installed  ## run the whole workflow on config/config.yaml (as shipp
 	@$(BIN)/snakemake --cores $(CORES) --set-threads embed=1 --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 
-test: lint  ## all checks and tests; make test PYTEST_FLAGS="-k store" for some
-	$(BIN)/python -m pytest -m "not workflow and not slurm and not gpu" -n $(CORES) --cov --cov-fail-under=90 $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m workflow --durations=5 $(PYTEST_FLAGS)
+test: lint  ## all checks and tests
+	$(BIN)/python -m pytest -m "not workflow and not slurm and not gpu" -n $(CORES) --cov --cov-fail-under=90
+	$(BIN)/python -m pytest -m workflow --durations=5
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/ruff check .

@@ -114,7 +114,7 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         buckets="16",
         embedding='{"layers": ["3", 6], "pooling": "[mean, max]"}',
         validate={"spot_checks": "2"},
-        speed={"flush_minutes": "0.5"},
+        speed={"flush_minutes": "1e-3"},
         results="12",
     )
     complete = checked(given, SCHEMA_FILE)
@@ -123,7 +123,7 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
     assert complete["embedding"]["layers"] == [3, 6]
     assert complete["embedding"]["pooling"] == ["mean", "max"]
     assert complete["validate"]["spot_checks"] == 2
-    assert complete["speed"]["flush_minutes"] == 0.5
+    assert complete["speed"]["flush_minutes"] == 0.001
     assert complete["results"] == "12"
 
 

@@ -59,10 +59,12 @@ def _completed(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    for parse in (json.loads, yaml.safe_load):  # JSON first: YAML takes 1e-3 for text
+        try:
+            return parse(text)
+        except (ValueError, yaml.YAMLError):
+            continue
+    return text
 
 
 def _place(error: ValidationError) -> str:
@@ -80,10 +82,9 @@ def _in_words(error: ValidationError) -> Iterator[str]:
             known = schema["properties"]
             given: Any = error.instance
             for key in (key for key in given if key not in known):
+                value = json.dumps(given[key], default=str, ensure_ascii=False)
                 hint = did_you_mean(str(key), known)
-                yield f"{place}.{key}: {json.dumps(given[key], default=str, ensure_ascii=False)}: there is no such key{hint}".lstrip(
-                    "."
-                )
+                yield f"{place}.{key}: {value}: there is no such key{hint}".lstrip(".")
         case "required":
             for key in (key for key in rule if f"'{key}'" in error.message):
                 yield f"{key}: missing: {schema['properties'][key]['description']}"
@@ -195,6 +196,11 @@ def _not_found(path: Path) -> str:
         return "not found" + did_you_mean(path.name, (item.name for item in path.parent.iterdir()))
     missing = next(folder for folder in reversed(path.parents) if not folder.is_dir())
     return f"not found: there is no folder {missing}" + ("" if path.is_absolute() else f" in {Path.cwd()}")
+
+
+def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
+    """The buckets of each submission, `size` at a time; a submission is named after its first bucket."""
+    return {buckets[at]: buckets[at : at + size] for at in range(0, len(buckets), size)}
 
 
 def options(name: str, values: Iterable[Any]) -> list[str]:
