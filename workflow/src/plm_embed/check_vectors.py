@@ -19,6 +19,8 @@ from plm_embed.parts import is_per_residue, read_part
 from plm_embed.store import PartInfo, store_folder
 
 _KEYS_AT_ONCE = 1 << 20
+_FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
+_LISTED = 100
 
 
 def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tuple[Plan, dict[bytes, str]]:
@@ -75,15 +77,15 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
 
 
 class MasterCheck:
-    """The master against the parts, bucket by bucket. `norms`: one number per vector, by representation."""
+    """The master, of `count` rows, against the parts, bucket by bucket."""
 
     def __init__(self, findings: Findings, file: h5py.File, plan: Plan) -> None:
         self._findings = findings
         self._file = file
         self._plan = plan
-        self._count: int = file["emb_keys"].shape[0]
+        self.count: int = file["emb_keys"].shape[0]
         names = plan.fingerprint.representations
-        self.norms = {name: np.full(self._count, np.nan, dtype=np.float32) for name in names}
+        self._norms = {name: np.full(self.count, np.nan, dtype=np.float32) for name in names}
 
     def layout(self) -> bool:
         """Data sets, shapes and types; whether the vectors can be compared at all."""
@@ -96,15 +98,15 @@ class MasterCheck:
                 sound = False
                 problem(text)
 
-            if self._count != plan.vectors:
-                problem(f"{self._count:,} rows, but {plan.vectors:,} sequences have a vector")
+            if self.count != plan.vectors:
+                problem(f"{self.count:,} rows, but {plan.vectors:,} sequences have a vector")
             for name in ("length", "windows"):
-                if file[name].shape != (self._count,):
-                    wrong(f"{name} has shape {file[name].shape} for {self._count:,} keys")
+                if file[name].shape != (self.count,):
+                    wrong(f"{name} has shape {file[name].shape} for {self.count:,} keys")
             for name in plan.fingerprint.representations:
                 dataset = file["representations"][name]
                 flat = is_per_residue(name)
-                shape = (int(file["offset"][-1]) if flat else self._count, plan.dims.get(name, 0))
+                shape = (int(file["offset"][-1]) if flat else self.count, plan.dims.get(name, 0))
                 if dataset.shape != shape:
                     wrong(f"{name} has shape {dataset.shape}, expected {shape}")
                 elif storage_dtype(dataset) != plan.fingerprint.storage_dtype:
@@ -119,7 +121,7 @@ class MasterCheck:
         """Whether the keys are strictly increasing over the whole file."""
         before, increasing = b"", True
         with self._findings.check("keys") as problem:
-            for start in range(0, self._count, _KEYS_AT_ONCE):
+            for start in range(0, self.count, _KEYS_AT_ONCE):
                 keys = self._file["emb_keys"][start : start + _KEYS_AT_ONCE]
                 previous = np.concatenate([np.array([before], dtype="S64"), keys[:-1]])
                 for at in np.flatnonzero(keys <= previous).tolist():
@@ -152,7 +154,7 @@ class MasterCheck:
         bounds = bucket_bounds(buckets)[int(name) : int(name) + 2]
         # 2**64 in hexadecimal would sort first: the end of the last bucket is the end of the file
         low, high = (
-            self._count if bound == 1 << 64 else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
+            self.count if bound == 1 << 64 else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
             for bound in bounds
         )
         return low, high
@@ -187,19 +189,23 @@ class MasterCheck:
                 problem(f"row {first + row:,} of {name} (key {key}) differs from its part {part}")
             numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(np.float32, copy=False)
             squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
-            self.norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
+            self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
             finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
             with self._findings.check("finite") as infinite:
                 for row in np.flatnonzero(~finite).tolist():
                     key = bucket.keys[block.start + row].decode()
                     infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
 
+    def norm_statistics(self) -> dict[str, dict[str, Any]]:
+        """By representation: how the vectors' norms are distributed, and the rows whose norm is far from the rest.
 
-def norm_statistics(norms: NDArray[np.float32], keys: h5py.Dataset, *, threshold: float = 6.0) -> dict[str, Any]:
-    """Distribution of norms, and the rows whose logarithm lies far from the median in units of 1.4826 x MAD.
+        Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look and no proof of an
+        error; the farthest 100 are listed.
+        """
+        return {name: _distribution(norms, self._file["emb_keys"]) for name, norms in self._norms.items()}
 
-    Outliers are worth a look and no proof of an error; at most 100 are listed, the farthest first.
-    """
+
+def _distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> dict[str, Any]:
     valid = np.flatnonzero(np.isfinite(norms) & (norms > 0))
     if not len(valid):
         return {"rows": 0, "outliers": 0, "listed": []}
@@ -207,8 +213,8 @@ def norm_statistics(norms: NDArray[np.float32], keys: h5py.Dataset, *, threshold
     median = np.median(logs)
     scale = 1.4826 * np.median(np.abs(logs - median)) or 1e-6
     z = (logs - median) / scale
-    far = np.flatnonzero(np.abs(z) > threshold)
-    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:100]
+    far = np.flatnonzero(np.abs(z) > _FAR)
+    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:_LISTED]
     return {
         "rows": len(valid),
         "zero": int((norms == 0).sum()),

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
-from plm_embed.files import atomic_path
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.tables import RecordNumbers, RecordTable, RowGroups, read_batches, read_schema
+from plm_embed.rowgroups import row_group_writer
+from plm_embed.tables import RecordNumbers, RecordTable, read_batches, read_schema
 
 _ROW = pa.field("row", pa.int64())
 _FATE = np.dtype([("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")])  # row and reason count from 1; 0: none
@@ -52,10 +52,11 @@ class Fates:
         schema = read_schema(source)
         final = schema.insert(schema.get_field_index("length") + 1, _ROW)
         start = 0
-        with atomic_path(target) as temporary, RowGroups(temporary, final) as rows:
+        with row_group_writer(target, final) as rows:
             for table in read_batches(source):
                 fate = self._table.values[start : start + table.num_rows]
-                rows.write(self._final(table, fate).select(final.names))
+                for batch in self._final(table, fate).select(final.names).to_batches():
+                    rows.write(batch)
                 start += table.num_rows
 
     def _final(self, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:

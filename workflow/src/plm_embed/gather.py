@@ -31,7 +31,8 @@ from plm_embed.files import atomic_path
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
-from plm_embed.tables import RecordNumbers, RowGroups, read_batches, read_schema
+from plm_embed.rowgroups import row_group_writer
+from plm_embed.tables import RecordNumbers, read_batches, read_schema
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -90,7 +91,7 @@ def gather(  # noqa: PLR0917
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
-        rows = stack.enter_context(RowGroups(stack.enter_context(atomic_path(index)), index_schema))
+        rows = stack.enter_context(row_group_writer(index, index_schema))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan)
         start, flat = 0, 0
@@ -99,7 +100,8 @@ def gather(  # noqa: PLR0917
             flat += _write_vectors(file, bucket, store, start, flat)
             windows = file["windows"][start : start + len(bucket.keys)]
             for table, found, row in _members(sequences, bucket, start):
-                rows.write(_index_rows(table, found, row, index_schema))
+                for batch in _index_rows(table, found, row, index_schema).to_batches():
+                    rows.write(batch)
                 fates.embedded(table.filter(pa.array(found)), row[found], windows[row[found] - start])
                 fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
             start += len(bucket.keys)

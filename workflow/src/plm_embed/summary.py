@@ -71,6 +71,6 @@ def _opening(path: Path) -> str:
 def _example(index: Path) -> str:
     """An id, if possible one that different sequences do not share."""
     for table in read_batches(index):
-        seen = Counter(table["id"].to_pylist())
+        seen: Counter[str] = Counter(table["id"].to_pylist())
         return min(seen, key=lambda id: seen[id] > 1)
     return "an id"

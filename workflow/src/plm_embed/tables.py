@@ -1,14 +1,11 @@
-"""Parquet files written in row groups of a fixed number of rows, and a number for every input record.
-
-Row groups that do not follow the caller's batches make the bytes depend on the rows alone.
-"""
+"""Parquet files read in bounded pieces, and a number for every input record."""
 
 import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,36 +15,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
 
-ROW_GROUP = 1 << 16
-"""Rows per row group, and rows that are read at a time."""
-
-
-class RowGroups:
-    """A Parquet file that is written table by table; a context manager."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-
-    def write(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._rows += table.num_rows
-        while self._rows >= ROW_GROUP:
-            self._flush(ROW_GROUP)
-
-    def _flush(self, rows: int) -> None:
-        table = pa.concat_tables(self._waiting)
-        self._writer.write_table(table.slice(0, rows).combine_chunks(), row_group_size=ROW_GROUP)
-        self._waiting, self._rows = [table.slice(rows)], table.num_rows - rows
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._rows:
-            self._flush(self._rows)
-        self._writer.close()
+_ROWS = 1 << 16
 
 
 @contextmanager
@@ -61,17 +29,26 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_batches(path: Path) -> Iterator[pa.Table]:
-    """The rows of a Parquet file in order, a bounded number at a time. UserError when it is missing or damaged."""
+    """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
+
+    UserError when the file is missing or damaged.
+    """
     with _reading(path):
         file = pq.ParquetFile(path)
     with file:
-        batches = file.iter_batches(batch_size=ROW_GROUP)
+        batches = file.iter_batches(batch_size=_ROWS)
+        rows = pa.Table.from_batches([], file.schema_arrow)
         while True:
             with _reading(path):
                 batch = next(batches, None)
             if batch is None:
-                return
-            yield pa.Table.from_batches([batch])
+                break
+            rows = pa.concat_tables([rows, pa.Table.from_batches([batch])])
+            if rows.num_rows >= _ROWS:
+                yield rows.slice(0, _ROWS)
+                rows = rows.slice(_ROWS)
+        if rows.num_rows:
+            yield rows
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -107,6 +84,8 @@ class RecordNumbers:
     def __init__(self, sequences: Path) -> None:
         self.summary = read_summary(sequences)
         self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
+        if len(self.sources) < len(self.summary["inputs"]):
+            raise UserError(f"{sequences / 'summary.json'}: an input file is named twice; name it once and run again")
         self.total = sum(self.sources.values())
         ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
         self._span = {

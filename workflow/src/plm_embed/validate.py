@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plm_embed.buckets import bucket_of
 from plm_embed.campaign import bucket_names
 from plm_embed.check_records import RecordCheck
-from plm_embed.check_vectors import MasterCheck, check_completion, check_parts, norm_statistics
+from plm_embed.check_vectors import MasterCheck, check_completion, check_parts
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path, sha256_file, write_json
 from plm_embed.findings import Findings
@@ -50,7 +50,6 @@ def validate(
     nothing is wrong. `spot_checks` rows are compared with `reference` (default: fair-esm, one sequence at a time).
     """
     checksums.unlink(missing_ok=True)
-    report.parent.mkdir(parents=True, exist_ok=True)
     findings = Findings()
     result: dict[str, Any] = {"counts": {}, "norms": {}, "spot_checks": [], "fingerprint": None}
     with findings.check("completion records"):
@@ -60,17 +59,21 @@ def validate(
         check_settings(findings, plan, store, weights)
         with findings.check("master"), open_hdf5(master) as file:
             _check_attributes(findings, plan, sequences, file)
-            result["norms"] = _check_master(findings, plan, file, sequences=sequences, embedded=embedded, store=store)
-            with findings.check("index"), RecordCheck(findings, sequences, report.parent) as check:
-                check.index(index, file)
-                check.records(records, skipped)
-                result["counts"] = check.counts() | {"unique": plan.vectors + len(skipped), "vectors": plan.vectors}
-            with findings.check("spot checks"):
-                rows = _choose(file["emb_keys"].shape[0], spot_checks, plan.fingerprint)
-                keys = [file["emb_keys"][row].decode() for row in rows]
-                compute = reference or _reference()
-                expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
-                result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
+            check = MasterCheck(findings, file, plan)
+            if check.layout():  # else nothing in it can be compared
+                if check.keys():
+                    for name in plan.names:
+                        check.bucket(sequences, embedded, store, name)
+                    result["norms"] = check.norm_statistics()
+                result["counts"] = _check_tables(
+                    findings, plan, skipped, file, sequences=sequences, index=index, records=records
+                )
+                with findings.check("spot checks"):
+                    rows = _choose(check.count, spot_checks, plan.fingerprint)
+                    keys = [file["emb_keys"][row].decode() for row in rows]
+                    compute = reference or _reference()
+                    expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
+                    result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
     problems = findings.problems
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
     result |= {
@@ -118,16 +121,17 @@ def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5p
                 problem(f"{name} is {plain!r}, completion records and inputs say {expected!r}")
 
 
-def _check_master(
-    findings: Findings, plan: Plan, file: h5py.File, *, sequences: Path, embedded: Path, store: Path
-) -> dict[str, Any]:
-    """Keys and vectors of the whole master; returns the distribution of the norms."""
-    check = MasterCheck(findings, file, plan)
-    if not (check.layout() and check.keys()):
-        return {}
-    for name in plan.names:
-        check.bucket(sequences, embedded, store, name)
-    return {name: norm_statistics(norms, file["emb_keys"]) for name, norms in check.norms.items()}
+def _check_tables(
+    findings: Findings, plan: Plan, skipped: dict[bytes, str], file: h5py.File, *,
+    sequences: Path, index: Path, records: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """The index and the records; returns their counts."""
+    counts = {"unique": plan.vectors + len(skipped), "vectors": plan.vectors}
+    with findings.check("index"), RecordCheck(findings, sequences, records.parent) as check:
+        check.index(index, file)
+        check.records(records, skipped)
+        return counts | check.counts()
+    return counts
 
 
 def _reference() -> Reference:

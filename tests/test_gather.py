@@ -1,0 +1,280 @@
+"""The master, its index and the records: complete, in order, and the same bytes whatever the buckets."""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, publish, vectors, write_completion
+from plm_embed import campaign as campaign_module
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.hdf5 import encode
+from plm_embed.store import Store
+
+CROP = replace(EVERYTHING, storage_dtype="bfloat16", long_sequences=LongSequences("crop", 30))
+
+
+def digests(campaign: Campaign) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in campaign.outputs]
+
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, CROP])
+def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, monkeypatch) -> None:
+    monkeypatch.setattr(campaign_module, "BLOCK_BYTES", 3000)  # several blocks per bucket
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint)
+    campaign.gather()
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    with h5py.File(campaign.master) as file:
+        keys = [key.decode() for key in file["emb_keys"]]
+        assert keys == sorted(sequences)
+        assert file["length"][...].tolist() == [len(sequences[key]) for key in keys]
+        assert file["emb"] == file["representations/mean_l2" if fingerprint != MEAN else "representations/mean_l3"]
+        dtype = fingerprint.storage_dtype
+        for name in fingerprint.representations:
+            expected = [encode(vectors(sequences[key], fingerprint)[name], dtype) for key in keys]
+            found = encode(file["representations"][name][...], dtype)
+            if name.startswith("per_residue"):
+                ends = np.cumsum([len(matrix) for matrix in expected])
+                assert file["offset"][...].tolist() == [0, *ends]
+                np.testing.assert_array_equal(found, np.concatenate(expected))
+            else:
+                np.testing.assert_array_equal(found, np.stack(expected))
+
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
+def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fingerprint) -> None:
+    found = []
+    for buckets, parts in ((1, 1), (3, 2), (16, 3)):
+        campaign = make_campaign(tmp_path / str(buckets), fingerprint=fingerprint, buckets=buckets, parts=parts)
+        campaign.gather()
+        found.append(digests(campaign))
+        campaign.gather()
+        found.append(digests(campaign))
+    assert all(each == found[0] for each in found)
+
+
+def test_the_index_has_a_row_for_every_record_with_a_vector(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, out_of_memory=3)
+    campaign.gather()
+    index = pq.read_table(campaign.index)
+    assert index.schema.names == ["id", "cache_key", "row", "length", "source", "number", "function"]
+    with h5py.File(campaign.master) as file:
+        keys = [key.decode() for key in file["emb_keys"]]
+    accepted = [record for record in make_records() if record["key"] in set(keys)]
+    expected = sorted(accepted, key=lambda record: (record["key"], record["source"], record["number"]))
+    assert index.to_pylist() == [
+        {name: record[name] for name in ("id", "length", "source", "number", "function")}
+        | {"cache_key": record["key"], "row": keys.index(record["key"])}
+        for record in expected
+    ]
+
+
+def test_every_record_gets_its_fate_in_input_order(tmp_path: Path) -> None:
+    fingerprint = replace(MEAN, long_sequences=LongSequences("window", 40, 10))
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint, out_of_memory=2)
+    campaign.gather()
+    before = make_records()
+    records = pq.read_table(campaign.records).to_pylist()
+    assert [(r["source"], r["number"], r["id"]) for r in records] == [
+        (r["source"], r["number"], r["id"]) for r in before
+    ]
+    lost = sorted({record["key"] for record in before if record["key"]})[:2]
+    for old, new in zip(before, records, strict=True):
+        if old["status"] == "skipped":
+            expected = ("skipped", "empty", "no residues", "", None)
+        elif old["key"] in lost:
+            expected = ("skipped", "out_of_memory", f"{old['length']} residues", old["events"], None)
+        else:
+            events = ";".join(filter(None, [old["events"], "windowed=2" if old["length"] > 40 else ""]))
+            expected = ("embedded_with_events" if events else "embedded", None, None, events, new["row"])
+            assert new["row"] is not None
+        assert tuple(new[name] for name in ("status", "reason", "detail", "events", "row")) == expected
+    assert Counter(record["status"] for record in records).keys() == {"embedded", "embedded_with_events", "skipped"}
+
+
+def test_cropped_residues_and_skipped_lengths_are_told(tmp_path: Path) -> None:
+    cropped = make_campaign(tmp_path / "crop", fingerprint=CROP)
+    skipped = make_campaign(tmp_path / "skip", fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 30)))
+    for campaign in (cropped, skipped):
+        campaign.gather()
+        for record in pq.read_table(campaign.records).to_pylist():
+            if record["key"] and record["length"] > 30:
+                if campaign is cropped:
+                    assert f"cropped={record['length'] - 30}" in record["events"].split(";")
+                else:
+                    assert (record["status"], record["reason"]) == ("skipped", "too_long")
+
+
+def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        attributes = dict(file.attrs)
+    assert json.loads(attributes["fingerprint"]) == json.loads(EVERYTHING.to_json())
+    assert attributes["model_name"] == EVERYTHING.model
+    assert attributes["layers"].tolist() == [2, 3]
+    assert attributes["pooling"].tolist() == ["mean", "max", "per_residue"]
+    assert (attributes["precision"], attributes["compute_dtype"]) == ("float16", "float32")
+    assert (attributes["long_sequences"], attributes["max_length"], attributes["window_overlap"]) == ("window", 40, 10)
+    assert attributes["devices"].tolist() == ["CPU"]
+    assert attributes["workflow_commit"] == "0123abc"
+    assert "mean: arithmetic mean over the residues only" in attributes["pooling_definition"]
+    assert json.loads(attributes["inputs"])["records"] == 90
+    assert "buckets" not in json.loads(attributes["inputs"])
+
+
+def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path / "one", buckets=1, parts=1)
+    campaign.gather()
+    expected = digests(campaign)
+    again = make_campaign(tmp_path / "two", buckets=1, parts=3)
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    publish(Store(again.store, MEAN), [sequences[key] for key in sorted(sequences)[5:50:3]])
+    publish(
+        Store(again.store, MEAN), [*sequences.values(), "NEVERASKEDFR", "NQRASKEDFRAAG"]
+    )  # keys of another campaign
+    write_completion(again, "0000", sorted(sequences), {})
+    again.gather()
+    assert digests(again) == expected
+
+
+def test_a_campaign_without_any_vector_gives_an_empty_master(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        assert file["emb"].shape == (0, 0)
+    assert pq.read_table(campaign.index).num_rows == 0
+    assert set(pq.read_table(campaign.records)["status"].to_pylist()) == {"skipped"}
+
+
+def test_no_records_at_all(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, records=[])
+    campaign.gather()
+    assert pq.read_table(campaign.records).num_rows == 0
+
+
+def remove_part(campaign: Campaign) -> None:
+    next(campaign.parts.iterdir()).unlink()
+
+
+def shorten_part(campaign: Campaign) -> None:
+    path = next(campaign.parts.iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def remove_record(campaign: Campaign) -> None:
+    (campaign.embedded / "0001.json").unlink()
+
+
+def spoil_record(campaign: Campaign) -> None:
+    (campaign.embedded / "0001.json").write_text("{}")
+
+
+def take_record_of_other_buckets(campaign: Campaign) -> None:
+    other = make_campaign(campaign.root / "other", buckets=4)
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def take_record_of_other_settings(campaign: Campaign) -> None:
+    other = make_campaign(campaign.root / "other", fingerprint=replace(MEAN, layers=(2,)))
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def forget_parts(campaign: Campaign) -> None:
+    path = campaign.embedded / "0001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": []}))
+
+
+def skip_a_foreign_key(campaign: Campaign) -> None:
+    path = campaign.embedded / "0001.json"
+    skip = {"key": "f" * 64, "length": 1, "reason": "too_long"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"skipped": [skip]}))
+
+
+def lose_an_input_record(campaign: Campaign) -> None:
+    path = campaign.sequences / "members" / "0001.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+
+
+def add_a_foreign_member(campaign: Campaign) -> None:
+    path = campaign.sequences / "members" / "0001.parquet"
+    table = pq.read_table(path)
+    keys = pa.array(["f" * 64, *table["key"].to_pylist()[1:]])
+    pq.write_table(table.set_column(0, "key", keys), path)
+
+
+def remove_buckets(campaign: Campaign) -> None:
+    (campaign.sequences / "buckets" / "0001.parquet").unlink()
+
+
+def spoil_members(campaign: Campaign) -> None:
+    (campaign.sequences / "members" / "0001.parquet").write_bytes(b"PAR1")
+
+
+def remove_summary(campaign: Campaign) -> None:
+    (campaign.sequences / "summary.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_part, "missing, but .* names it; remove that record and run again"),
+        (shorten_part, "bytes, .* says"),
+        (remove_record, r"0001\.json: no completion record"),
+        (spoil_record, r"0001\.json: not a completion record"),
+        (take_record_of_other_buckets, "another number of buckets"),
+        (take_record_of_other_settings, r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there"),
+        (forget_parts, "are in none of its parts"),
+        (skip_a_foreign_key, "skips sequences that are not in the bucket"),
+        (lose_an_input_record, "records.parquet and the buckets disagree"),
+        (add_a_foreign_member, "has keys that bucket 0001 lacks"),
+        (remove_buckets, r"0001\.parquet: there is no such file"),
+        (spoil_members, "not a whole Parquet file"),
+        (remove_summary, "run `plm-embed deduplicate` first"),
+    ],
+)
+def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(tmp_path: Path, damage, message) -> None:
+    campaign = make_campaign(tmp_path)
+    damage(campaign)
+    with pytest.raises(UserError, match=message):
+        campaign.gather()
+    assert not any(path.exists() for path in campaign.outputs)
+    assert not list(campaign.results.rglob(".tmp-*"))
+
+
+def test_a_full_disk_is_foreseen(tmp_path: Path, monkeypatch) -> None:
+    campaign = make_campaign(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1234))
+    with pytest.raises(UserError, match=r"needs about [\d,]+ bytes, 1,234 are free; make room"):
+        campaign.gather()
+    assert not campaign.master.exists()
+
+
+def test_the_announced_size_is_the_size(tmp_path: Path, caplog) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
+    caplog.set_level("INFO")
+    campaign.gather()
+    rows, residues = 58, sum(len(s) for s in {r["sequence"] for r in make_records() if r["key"]})
+    assert campaign.master.stat().st_size > 2 * DIM * (4 * rows + 2 * residues)
+    announced = int(caplog.text.split("about ")[1].split(" bytes")[0].replace(",", ""))
+    assert announced > 2 * DIM * (4 * rows + 2 * residues)
+
+
+def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    path = campaign.sequences / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["inputs"].append(summary["inputs"][0])
+    path.write_text(json.dumps(summary))
+    with pytest.raises(UserError, match="named twice"):
+        campaign.gather()
