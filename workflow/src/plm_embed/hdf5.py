@@ -61,7 +61,13 @@ def open_hdf5(path: Path, mode: str = "r") -> Iterator[h5py.File]:
 
 def connect(path: Path, mode: str = "r") -> h5py.File:
     """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the file."""
-    return h5py.File(path, mode, locking=False, rdcc_nbytes=0, libver=("earliest", "v110"))
+    options = {"rdcc_nbytes": 0, "libver": ("earliest", "v110")}
+    try:
+        return h5py.File(path, mode, locking=False, **options)
+    except OSError as error:
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(path, mode, **options)  # this process has the file open with locks already
 
 
 def encode(values: Array, dtype: StorageDtype) -> Array:

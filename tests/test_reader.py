@@ -1,0 +1,176 @@
+"""`plm_embed.open`: vectors by id, key and row, as they were stored."""
+
+import tomllib
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import plm_embed
+from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
+from plm_embed.errors import UserError
+
+RECORDS = [record for record in make_records() if record["key"]]
+SEQUENCES = {record["key"]: record["sequence"] for record in RECORDS}
+KEYS = sorted(SEQUENCES)
+KEYS_OF_ID: dict[str, set[str]] = defaultdict(set)
+for _record in RECORDS:
+    KEYS_OF_ID[_record["id"]].add(_record["key"])
+CLEAR = sorted(id for id, keys in KEYS_OF_ID.items() if len(keys) == 1)
+UNCLEAR = sorted(id for id, keys in KEYS_OF_ID.items() if len(keys) > 1)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    campaign = make_campaign(tmp_path_factory.mktemp("reader"), fingerprint=EVERYTHING)
+    campaign.gather()
+    return campaign
+
+
+@pytest.fixture
+def embeddings(campaign: Campaign):
+    with plm_embed.open(campaign.master) as embeddings:
+        yield embeddings
+
+
+def expected(keys: list[str], name: str = "mean_l2") -> np.ndarray:
+    return np.stack([vectors(SEQUENCES[key], EVERYTHING)[name].astype(np.float16) for key in keys])
+
+
+def test_opens_a_master_its_index_or_their_folder(campaign: Campaign) -> None:
+    for path in (campaign.master, campaign.index, campaign.master.parent, str(campaign.master)):
+        with plm_embed.open(path) as embeddings:
+            assert (len(embeddings), embeddings.dim) == (len(KEYS), DIM)
+    with plm_embed.open(campaign.master) as embeddings:
+        assert repr(embeddings).endswith("58 x 16, max_l2, max_l3, mean_l2, mean_l3, per_residue_l2, per_residue_l3>")
+
+
+def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        plm_embed.open(tmp_path)
+    (tmp_path / "text.h5").write_text("text")
+    with pytest.raises(UserError, match="not a whole HDF5 file"):
+        plm_embed.open(tmp_path / "text.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(UserError, match="no master of embeddings"):
+        plm_embed.open(tmp_path / "other.h5")
+    (tmp_path / campaign.master.name).write_bytes(campaign.master.read_bytes())
+    with plm_embed.open(tmp_path) as embeddings, pytest.raises(UserError, match=r"\.parquet: there is no such file"):
+        embeddings.get(["p1"])
+
+
+def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
+    ids = [CLEAR[5], CLEAR[0], CLEAR[5], CLEAR[9]]
+    found = embeddings.get(ids)
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, expected([next(iter(KEYS_OF_ID[id])) for id in ids]))
+    other = embeddings.get(ids, name="max_l3")
+    np.testing.assert_array_equal(other, expected([next(iter(KEYS_OF_ID[id])) for id in ids], "max_l3"))
+    assert embeddings.get([]).shape == (0, DIM)
+
+
+def test_ids_without_one_vector_are_named(embeddings) -> None:
+    with pytest.raises(UserError, match=r"no vector for nobody, nor; records\.parquet says"):
+        embeddings.get(["p0", "nobody", "nor"])
+    with pytest.raises(UserError, match="and 3 more"):
+        embeddings.get([f"x{number}" for number in range(8)])
+    with pytest.raises(UserError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"):
+        embeddings.get([UNCLEAR[0]])
+    with pytest.raises(UserError, match=r'ids are a list: get\(\["p1"\]\)'):
+        embeddings.get("p1")
+    assert len(embeddings.ids) == len(RECORDS)
+    assert set(embeddings.ids) == set(KEYS_OF_ID)
+
+
+def test_vectors_by_key(embeddings) -> None:
+    chosen = [KEYS[7], KEYS[0], KEYS[-1], KEYS[7]]
+    np.testing.assert_array_equal(embeddings.by_key(chosen), expected(chosen))
+    np.testing.assert_array_equal(embeddings.by_key(embeddings.keys[3:5], "mean_l3"), expected(KEYS[3:5], "mean_l3"))
+    with pytest.raises(UserError, match="no vector for ffff"):
+        embeddings.by_key([KEYS[0], "f" * 64])
+    assert [key.decode() for key in embeddings.keys] == KEYS
+    assert embeddings.lengths.tolist() == [len(SEQUENCES[key]) for key in KEYS]
+
+
+def test_rows_as_numpy_takes_them(embeddings) -> None:
+    whole = expected(KEYS)
+    slices = [(10, 20), (None, None), (50, 99), (20, 10), (None, None, 7), (30, 10, -3), (-3, None)]
+    chosen = [3, -1, np.int64(4), [5, 1, 1], np.array([-1, 0]), np.arange(58) % 3 == 0, np.zeros(0, int)]
+    for rows in [*(slice(*each) for each in slices), *chosen]:
+        np.testing.assert_array_equal(embeddings[rows], whole[rows])
+    assert embeddings[[]].shape == (0, DIM)
+    for rows in (58, -59, [58], np.array([-59])):
+        with pytest.raises(IndexError):
+            embeddings[rows]
+    np.testing.assert_array_equal(embeddings.to_numpy(), whole)
+    np.testing.assert_array_equal(embeddings.to_numpy("max_l2"), expected(KEYS, "max_l2"))
+
+
+def test_batches_cover_every_row_once(embeddings) -> None:
+    batches = list(embeddings.iter_batches(17, "mean_l3"))
+    assert [len(keys) for keys, _ in batches] == [17, 17, 17, 7]
+    np.testing.assert_array_equal(np.concatenate([found for _, found in batches]), expected(KEYS, "mean_l3"))
+    assert [key.decode() for keys, _ in batches for key in keys] == KEYS
+
+
+def test_index_as_a_data_frame(embeddings) -> None:
+    frame = embeddings.to_pandas()
+    assert list(frame.columns) == ["id", "cache_key", "row", "length", "source", "number", "function"]
+    assert len(frame) == len(RECORDS)
+    full = embeddings.to_pandas(vectors=True, name="mean_l3")
+    np.testing.assert_array_equal(
+        np.stack(full["mean_l3"].to_list()), expected(frame["cache_key"].to_list(), "mean_l3")
+    )
+
+
+def test_matrices_per_residue(embeddings) -> None:
+    for id in CLEAR[:10]:
+        (key,) = KEYS_OF_ID[id]
+        wanted = vectors(SEQUENCES[key], EVERYTHING)
+        np.testing.assert_array_equal(embeddings.per_residue(id), wanted["per_residue_l2"].astype(np.float16))
+        found = embeddings.per_residue(id, "per_residue_l3")
+        np.testing.assert_array_equal(found, wanted["per_residue_l3"].astype(np.float16))
+    with pytest.raises(UserError, match=r"use per_residue\(id\)"):
+        embeddings.get(CLEAR[:1], "per_residue_l2")
+
+
+def test_representations_that_are_not_there_are_named(embeddings, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no representation mean_l33; it has max_l2, max_l3"):
+        embeddings.get(CLEAR[:1], "mean_l33")
+    plain = make_campaign(tmp_path)
+    plain.gather()
+    with plm_embed.open(plain.master) as other, pytest.raises(UserError, match="no per-residue representation"):
+        other.per_residue("p0")
+
+
+def test_an_empty_master_and_bfloat16(tmp_path: Path) -> None:
+    empty = make_campaign(tmp_path / "empty", records=[])
+    empty.gather()
+    with plm_embed.open(empty.master) as embeddings:
+        assert len(embeddings) == 0
+        assert embeddings[:].shape == (0, 0)
+        assert list(embeddings.iter_batches()) == []
+        with pytest.raises(UserError, match="no vector"):
+            embeddings.by_key(["f" * 64])
+    half = make_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
+    half.gather()
+    with h5py.File(half.master) as file, plm_embed.open(half.master) as embeddings:  # in a notebook both are open
+        assert embeddings[:].dtype == np.float32
+        np.testing.assert_array_equal(embeddings[:], file["emb"][...])
+
+
+def test_metadata_is_the_fingerprint_and_more(embeddings) -> None:
+    assert embeddings.fingerprint == EVERYTHING
+    assert embeddings.metadata["fingerprint"]["pooling"] == ["mean", "max", "per_residue"]
+    assert embeddings.metadata["layers"] == [2, 3]
+    assert embeddings.metadata["inputs"]["embedded"] == len(KEYS)
+    assert embeddings.metadata["workflow_commit"] == "0123abc"
+
+
+def test_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert plm_embed.__version__ == project["project"]["version"]

@@ -1,0 +1,62 @@
+"""The last words of a run: what came out, where it lies, how to open it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from campaigns import MEAN, make_campaign
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.summary import summarise
+
+
+def run(text: str) -> object:
+    """Execute the lines of Python that a summary ends with; the value of the last one."""
+    *lines, last = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    names: dict[str, object] = {}
+    exec("\n".join(lines), names)
+    return eval(last, names)
+
+
+def test_summary_counts_and_opens(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, out_of_memory=2)
+    campaign.gather()
+    text = summarise(campaign.results)
+    assert "records     90\n" in text
+    assert "unique      58 sequences\n" in text
+    assert "embedded    81 records, 9 of them with events\n" in text
+    assert "skipped     9 records (6 empty, 3 out_of_memory)\n" in text
+    assert "validation  not done\n" in text
+    assert f"{campaign.master}: esm2_t3_untrained, 56 x 16" in text
+    found = run(text)
+    assert isinstance(found, np.ndarray) and found.shape == (1, 16)
+
+
+def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
+    campaign.gather()
+    found = run(summarise(campaign.results))
+    assert isinstance(found, np.ndarray) and found.shape[1] == 16
+
+
+def test_summary_says_how_validation_went(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    report = campaign.results / "validation.json"
+    checks = [{"check": "keys", "problems": 0}, {"check": "finite", "problems": 0}]
+    report.write_text(json.dumps({"checks": checks, "spot_checks": [{}] * 4}))
+    assert "validation  passed (2 checks, 4 vectors computed again)" in summarise(campaign.results)
+    checks[1]["problems"] = 3
+    report.write_text(json.dumps({"checks": checks, "spot_checks": []}))
+    assert f"validation  FAILED: finite (see {report})" in summarise(campaign.results)
+
+
+def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="run the workflow first"):
+        summarise(tmp_path)
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
+    campaign.gather()
+    assert "0 x 0" in summarise(campaign.results)
