@@ -1,11 +1,6 @@
 """The embed job on real files: right vectors, only what is missing, nothing lost when it is stopped."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +15,7 @@ import torch
 import checkpoints
 from plm_embed import weights
 from plm_embed.buckets import key
-from plm_embed.embed import Settings, embed
+from plm_embed.embed import Embedder
 from plm_embed.engine import Batch, Engine
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint, LongSequences
@@ -28,7 +23,7 @@ from plm_embed.models import MODELS
 from plm_embed.parts import read_part
 from plm_embed.reference import reference_vectors
 from plm_embed.self_test import FILE, write_golden
-from plm_embed.store import Store
+from plm_embed.settings import Settings
 
 MODEL = MODELS["esm2_t3_untrained"]
 SEQUENCES = [("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length] for start, length in enumerate(range(1, 400, 7))]
@@ -56,7 +51,11 @@ def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> 
 
 def run(folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None) -> dict[str, Any]:
     bucket = write_bucket(folder, sequences)
-    return embed(bucket, prepared, folder / "store", folder / "0000.json", settings or Settings(scratch=""))
+    embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
+    assert not embedder.is_complete(bucket, folder / "absent.json")
+    record = embedder.embed(bucket, folder / "0000.json")
+    assert embedder.is_complete(bucket, folder / "0000.json")
+    return record
 
 
 def stored(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -137,7 +136,7 @@ def test_another_setting_has_its_own_store(tmp_path: Path, prepared: Path) -> No
 
 def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> None:
     found = []
-    for settings in (Settings(scratch=""), Settings(toks_per_batch=512, flush_minutes=0, threads=2)):
+    for settings in (Settings(scratch=""), Settings(toks_per_batch=512, flush_minutes=0)):
         folder = tmp_path / str(len(found))
         folder.mkdir()
         found.append(stored(folder, run(folder, prepared, SEQUENCES, settings)))
@@ -224,66 +223,3 @@ def test_models_with_a_hard_limit(tmp_path: Path) -> None:
     for policy in (LongSequences("window", 1023, 1), LongSequences("crop", 0)):
         with pytest.raises(UserError, match="at most 1022 residues"):
             run(tmp_path, tmp_path / "weights", sequences, replace(windowed, long_sequences=policy))
-
-
-def start(folder: Path, prepared: Path, bucket: Path, *options: str) -> subprocess.Popen[str]:
-    command = [
-        *(sys.executable, "-m", "plm_embed", "embed", str(bucket), "--weights", str(prepared)),
-        *("--store", str(folder / "store"), "--output", str(folder / "0000.json"), "--scratch", ""),
-        *("--flush-minutes", "0.001", "--toks-per-batch", "512", *options),
-    ]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def parts_when_first_published(folder: Path) -> None:
-    for _ in range(600):
-        if list(folder.glob("store/*/parts/*.h5")):
-            return
-        time.sleep(0.05)
-    raise AssertionError("no part within 30 s")
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, prepared: Path, number: int) -> None:
-    sequences = [("LAGVSERTIDPKQNFYMHWCX" * 40)[i % 21 :][: 300 + i % 400] for i in range(700)]
-    bucket = write_bucket(tmp_path, sequences)
-    unique = len(set(sequences))
-    with start(tmp_path, prepared, bucket) as job:
-        parts_when_first_published(tmp_path)
-        time.sleep(int.from_bytes(os.urandom(1)) / 512)
-        job.send_signal(number)
-        _, errors = job.communicate(timeout=60)
-    assert not (tmp_path / "0000.json").exists()
-    if number == signal.SIGTERM:
-        assert job.returncode == 1
-        assert "stopped by a signal" in errors
-        assert "Traceback" not in errors
-    published = sum(int(path.stem.split("-")[2]) for path in tmp_path.glob("store/*/parts/*.h5"))
-    assert 0 < published < unique
-    if number == signal.SIGTERM:
-        assert f"{published} of {unique} sequences" in errors
-    record = embed(bucket, prepared, tmp_path / "store", tmp_path / "0000.json", Settings(scratch=""))
-    assert (record["found"], record["computed"]) == (published, unique - published)
-    assert len(stored(tmp_path, record)) == unique
-
-
-def test_two_jobs_on_one_bucket_do_no_harm(tmp_path: Path, prepared: Path) -> None:
-    bucket = write_bucket(tmp_path, SEQUENCES[::3])
-    jobs = [start(tmp_path, prepared, bucket) for _ in range(2)]
-    for job in jobs:
-        job.communicate(timeout=60)
-        assert job.returncode == 0
-    record = json.loads((tmp_path / "0000.json").read_text())
-    assert len(stored(tmp_path, record)) == len(SEQUENCES[::3])
-    store = Store(tmp_path / "store", Fingerprint.from_json(json.dumps(record["fingerprint"])))
-    assert not store.missing(np.array(sorted(key(s) for s in SEQUENCES[::3]), dtype="S64")).any()
-
-
-def test_no_cuda_device_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
-    with start(tmp_path, prepared, write_bucket(tmp_path, SEQUENCES[:2]), "--device", "cuda") as job:
-        _, errors = job.communicate(timeout=60)
-    assert job.returncode == 1
-    assert "no usable CUDA device" in errors
-    assert "Traceback" not in errors

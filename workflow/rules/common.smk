@@ -9,7 +9,7 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.buckets import bucket_names
-from plm_embed.config import checked, host_memory_mb, options, plan_line, workflow_commit
+from plm_embed.config import checked, host_memory_mb, options, plan_line, submissions, workflow_commit
 from plm_embed.errors import UserError
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
@@ -25,6 +25,7 @@ except UserError as error:
     raise WorkflowError(str(error))
 
 BUCKETS = bucket_names(config["buckets"])
+SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 
 
 pathvars:
@@ -37,4 +38,4 @@ pathvars:
 
 
 wildcard_constraints:
-    bucket=r"[0-9]+",
+    submission=r"[0-9]+",

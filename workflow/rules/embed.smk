@@ -1,21 +1,24 @@
-# REQUIRED INPUTS  <sequences>/buckets/{bucket}.parquet and <weights>
-# OUTPUTS          <vectors>/embedded/{bucket}.json, the completion record: what the bucket holds and which parts have it.
-#                  The parts are in the store, which is not declared: Snakemake would delete it before every attempt.
+# REQUIRED INPUTS  <sequences>/buckets/*.parquet and <weights>
+# OUTPUTS          <vectors>/submissions/{submission}.json: says that each bucket of the submission has its completion
+#                  record, <vectors>/embedded/{bucket}.json, which names the parts that hold its vectors. Records and
+#                  store are not declared: Snakemake would delete them before every attempt, and a retry does the rest.
 
 
 rule embed:
-    """Embed what the store lacks of one bucket, on one GPU (or the CPU)."""
+    """Embed what the store lacks of a submission's buckets, one worker per GPU (or on the CPU)."""
     input:
-        bucket="<sequences>/buckets/{bucket}.parquet",
+        buckets=lambda wildcards: expand(
+            "<sequences>/buckets/{bucket}.parquet", bucket=SUBMISSIONS[wildcards.submission]
+        ),
         manifest="<weights>/manifest.json",
         tensors="<weights>/model.safetensors",
         self_test="<weights>/self_test.npz",
     output:
-        "<vectors>/embedded/{bucket}.json",
+        "<vectors>/submissions/{submission}.json",
     log:
-        f"<logs>/{config['model']}/embed/{{bucket}}.log",
+        f"<logs>/{config['model']}/embed/{{submission}}.log",
     benchmark:
-        f"<benchmarks>/{config['model']}/embed/{{bucket}}.jsonl"
+        f"<benchmarks>/{config['model']}/embed/{{submission}}.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 4
@@ -33,6 +36,7 @@ rule embed:
     params:
         weights=lambda wildcards, input: Path(input.manifest).parent,
         store=config["store"],
+        records=f"{config['results']}/{config['model']}/embedded",
         layers=options("layers", config["embedding"]["layers"]),
         pooling=options("pooling", config["embedding"]["pooling"]),
         compute_dtype=config["embedding"]["compute_dtype"],
@@ -41,9 +45,10 @@ rule embed:
         max_residues=config["embedding"]["long_sequences"]["max_residues"],
         overlap=config["embedding"]["long_sequences"]["overlap"],
     shell:
-        "python -m plm_embed embed {input.bucket:q} --weights {params.weights:q} --store {params.store:q}"
-        " --output {output:q} {params.layers:q} {params.pooling:q}"
+        "python -m plm_embed embed {input.buckets:q} --weights {params.weights:q} --store {params.store:q}"
+        " --records {params.records:q} --output {output:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
-        " --device {resources.device} --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
-        " --flush-minutes {resources.flush_minutes} --threads {threads} &> {log:q}"
+        " --device {resources.device} --workers {resources.gpu} --threads {threads}"
+        " --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
+        " --flush-minutes {resources.flush_minutes} --minutes {resources.runtime} &> {log:q}"

@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/embedded and the store
+# REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
 # OUTPUTS          <vectors>/master_esm2_embeddings.{h5,parquet}, <vectors>/checksums.sha256,
 #                  <results>/records.parquet, <results>/validation.json
 
@@ -10,7 +10,7 @@ rule gather:
         records="<sequences>/records.parquet",
         buckets=expand("<sequences>/buckets/{bucket}.parquet", bucket=BUCKETS),
         members=expand("<sequences>/members/{bucket}.parquet", bucket=BUCKETS),
-        embedded=expand("<vectors>/embedded/{bucket}.json", bucket=BUCKETS),
+        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
     output:
         master="<vectors>/master_esm2_embeddings.h5",
         index="<vectors>/master_esm2_embeddings.parquet",
@@ -28,7 +28,7 @@ rule gather:
     # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
         commit=lambda wildcards, input: workflow_commit(ROOT),
     shell:
@@ -41,7 +41,7 @@ rule validate:
     """Prove the result: every key once, every record answered, every row right. A problem fails the run."""
     input:
         summary="<sequences>/summary.json",
-        embedded=expand("<vectors>/embedded/{bucket}.json", bucket=BUCKETS),
+        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
         manifest="<weights>/manifest.json",
         master="<vectors>/master_esm2_embeddings.h5",
         index="<vectors>/master_esm2_embeddings.parquet",
@@ -62,7 +62,7 @@ rule validate:
         runtime=lambda wildcards, attempt: attempt * 240,
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
+        embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
         weights=lambda wildcards, input: Path(input.manifest).parent,
         spot_checks=config["validate"]["spot_checks"],

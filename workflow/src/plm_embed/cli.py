@@ -1,6 +1,7 @@
 """The command line: one sub-command per rule of the workflow."""
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -127,24 +128,15 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 
 
 @group.command()
-@click.argument("bucket", type=EXISTING)
+@click.argument("buckets", nargs=-1, required=True, type=EXISTING)
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
-@click.option("--output", required=True, type=FOLDER, help="Completion record to write (JSON).")
+@click.option("--records", required=True, type=FOLDER, help="Folder for the buckets' completion records.")
+@click.option("--output", required=True, type=FOLDER, help="Written when all these buckets are complete (JSON).")
 @click.option(
-    "--layers",
-    multiple=True,
-    type=int,
-    default=(-1,),
-    help="Layer, 0 to the number of layers; -1 is the last (repeatable).",
+    "--layers", multiple=True, type=int, default=(-1,), help="0 to the number of layers, -1: last (repeatable)."
 )
-@click.option(
-    "--pooling",
-    multiple=True,
-    type=choice(Pooling),
-    default=("mean",),
-    help="What is stored per sequence (repeatable).",
-)
+@click.option("--pooling", multiple=True, type=choice(Pooling), default=("mean",), help="What is stored (repeatable).")
 @click.option(
     "--compute-dtype",
     default="auto",
@@ -153,24 +145,21 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 )
 @click.option("--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk.")
 @click.option("--long-sequences", default="whole", type=choice(LongPolicy), help="What happens above --max-residues.")
-@click.option(
-    "--max-residues", default=0, type=click.IntRange(0), help="Longest piece that goes through the model; 0: no limit."
-)
+@click.option("--max-residues", default=0, type=click.IntRange(0), help="Longest piece for the model; 0: no limit.")
 @click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
-@click.option(
-    "--toks-per-batch", default=0, type=click.IntRange(0), help="Token budget of a batch; 0: the device's default."
-)
+@click.option("--workers", default=1, type=click.IntRange(1), help="Worker processes, one per GPU.")
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
+@click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
 @click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
-@click.option(
-    "--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most the work of this time."
-)
-@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads.")
+@click.option("--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most this much work.")
+@click.option("--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the SLURM or PBS job; 0: none.")
 def embed(
     *,
-    bucket: Path,
+    buckets: tuple[Path, ...],
     weights_folder: Path,
     store: Path,
+    records: Path,
     output: Path,
     layers: tuple[int, ...],
     pooling: tuple[Pooling, ...],
@@ -180,20 +169,23 @@ def embed(
     max_residues: int,
     overlap: int,
     device: Literal["auto", "cpu", "cuda"],
+    workers: int,
+    threads: int,
     toks_per_batch: int,
     scratch: str,
     flush_minutes: float,
-    threads: int,
+    minutes: float,
 ) -> None:
-    """Embed the sequences of one bucket that the store lacks.
+    """Embed what the store lacks of some buckets.
 
     \b
     Example:
-      plm-embed embed results/sequences/buckets/0000.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
-        --store results/esm2_t33_650M_UR50D/store --output results/esm2_t33_650M_UR50D/embedded/0000.json
+      plm-embed embed results/sequences/buckets/*.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+        --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
+        --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
     """
-    from plm_embed.embed import Settings
-    from plm_embed.embed import embed as run
+    from plm_embed.settings import Settings
+    from plm_embed.submission import Plan, embed_buckets
 
     settings = Settings(
         layers=layers,
@@ -207,7 +199,9 @@ def embed(
         flush_minutes=flush_minutes,
         threads=threads,
     )
-    run(bucket, weights_folder, store, output, settings)
+    scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
+    plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
+    embed_buckets(plan, settings, output)
 
 
 def campaign_options(command: Command) -> Command:

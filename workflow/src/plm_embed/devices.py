@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from plm_embed.errors import UserError
+from plm_embed.errors import DeviceError
 from plm_embed.fingerprint import ComputeDtype
 
 
@@ -18,7 +18,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if wanted == "cuda" and not available:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
         build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
-        raise UserError(
+        raise DeviceError(
             f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
             f"CUDA_VISIBLE_DEVICES: {visible})\n"
             "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"

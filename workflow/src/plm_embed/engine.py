@@ -128,7 +128,7 @@ class Engine:
 
     def split(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, ...]:
         """Cut (T, D) into one (L + 2, D) view per sequence."""
-        return hidden[: sum(batch.lengths)].split(list(batch.lengths))
+        return torch.split(hidden[: sum(batch.lengths)], list(batch.lengths))
 
     def _embed(self, batch: Batch) -> Tensor:
         x = self._embedding[batch.tokens]  # (T, D)
@@ -166,7 +166,7 @@ class Engine:
     def _linear(self, x: Tensor, weight_and_bias: tuple[Tensor, Tensor]) -> Tensor:
         """x (T, in) -> (T, out), `rows` at a time."""
         x = x.to(self.dtype)
-        return torch.cat([F.linear(rows, *weight_and_bias) for rows in x.split(self.rows)])
+        return torch.cat([F.linear(rows, *weight_and_bias) for rows in torch.split(x, self.rows)])
 
 
 @dataclass(frozen=True)

@@ -7,3 +7,7 @@ class UserError(Exception):
     The command line prints it without a traceback and exits with 1; any other exception is a bug
     and keeps its traceback.
     """
+
+
+class DeviceError(UserError):
+    """A device that cannot be used or computes wrongly: another one may do the same work."""

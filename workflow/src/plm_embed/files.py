@@ -22,7 +22,7 @@ def atomic_path(final: Path) -> Iterator[Path]:
     try:
         yield temporary
         sync(temporary)
-        os.replace(temporary, final)
+        temporary.replace(final)
         sync(final.parent)
     finally:
         temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import torch
 
 from plm_embed.devices import device_name
 from plm_embed.engine import Engine
-from plm_embed.errors import UserError
+from plm_embed.errors import DeviceError, UserError
 from plm_embed.files import atomic_path
 from plm_embed.pooling import pool
 from plm_embed.reference import hidden_states
@@ -50,7 +50,7 @@ def has_golden(folder: Path, sha256: str) -> bool:
 
 
 def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
-    """Compare the engine with the golden vectors; raise UserError when they disagree.
+    """Compare the engine with the golden vectors; raise DeviceError when they disagree.
 
     Returns `relative_error` and `cosine` (worst over the probes) and `batch_invariant`: whether each probe gives the
     same bits alone and in company.
@@ -69,7 +69,7 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
     cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
     good = relative <= RELATIVE_ERROR if engine.dtype == torch.float32 else cosine >= COSINE
     if not good:
-        raise UserError(
+        raise DeviceError(
             f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} in {engine.dtype} "
             f"differ from the reference (relative error {relative:.1e}, cosine {cosine:.6f})\n"
             "nothing was computed; exclude this node or device, or report it with this line"

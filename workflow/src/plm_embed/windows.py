@@ -44,7 +44,8 @@ def combine(pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequ
     if len(pieces) == 1:
         return pieces[0]
     if pooling == "max":
-        return np.maximum.reduce(pieces)
+        largest: NDArray[np.float32] = np.stack(pieces).max(axis=0)
+        return largest
     if pooling == "per_residue":
         cuts = [(after[0] + before[1]) // 2 for before, after in pairwise(where)]
         edges = [where[0][0], *cuts, where[-1][1]]

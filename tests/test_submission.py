@@ -1,0 +1,240 @@
+"""Submissions as processes: workers that die, buckets that fail, signals at any instant, several nodes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import checkpoints
+from plm_embed import weights
+from plm_embed.buckets import key
+from plm_embed.errors import UserError
+from plm_embed.models import MODELS
+from plm_embed.self_test import FILE, write_golden
+from plm_embed.settings import Settings
+from plm_embed.submission import Plan, embed_buckets, visible_gpus
+
+ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    weights.prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
+    write_golden(folder)
+    return folder
+
+
+def write_buckets(folder: Path, *sizes: int) -> list[Path]:
+    paths = []
+    for number, size in enumerate(sizes):
+        sequences = {ALPHABET[i % 21 :][: 200 + i % 400] + "M" * number for i in range(size)}
+        rows = sorted((key(sequence), sequence) for sequence in sequences)
+        table = pa.table({"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]})
+        paths.append(folder / f"{number:04d}.parquet")
+        pq.write_table(table, paths[-1])
+    return paths
+
+
+def start(
+    folder: Path, prepared: Path, buckets: list[Path], *options: str, **environment: str
+) -> subprocess.Popen[str]:
+    command = [
+        *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(prepared)),
+        *("--store", str(folder / "store"), "--records", str(folder), "--output", str(folder / "done.json")),
+        *("--device", "cpu", "--scratch", "", "--toks-per-batch", "512", *options),
+    ]
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | environment, start_new_session=True
+    )
+
+
+def published(folder: Path) -> int:
+    return sum(int(path.stem.split("-")[2]) for path in folder.glob("store/*/parts/[0-9a-f]*.h5"))
+
+
+def wait_for_parts(folder: Path, number: int = 1) -> None:
+    for _ in range(1200):
+        if published(folder) >= number:
+            return
+        time.sleep(0.025)
+    raise AssertionError("no part within 30 s")
+
+
+def records(folder: Path) -> dict[str, dict[str, int]]:
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("0*.json")}
+
+
+def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 30, 90, 0, 60)
+    plan = Plan(tuple(buckets), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    embed_buckets(plan, Settings(scratch="", device="cpu"), tmp_path / "done.json")
+    done = records(tmp_path)
+    assert {name: record["computed"] for name, record in done.items()} == {
+        "0000": 30,
+        "0001": 90,
+        "0002": 0,
+        "0003": 60,
+    }
+    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001", "0002", "0003"]
+    assert done["0001"]["started"] <= done["0002"]["started"]
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: signal.Signals(n).name
+)
+def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, prepared: Path, number: int) -> None:
+    (bucket,) = write_buckets(tmp_path, 700)
+    with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
+        wait_for_parts(tmp_path)
+        time.sleep(int.from_bytes(os.urandom(1)) / 512)
+        # a scheduler kills all processes of a job; a signal may also reach the parent alone
+        os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
+        _, errors = job.communicate(timeout=60)
+    assert not (tmp_path / "0000.json").exists()
+    assert not (tmp_path / "done.json").exists()
+    if number != signal.SIGKILL:
+        assert job.returncode == 1
+        assert "stopped by a signal" in errors
+        assert "Traceback" not in errors
+    before = published(tmp_path)
+    assert 0 < before < 700
+    with start(tmp_path, prepared, [bucket]) as again:
+        _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    record = records(tmp_path)["0000"]
+    assert (record["found"], record["computed"], record["unique"]) == (before, 700 - before, 700)
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
+    (bucket,) = write_buckets(tmp_path, 700)
+    with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
+        wait_for_parts(tmp_path)
+        job.kill()
+        job.communicate(timeout=30)  # ends when the worker, too, has closed its end of the pipe
+    assert not (tmp_path / "0000.json").exists()
+    assert 0 < published(tmp_path) < 700
+
+
+def worker_of(parent: int) -> int:
+    """Process id of the parent's first worker (not of multiprocessing's resource tracker)."""
+    for _ in range(400):
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                ours = status.read_text().rsplit(")", 1)[1].split()[1] == str(parent)
+                if ours and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                    return int(status.parent.name)
+            except OSError:
+                continue
+        time.sleep(0.025)
+    raise AssertionError("no worker")
+
+
+def test_a_killed_workers_bucket_is_done_by_another(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 400, 20, 20)
+    with start(tmp_path, prepared, buckets, "--flush-minutes", "0.001", "--workers", "2") as job:
+        wait_for_parts(tmp_path)
+        os.kill(worker_of(job.pid), signal.SIGKILL)
+        _, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, errors
+    assert "killed by SIGKILL" in errors
+    assert {name: record["unique"] for name, record in records(tmp_path).items()} == {
+        "0000": 400,
+        "0001": 20,
+        "0002": 20,
+    }
+
+
+def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 20, 10, 15)
+    buckets[1].write_bytes(b"PAR1 not a bucket")
+    with start(tmp_path, prepared, buckets) as job:
+        _, errors = job.communicate(timeout=120)
+    assert job.returncode == 1
+    assert "bucket 0001" in errors.split("not all buckets are embedded:")[1]
+    assert set(records(tmp_path)) == {"0000", "0002"}
+    assert not (tmp_path / "done.json").exists()
+    write_buckets(tmp_path, 20, 10, 15)
+    with start(tmp_path, prepared, buckets) as again:
+        _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert "0000" not in errors.split("\n", 1)[1]  # complete already: not even looked at again
+
+
+def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 9, 5)
+    golden = (prepared / FILE).read_bytes()
+    with np.load(prepared / FILE) as stored:
+        wrong = {"mean": stored["mean"] + 0.01, "weights_sha256": stored["weights_sha256"]}
+    try:
+        with (prepared / FILE).open("wb") as handle:
+            np.savez(handle, **wrong)
+        with start(tmp_path, prepared, buckets) as job:
+            _, errors = job.communicate(timeout=60)
+    finally:
+        (prepared / FILE).write_bytes(golden)
+    assert job.returncode == 1
+    assert "self-test failed" in errors
+    assert "no working device left for 0000, 0001" in errors
+    assert "Traceback" not in errors
+
+
+def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 150, 150, 150, 150)
+    jobs = [start(tmp_path, prepared, buckets, "--flush-minutes", "0.01") for _ in range(2)]
+    for job in jobs:
+        _, errors = job.communicate(timeout=120)
+        assert job.returncode == 0, errors
+    done = records(tmp_path)
+    assert len(done) == 4
+    assert sum(record["computed"] for record in done.values()) == 600
+    assert published(tmp_path) == 600  # nothing twice
+
+
+def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 20, 10)
+    with start(tmp_path, prepared, buckets, "--minutes", "1", SLURM_JOB_ID="1") as job:
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "no time left for 0001" in errors
+    assert set(records(tmp_path)) == {"0000"}
+    with start(tmp_path, prepared, buckets, "--minutes", "10", SLURM_JOB_ID="1") as again:
+        again.communicate(timeout=60)
+    assert again.returncode == 0
+
+
+def test_visible_gpus_are_those_that_the_scheduler_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2,GPU-7f"}) == ["2", "GPU-7f"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus({}) == []
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0\necho 1\n")
+    tool.chmod(0o755)
+    assert visible_gpus({}) == ["0", "1"]
+
+
+def test_more_workers_than_gpus_is_said_in_words(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=4, minutes=0)
+    with pytest.raises(UserError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
+        embed_buckets(plan, Settings(), tmp_path / "done.json")
+
+
+def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
+    with start(tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES="") as job:
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "no usable CUDA device" in errors
+    assert "Traceback" not in errors

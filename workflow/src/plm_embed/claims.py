@@ -1,0 +1,116 @@
+"""Claims: a file per bucket that says who computes it, so that two live jobs do not compute the same for long.
+
+Nothing depends on them for correctness (two jobs that compute the same keys do no harm); they only save time. A file
+made with O_EXCL is one owner's on every filesystem, where flock is not (Lustre, NFS).
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import Self
+
+SECONDS_BETWEEN_BEATS = 15.0
+STALE_AFTER_SECONDS = 120.0
+"""Longer than network filesystems keep old attributes (60 s) plus a beat."""
+
+
+class Claim:
+    """A claim that is held; its file's modification time is renewed until `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.owner = _myself()
+        self._released = threading.Event()
+
+    @classmethod
+    def take(cls, path: Path) -> Self | None:
+        """Claim `path`; None while another live owner has it. The claim of a dead owner is taken over."""
+        claim = cls(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not claim._create():
+            if not is_stale(path):
+                return None
+            path.unlink(missing_ok=True)
+            if not claim._create():
+                return None
+        threading.Thread(target=claim._beat, daemon=True).start()
+        return claim
+
+    def release(self) -> None:
+        """Give the claim back. A claim that was taken over meanwhile is left alone."""
+        self._released.set()
+        if _owner(self.path) == self.owner:
+            self.path.unlink(missing_ok=True)
+
+    def _create(self) -> bool:
+        try:
+            descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w") as handle:
+            json.dump(self.owner, handle)
+        return True
+
+    def _beat(self) -> None:
+        while not self._released.wait(SECONDS_BETWEEN_BEATS):
+            try:
+                os.utime(self.path)
+            except OSError:
+                return  # taken over or deleted; the work goes on, since it does no harm
+
+
+def is_stale(path: Path) -> bool:
+    """Whether the owner of a claim is gone: its process on this host, its earlier start of this job, or its beats."""
+    owner = _owner(path)
+    if owner is None:
+        return not path.exists() or _age(path) > STALE_AFTER_SECONDS
+    me = _myself()
+    if owner["host"] == me["host"] and not _alive(int(owner["pid"])):
+        return True
+    if owner["job"] and owner["job"] == me["job"] and owner["start"] != me["start"]:
+        return True  # this very job was requeued: its earlier start is over
+    return _age(path) > STALE_AFTER_SECONDS
+
+
+def _myself() -> dict[str, str]:
+    return {
+        "host": socket.gethostname(),
+        "pid": str(os.getpid()),
+        "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or "",
+        "start": os.environ.get("SLURM_RESTART_COUNT", "0"),
+        "token": secrets.token_hex(8),
+    }
+
+
+def _owner(path: Path) -> dict[str, str] | None:
+    """What a claim says; None when it is gone or not yet written."""
+    try:
+        owner: dict[str, str] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return owner
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _age(path: Path) -> float:
+    """Seconds since the last beat, by the clock of the filesystem itself: hosts' clocks may differ."""
+    probe = path.with_name(f".tmp-{secrets.token_hex(8)}")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except OSError:
+        return 0.0
+    finally:
+        probe.unlink(missing_ok=True)

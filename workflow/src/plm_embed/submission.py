@@ -1,0 +1,198 @@
+"""A submission: the buckets that one scheduler job embeds, on one GPU or on all GPUs of its nodes.
+
+The parent hands buckets to its workers, largest first. Parents on other nodes may work on the same list: claims keep
+them off each other's buckets. A failed bucket or a broken GPU does not stop the others.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from plm_embed.claims import Claim
+from plm_embed.errors import UserError
+from plm_embed.files import write_json
+from plm_embed.settings import Settings
+from plm_embed.worker import Worker, WorkerError
+
+log = logging.getLogger(__name__)
+FAILURES_PER_BUCKET = 2
+FAILURES_IN_A_ROW = 3
+"""A GPU whose worker failed this often in a row is retired."""
+TIME_MARGIN = 1.3
+SECONDS_MARGIN = 120.0
+"""No new bucket when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
+SECONDS_BETWEEN_LOOKS = 1.0
+"""At claims that others hold."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a submission is asked to do. `records` is the folder for completion records and claims."""
+
+    buckets: tuple[Path, ...]
+    weights: Path
+    store: Path
+    records: Path
+    workers: int
+    minutes: float
+    """Walltime from now on; 0: no limit."""
+
+
+def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
+    """Embed all buckets of the plan, then write `output`: a summary that says that each has its completion record.
+
+    Raises UserError when a bucket could not be done; what was done stays done, and a repetition does only the rest.
+    """
+    submission = _Submission(plan, settings)
+    with _signals(submission):
+        submission.run()
+    if submission.problems:
+        raise UserError("\n  ".join(["not all buckets are embedded:", *submission.problems]))
+    write_json(output, {"schema_version": 1, "buckets": sorted(bucket.stem for bucket in plan.buckets)})
+
+
+def visible_gpus(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may be set to for one worker each; asks the driver's own tool, never CUDA."""
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        return [name for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    listed = subprocess.run(
+        [tool, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=60
+    )
+    return listed.stdout.split() if listed.returncode == 0 else []
+
+
+class _Submission:
+    """The state that the threads, one per worker, share."""
+
+    def __init__(self, plan: Plan, settings: Settings) -> None:
+        self.plan = plan
+        self.settings = replace(settings, threads=max(1, settings.threads // plan.workers))
+        self.problems: list[str] = []
+        self._gpus = self._assign()
+        self._pending = sorted(plan.buckets, key=lambda path: (-path.stat().st_size, path))
+        self._failures: Counter[Path] = Counter()
+        self._rates: list[float] = []  # bytes of bucket file per second, of finished buckets
+        self._workers: dict[int, Worker] = {}
+        self._changed = threading.Condition()
+        self._active = 0
+        self._stopping = False
+        self._end = time.monotonic() + 60 * plan.minutes if plan.minutes else float("inf")
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._drive, args=(slot,)) for slot in range(self.plan.workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._stopping:
+            self.problems.append("stopped by a signal; run it again: only the rest will be computed")
+        left = ", ".join(bucket.stem for bucket in self._pending)
+        if left and self._time_is_short(self._pending[-1]):
+            self.problems.append(f"no time left for {left}; run it again, or ask for a longer runtime")
+        elif left:
+            self.problems.append(f"no working device left for {left}")
+
+    def stop(self) -> None:
+        """Take no new bucket and ask the workers to publish what they have."""
+        self._stopping = True
+        for worker in list(self._workers.values()):
+            worker.terminate()
+
+    def _assign(self) -> Sequence[str | None]:
+        if self.plan.workers == 1 or self.settings.device == "cpu":
+            return [None] * self.plan.workers
+        gpus = visible_gpus()
+        if len(gpus) < self.plan.workers:
+            raise UserError(
+                f"{self.plan.workers} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
+                "request as many GPUs as the rule's resource `gpu` says"
+            )
+        return gpus[: self.plan.workers]
+
+    def _drive(self, slot: int) -> None:
+        """One worker's life: bucket after bucket, started anew after a failure, until nothing is left to do."""
+        in_a_row = 0
+        while in_a_row < FAILURES_IN_A_ROW and (taken := self._next()):
+            bucket, claim = taken
+            began = time.monotonic()
+            failure: WorkerError | None = None
+            try:
+                if slot not in self._workers:
+                    self._workers[slot] = Worker(self.plan.weights, self.plan.store, self.settings, self._gpus[slot])
+                self._workers[slot].embed(bucket, self.plan.records / f"{bucket.stem}.json")
+                in_a_row = 0
+            except WorkerError as error:
+                failure = error
+                del self._workers[slot]
+                in_a_row = FAILURES_IN_A_ROW if error.blames == "device" else in_a_row + 1
+                log.warning("worker %d: bucket %s: %s", slot, bucket.stem, error)
+            finally:
+                claim.release()
+                self._note(bucket, time.monotonic() - began, failure)
+        if slot in self._workers:
+            self._workers.pop(slot).close()
+
+    def _next(self) -> tuple[Path, Claim] | None:
+        """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may still fail theirs."""
+        with self._changed:
+            while not self._stopping and (self._pending or self._active):
+                if self._pending and self._time_is_short(self._pending[-1]):
+                    break
+                for bucket in self._pending:
+                    if self._time_is_short(bucket):
+                        continue
+                    claim = Claim.take(self.plan.records / "claims" / bucket.stem)
+                    if claim is not None:
+                        self._pending.remove(bucket)
+                        self._active += 1
+                        return bucket, claim
+                self._changed.wait(SECONDS_BETWEEN_LOOKS)
+        return None
+
+    def _note(self, bucket: Path, seconds: float, failure: WorkerError | None) -> None:
+        """Take down how a bucket ended; one that failed is tried again unless it or its user is to blame."""
+        with self._changed:
+            self._active -= 1
+            if failure is None:
+                self._rates.append(bucket.stat().st_size / seconds)
+            elif not self._stopping:
+                self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[failure.blames]
+                if self._failures[bucket] < FAILURES_PER_BUCKET:
+                    self._pending.insert(0, bucket)
+                if self._failures[bucket] >= FAILURES_PER_BUCKET or failure.blames == "device":
+                    self.problems.append(f"bucket {bucket.stem}: {failure}")
+            self._changed.notify_all()
+
+    def _time_is_short(self, bucket: Path) -> bool:
+        estimate = bucket.stat().st_size / (sum(self._rates) / len(self._rates)) if self._rates else 0.0
+        needed = TIME_MARGIN * estimate + SECONDS_MARGIN if self._rates else 0.0
+        return time.monotonic() + needed > self._end
+
+
+@contextmanager
+def _signals(submission: _Submission) -> Iterator[None]:
+    """SIGTERM (schedulers) and SIGINT (Ctrl-C) stop the submission in order."""
+
+    def stop(_: int, __: FrameType | None) -> None:
+        submission.stop()
+
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

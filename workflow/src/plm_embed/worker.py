@@ -1,0 +1,119 @@
+"""One process per GPU: it embeds the buckets that its parent sends, with the model loaded once.
+
+The parent never touches CUDA. A worker that fails in any way ends its process, and with it whatever state the device
+was left in; the parent decides what happens to the bucket.
+"""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+from plm_embed.errors import DeviceError, UserError
+from plm_embed.settings import Settings
+
+Blames = Literal["", "device", "user"]
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+class WorkerError(Exception):
+    """A worker ended without finishing its bucket; says why.
+
+    blames: "device" when another device may do the same bucket, "user" when trying again is of no use, else "".
+    """
+
+    def __init__(self, reason: str, blames: Blames = "") -> None:
+        super().__init__(reason)
+        self.blames = blames
+
+
+class Worker:
+    """The parent's handle on one worker process."""
+
+    def __init__(self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
+        """Start the process. `gpu` becomes its CUDA_VISIBLE_DEVICES; None leaves that as it is."""
+        self._connection, theirs = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=serve, args=(theirs, weights_folder, store, settings), daemon=True)
+        with _environment("CUDA_VISIBLE_DEVICES", gpu):
+            self._process.start()
+        theirs.close()
+
+    def embed(self, bucket: Path, output: Path) -> None:
+        """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended."""
+        try:
+            self._connection.send((bucket, output))
+            failure: tuple[str, Blames] | None = self._connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            raise WorkerError(f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}") from None
+        if failure is not None:
+            self._process.join()
+            raise WorkerError(*failure)
+
+    def terminate(self) -> None:
+        """Ask the worker to publish what it has and to end."""
+        if self._process.pid is not None and self._process.is_alive():
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Let an idle worker end."""
+        self._connection.close()
+        self._process.join()
+
+
+def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings) -> None:
+    """The worker's process: embed each bucket received; answer None, or with what went wrong, and then end."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
+    _end_with_parent()
+    embedder = None
+    try:
+        from plm_embed import embed
+
+        while True:
+            bucket, output = connection.recv()
+            embedder = embedder or embed.Embedder(weights_folder, store, settings)
+            if not embedder.is_complete(bucket, output):
+                embedder.embed(bucket, output)
+            connection.send(None)
+    except EOFError:
+        return
+    except DeviceError as error:
+        connection.send((str(error), "device"))
+    except UserError as error:
+        connection.send((str(error), "user"))
+    except BaseException as error:
+        traceback.print_exc()
+        connection.send((f"{type(error).__name__}: {error}", ""))
+    sys.exit(1)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed pipe must do."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+@contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable for the processes started meanwhile."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[name] = before
+        elif value is not None:
+            del os.environ[name]
