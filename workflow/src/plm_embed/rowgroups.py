@@ -42,7 +42,8 @@ class RowGroupWriter:
         self._group = int(groups[-1])
 
     def flush(self) -> None:
-        table = pa.Table.from_batches(self._pending, self._writer.schema)
+        # the writer would cut pages where the pieces end
+        table = pa.Table.from_batches(self._pending, self._writer.schema).combine_chunks()
         if table.num_rows:
             self._writer.write_table(table, row_group_size=table.num_rows)
         self._pending = []

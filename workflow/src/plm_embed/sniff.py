@@ -3,6 +3,7 @@
 import csv
 import difflib
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ _BINARY = {
     b"\xff\xfe": "text in UTF-16: save it as UTF-8",
     b"\xfe\xff": "text in UTF-16: save it as UTF-8",
 }
+
+_HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
 csv.field_size_limit(_LARGEST_CELL)
 
@@ -57,14 +60,15 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     text = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline="").read()
     if not text.strip():
         raise UserError(f"{path}: holds nothing but white space{packed}: no record 1")
-    if text.startswith(">"):
+    fasta = _HEADER_LINE.search(text)
+    if fasta and not text[: fasta.start()].strip():
         return Kind("fasta", compression)
     delimiter, header = _header(text)
     if set(columns) <= set(header):
         check_columns(path, header, columns)
         return Kind("tsv" if delimiter == "\t" else "csv", compression, delimiter)
-    _refuse_foreign(path, head, text)
-    if any(line.startswith(">") for line in io.StringIO(text, newline=None)):
+    _refuse_foreign(path, head, text[: fasta.start()] if fasta else text)
+    if fasta:
         return Kind("fasta", compression)
     if len(header) > 1:
         check_columns(path, header, columns)
@@ -75,14 +79,14 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
 
 
 def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
-    """UserError for what is known to be something else, even if one of its lines happens to start with '>'."""
+    """UserError for what is known to be something else; `text` ends where a line starts with '>'."""
     start = text.lstrip()[:1]
     if start == "<":
         raise UserError(f"{path}, line 1: this is an HTML or XML page, not sequences: was the download refused?")
     if start == "@":
         raise UserError(f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA")
     binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
-    if not binary and "\0" in text.partition("\n>")[0]:
+    if not binary and "\0" in text:
         binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
     if binary:
         raise UserError(f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)")

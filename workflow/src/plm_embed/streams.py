@@ -95,7 +95,8 @@ class Stream:
             while len(data) < count and (part := self.handle.read1(count - len(data))):  # type: ignore[attr-defined]
                 data += part
         except EOFError:
-            pass  # whoever reads the records reports it, with their number
+            if not data:
+                raise  # otherwise whoever reads the records reports it, with their number
         return bytes(data)
 
     def finish(self) -> str:

@@ -1,0 +1,69 @@
+import hashlib
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from plm_embed.buckets import SPACE, bucket_bounds, bucket_names, bucket_of, digests, key, key_words
+from plm_embed.errors import UserError
+
+COUNTS = st.integers(1, 10_000)
+KEYS = st.binary(min_size=32, max_size=32).map(bytes.hex)
+
+
+def test_key_is_the_sha256_of_the_residues() -> None:
+    assert key("MKT") == hashlib.sha256(b"MKT").hexdigest()
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ACDEFGHIKLMNPQRSTVWY", max_size=40)))
+def test_digests_are_the_keys_of_the_pieces(sequences: list[str]) -> None:
+    ends = np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)
+    binary = digests("".join(sequences).encode(), ends)
+    assert binary.hex() == "".join(map(key, sequences))
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(min_size=32, max_size=32)), st.integers(0, 5))
+def test_key_words_sort_as_keys_do(keys: list[bytes], start: int) -> None:
+    words = key_words(pa.array(keys, pa.binary(32)).slice(start))
+    assert [b"".join(int(word).to_bytes(8) for word in row) for row in words] == keys[start:]
+
+
+@settings(deadline=None)
+@given(COUNTS, KEYS)
+@example(3, "5555555555555555" + "0" * 48)
+@example(3, "5555555555555556" + "0" * 48)
+@example(10_000, "f" * 64)
+@example(1, "0" * 64)
+def test_a_key_lies_between_the_bounds_of_its_bucket(count: int, key: str) -> None:
+    number = bucket_of(key, count)
+    bounds = bucket_bounds(count)
+    assert bounds[number] <= int(key[:16], 16) < bounds[number + 1]
+
+
+def test_buckets_are_contiguous_ordered_complete_and_equal_for_every_number() -> None:
+    for count in [*range(1, 300), *range(300, 10_001, 97), 10_000]:
+        bounds = bucket_bounds(count)
+        sizes = {high - low for low, high in pairwise(bounds)}
+        assert bounds[0] == 0 and bounds[-1] == SPACE and len(bounds) == count + 1
+        assert min(sizes) > 0 and max(sizes) - min(sizes) <= 1
+        for number in (0, count // 2, count - 1):
+            first, last = bounds[number], bounds[number + 1] - 1
+            assert bucket_of(f"{first:016x}", count) == bucket_of(f"{last:016x}", count) == number
+
+
+@settings(deadline=None)
+@given(COUNTS)
+def test_names_sort_as_numbers_do(count: int) -> None:
+    names = bucket_names(count)
+    assert len(set(names)) == count and names == sorted(names) and names[0] == "0000"
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_001])
+def test_a_number_of_buckets_out_of_range_is_refused(count: int) -> None:
+    with pytest.raises(UserError, match=r"buckets: -?\d+ is not between 1 and 10,000"):
+        bucket_names(count)

@@ -1,0 +1,106 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.residues import (
+    EVENTS,
+    Normalised,
+    ResiduePolicy,
+    Skipped,
+    format_events,
+    is_clean,
+    normalise,
+)
+from plm_embed.tokens import RESIDUES
+
+SKIP = ResiduePolicy()
+SUBSTITUTE = ResiduePolicy(unknown="substitute")
+STRICT = ResiduePolicy(gaps="skip")
+ANY_TEXT = st.one_of(st.text(), st.text("MKXBUZOJ-.* \t\nmk1<>ß\u0131\x00\xa0", max_size=40))
+
+
+@pytest.mark.parametrize(
+    ("raw", "sequence", "events"),
+    [
+        ("MKT", "MKT", {}),
+        ("XBUZO", "XBUZO", {}),
+        ("MK\r\nT\n", "MKT", {}),
+        (" M K\tT", "MKT", {"whitespace_removed": 3}),
+        ("M\xa0K\u3000T", "MKT", {"whitespace_removed": 2}),
+        ("mKt", "MKT", {"upper_cased": 2}),
+        ("MKT*", "MKT", {"stop_removed": 1}),
+        ("MKT* \n", "MKT", {"stop_removed": 1, "whitespace_removed": 1}),
+        ("-M-K.T-", "MKT", {"gaps_removed": 4}),
+        ("MKT*--", "MKT", {"gaps_removed": 2, "stop_removed": 1}),
+        ("xbuzo", "XBUZO", {"upper_cased": 5}),
+    ],
+)
+def test_what_is_dropped_and_what_is_kept(raw: str, sequence: str, events: dict[str, int]) -> None:
+    assert normalise(raw, SKIP) == Normalised(sequence, events)
+    assert normalise(raw, SUBSTITUTE) == Normalised(sequence, events)
+
+
+@pytest.mark.parametrize("raw", ["", " ", "\r\n", "*", "---", ". - *", "-*-"])
+def test_nothing_left_is_empty(raw: str) -> None:
+    for policy in (SKIP, SUBSTITUTE):
+        assert normalise(raw, policy) == Skipped("empty", None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "detail", "substituted"),
+    [
+        ("MKJT", "J at 3", "MKXT"),
+        ("MKjT", "j at 3", "MKXT"),
+        ("M*KT*", "* at 2", "MXKT"),
+        ("MKT**", "* at 4", "MKTX"),
+        ("M K1T", "1 at 4", "MKXT"),
+        ("JMJ7JKJJ", "J at 1, 3, 5, 7; 7 at 4; 1 more", "XMXXXKXX"),
+        ("MK<mask>T", "< at 3; > at 8", "MKXMASKXT"),
+        ("MK\x00T", "U+0000 at 3", "MKXT"),
+        ("MKßT", "ß at 3", "MKXT"),
+        ("MK\u0131T", "\u0131 at 3", "MKXT"),
+        ("MKÅT", "Å at 3", "MKXT"),
+        ("MK\U0001f9a0T", "\U0001f9a0 at 3", "MKXT"),
+    ],
+)
+def test_unknown_letters_skip_the_record_or_become_x(raw: str, detail: str, substituted: str) -> None:
+    assert normalise(raw, SKIP) == Skipped("unknown_residues", detail)
+    outcome = normalise(raw, SUBSTITUTE)
+    assert isinstance(outcome, Normalised)
+    assert outcome.sequence == substituted
+    assert outcome.events["substituted"] == sum(a == "X" for a in substituted)
+
+
+def test_gaps_can_skip_the_record() -> None:
+    assert normalise("M-K.T", STRICT) == Skipped("gaps", "- at 2; . at 4")
+    assert normalise("MKT", STRICT) == Normalised("MKT", {})
+
+
+@settings(deadline=None)
+@given(ANY_TEXT)
+def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) -> None:
+    for policy in (SKIP, SUBSTITUTE, STRICT):
+        outcome = normalise(raw, policy)
+        if isinstance(outcome, Normalised):
+            events = outcome.events
+            line_ends = raw.count("\r") + raw.count("\n")
+            dropped = sum(events.get(name, 0) for name in ("whitespace_removed", "gaps_removed", "stop_removed"))
+            assert outcome.sequence and set(outcome.sequence) <= set(RESIDUES)
+            assert len(outcome.sequence) == len(raw) - line_ends - dropped
+            assert normalise(outcome.sequence, policy) == Normalised(outcome.sequence, {})
+        else:
+            assert outcome.reason in {"empty", "unknown_residues", "gaps"}
+            assert (outcome.detail is None) == (outcome.reason == "empty")
+    assert getattr(normalise(raw, SUBSTITUTE), "reason", "empty") == "empty"
+
+
+@settings(deadline=None)
+@given(ANY_TEXT)
+def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
+    if raw:
+        assert is_clean(raw) == (normalise(raw, SKIP) == Normalised(raw, {}))
+
+
+def test_events_are_written_in_one_order() -> None:
+    assert format_events({}) == ""
+    assert format_events(dict.fromkeys(reversed(EVENTS), 2)) == ";".join(f"{name}=2" for name in EVENTS)

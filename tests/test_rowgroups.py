@@ -1,0 +1,54 @@
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.rowgroups import row_group_writer
+
+SCHEMA = pa.schema([("sequence", pa.string()), ("length", pa.int32())])
+
+
+def rows(lengths: list[int]) -> pa.RecordBatch:
+    return pa.record_batch(
+        [pa.array(["M" * length for length in lengths]), pa.array(lengths, pa.int32())], schema=SCHEMA
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.sampled_from([0, 1, 1_048_572, 5_000_000, 9_000_000]), max_size=5), st.sets(st.integers(0, 6)))
+def test_the_bytes_do_not_depend_on_the_pieces(lengths: list[int], cuts: set[int]) -> None:
+    with TemporaryDirectory() as folder:
+        whole, pieces = Path(folder, "whole"), Path(folder, "pieces")
+        with row_group_writer(whole, SCHEMA) as writer:
+            writer.write(rows(lengths))
+        with row_group_writer(pieces, SCHEMA) as writer:
+            edges = sorted({0, len(lengths), *(cut for cut in cuts if cut < len(lengths))})
+            for start, end in pairwise(edges):
+                writer.write(rows(lengths[start:end]))
+        assert whole.read_bytes() == pieces.read_bytes()
+        assert pq.read_table(whole)["length"].to_pylist() == lengths
+
+
+def test_row_groups_are_of_bounded_size(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    with row_group_writer(path, SCHEMA) as writer:
+        for _ in range(10):
+            writer.write(rows([1_000_000] * 3))
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    assert sum(groups) == 30 and max(groups) <= 9 and min(groups[:-1]) >= 8
+
+
+def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> None:
+    with row_group_writer(tmp_path / "empty", SCHEMA):
+        pass
+    assert pq.read_schema(tmp_path / "empty") == SCHEMA and pq.read_table(tmp_path / "empty").num_rows == 0
+    with pytest.raises(RuntimeError), row_group_writer(tmp_path / "failed", SCHEMA) as writer:
+        writer.write(rows([3]))
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
