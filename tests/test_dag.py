@@ -93,6 +93,12 @@ def test_the_plan_is_complete_before_anything_ran() -> None:
         assert plan.runs == plan.total == once | {"embed": buckets}
 
 
+def test_a_submission_holds_as_many_buckets_as_asked() -> None:
+    plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
+    embed = [job for job in plan.jobs if job.rule.name == "embed"]
+    assert sorted(len(job.input.buckets) for job in embed) == [1, 3, 3]
+
+
 def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
     for job in Plan().jobs:
         if job.rule.name == "all":

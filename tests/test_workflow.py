@@ -2,12 +2,10 @@
 
 import hashlib
 import json
-import os
 import random
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -54,6 +52,15 @@ def completion_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
+def parts(folder: Path) -> list[Path]:
+    return list(folder.glob(f"results/{MODEL}/store/*/parts/*.h5"))
+
+
+def rows_in_store(folder: Path) -> int:
+    """Vectors in all parts, by their names; a vector that was computed twice counts twice."""
+    return sum(int(path.name.split("-")[2]) for path in parts(folder))
+
+
 def report(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "results" / "validation.json").read_text(encoding="utf-8"))
     return found
@@ -77,9 +84,8 @@ def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
     run = snakemake(demo, *ONE_THREAD)
     assert run.returncode == 0
     assert "Nothing to be done" in run.stdout
-    parts = len(completion_records(demo))
     assert re.search(
-        rf"^plm-embed: {MODEL}, 4 buckets; \d+ records with \d+ unique sequences; {parts} parts in",
+        rf"^plm-embed: {MODEL}, 4 buckets; \d+ records with \d+ unique sequences; 4 parts in",
         run.stdout,
         re.MULTILINE,
     )
@@ -115,10 +121,11 @@ def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
     (copy / "more.fasta").write_text(
         ">new\nMKVLAAGIVGLLLAQWERTY\n>known\n" + first_sequence(copy) + "\n", encoding="utf-8"
     )
+    before = rows_in_store(copy)
     inputs = ["config/demo/proteins.fasta", "config/demo/proteins.csv", "more.fasta"]
     run = snakemake(copy, *ONE_THREAD, inputs=inputs)
     assert run.returncode == 0, run.stdout
-    assert sum(record["computed"] for record in completion_records(copy)) == 1
+    assert rows_in_store(copy) == before + 1
     index = pq.read_table(copy / INDEX).to_pylist()
     assert {row["id"] for row in index if row["source"] == "more.fasta"} == {"new", "known"}
 
@@ -139,6 +146,13 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
     assert fates == [("good", "embedded"), ("bad", "skipped"), ("empty", "skipped")]
 
 
+def kill_all_in(folder: Path, sparing: set[int]) -> None:
+    """SIGKILL for every process that works in `folder`."""
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(folder) and process.pid not in sparing:
+            process.kill()
+
+
 @pytest.mark.parametrize("victim", ["the embed job", "everything"])
 def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
@@ -149,22 +163,16 @@ def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     wanted = random.randint(1, 20)
-    parts = lambda: list(folder.glob(f"results/{MODEL}/store/*/parts/*.h5"))  # noqa: E731
-    while len(parts()) < wanted:
+    while len(parts(folder)) < wanted:
         assert run.poll() is None, "the embed job ended before it could be killed"
         time.sleep(0.002)
-    if victim == "everything":
-        os.killpg(run.pid, signal.SIGKILL)
-    for process in psutil.process_iter(["cmdline", "cwd"]):
-        if process.info["cwd"] == str(folder) and "plm_embed" in (process.info["cmdline"] or []):
-            process.kill()
+    kill_all_in(folder, sparing=set() if victim == "everything" else {run.pid})
     failed = run.wait(timeout=60)
     assert failed
     assert not (folder / MASTER).exists()
-    kept = sum(int(path.name.split("-")[2]) for path in parts())
+    kept = rows_in_store(folder)
     assert kept >= wanted
 
     if victim == "everything":
@@ -190,7 +198,7 @@ def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> 
 
 
 def test_a_missing_part_is_named_with_what_to_run(copy: Path) -> None:
-    part = next(copy.glob(f"results/{MODEL}/store/*/parts/*.h5"))
+    part = parts(copy)[0]
     part.unlink()
     (copy / MASTER).unlink()
     run = snakemake(copy, *ONE_THREAD)
