@@ -13,12 +13,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, publish, vectors, write_completion
+from campaigns import (
+    DIM,
+    EVERYTHING,
+    MEAN,
+    Campaign,
+    make_campaign,
+    make_records,
+    part_rows,
+    publish,
+    vectors,
+    write_completion,
+)
 from plm_embed import campaign as campaign_module
+from plm_embed import tables
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.hdf5 import encode
-from plm_embed.store import Store
+from plm_embed.store import Store, write_part
 
 CROP = replace(EVERYTHING, storage_dtype="bfloat16", long_sequences=LongSequences("crop", 30))
 
@@ -60,6 +72,26 @@ def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fing
         campaign.gather()
         found.append(digests(campaign))
     assert all(each == found[0] for each in found)
+
+
+def test_nothing_depends_on_how_many_rows_are_read_at_a_time(tmp_path: Path, monkeypatch) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=CROP, out_of_memory=2)
+    campaign.gather()
+    expected = digests(campaign)
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    monkeypatch.setattr(campaign_module, "BLOCK_BYTES", 1)
+    campaign.gather()
+    assert digests(campaign) == expected
+
+
+def test_tables_are_cut_equally_whatever_their_row_groups(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    numbers = pa.table({"n": range(40)})
+    for rows in (1, 3, 7, 10, 40):
+        pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=rows)
+        batches = list(tables.read_batches(tmp_path / "numbers.parquet"))
+        assert [batch.num_rows for batch in batches] == [7] * 5 + [5]
+        assert pa.concat_tables(batches) == numbers
 
 
 def test_the_index_has_a_row_for_every_record_with_a_vector(tmp_path: Path) -> None:
@@ -212,6 +244,40 @@ def add_a_foreign_member(campaign: Campaign) -> None:
     pq.write_table(table.set_column(0, "key", keys), path)
 
 
+def cut_a_key(campaign: Campaign) -> None:
+    path = campaign.sequences / "buckets" / "0001.parquet"
+    table = pq.read_table(path)
+    keys = pa.array(["abc", *table["key"].to_pylist()[1:]])
+    pq.write_table(table.set_column(0, "key", keys), path)
+
+
+def take_part_of_other_lengths(campaign: Campaign) -> None:
+    """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not have."""
+    path = campaign.embedded / "0001.json"
+    record = json.loads(path.read_text())
+    keys = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"].to_pylist()
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    store = Store(campaign.store, MEAN)
+    rows = part_rows([sequences[key] for key in keys], MEAN)
+    write_part(store.folder / "local.h5", replace(rows, length=rows.length + 1), MEAN, {})
+    path.write_text(json.dumps(record | {"parts": [vars(store.publish(store.folder / "local.h5"))]}))
+
+
+def take_part_of_other_dimensions(campaign: Campaign) -> None:
+    path = campaign.embedded / "0001.json"
+    record = json.loads(path.read_text())
+    store = Store(campaign.store, MEAN)
+    rows = part_rows(["MKV"], MEAN)
+    wide = replace(rows, representations={"mean_l3": np.zeros((1, 2 * DIM), np.float32)})
+    write_part(store.folder / "local.h5", wide, MEAN, {})
+    parts = [*record["parts"], vars(store.publish(store.folder / "local.h5"))]
+    path.write_text(json.dumps(record | {"parts": parts}))
+
+
+def spoil_summary(campaign: Campaign) -> None:
+    (campaign.sequences / "summary.json").write_text("{")
+
+
 def remove_buckets(campaign: Campaign) -> None:
     (campaign.sequences / "buckets" / "0001.parquet").unlink()
 
@@ -239,6 +305,10 @@ def remove_summary(campaign: Campaign) -> None:
         (add_a_foreign_member, "has keys that bucket 0001 lacks"),
         (remove_buckets, r"0001\.parquet: there is no such file"),
         (spoil_members, "not a whole Parquet file"),
+        (cut_a_key, "a key is not 64 characters long"),
+        (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
+        (take_part_of_other_dimensions, "its vectors have dimensions"),
+        (spoil_summary, "not a summary of sequences"),
         (remove_summary, "run `plm-embed deduplicate` first"),
     ],
 )

@@ -1,6 +1,8 @@
 """Parts and the store: what is published is whole, found by key, and never computed again."""
 
+import errno
 import hashlib
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -163,6 +165,12 @@ def test_a_part_that_is_no_part_is_set_aside(store: Store) -> None:
     damages = {
         "no fingerprint": lambda file: file.attrs.__delitem__("fingerprint"),
         "no vectors": lambda file: file.__delitem__("representations/mean_l3"),
+        "no keys": lambda file: [file.__delitem__("emb_keys"), file.__setitem__("emb_keys", KEYS[:0])],
+        "fewer vectors": lambda file: [file.__delitem__("emb_keys"), file.__setitem__("emb_keys", KEYS[:3])],
+        "other type": lambda file: [
+            file.__delitem__("representations/mean_l3"),
+            file.__setitem__("representations/mean_l3", np.zeros((6, DIM), "f8")),
+        ],
         "unsorted": lambda file: file["emb_keys"].__setitem__(0, KEYS[3]),
     }
     whole = path.read_bytes()
@@ -242,6 +250,17 @@ def test_flat_rows_of_sequences() -> None:
     offset = np.array([0, 3, 3, 7, 8])
     assert flat_rows(offset, np.array([2, 0])).tolist() == [3, 4, 5, 6, 0, 1, 2]
     assert flat_rows(offset, np.array([1], dtype=np.int64)).tolist() == []
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, monkeypatch) -> None:
+    def full(_source: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_part(tmp_path / "local.h5", part_rows(SEQUENCES, MEAN), MEAN, {})
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(UserError, match=r"no space for a part of [\d,]+ bytes; make room"):
+        store.publish(tmp_path / "local.h5")
+    assert not list(store.parts_folder.iterdir())
 
 
 def test_dimensions_are_known_without_reading(store: Store) -> None:

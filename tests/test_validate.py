@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records, part_rows, reference
+from plm_embed import check_vectors, tables
 from plm_embed.fingerprint import LongSequences
 from plm_embed.store import write_part
 from plm_embed.validate import validate
@@ -408,6 +409,17 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
     assert norms["outliers"] == 1
     assert norms["listed"][0]["key"] == odd["key"]
     assert norms["listed"][0]["norm"] == norms["max"] > 1000 > norms["median"] > 1
+
+
+def test_large_tables_are_compared_piece_by_piece(campaign: Campaign, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    monkeypatch.setattr(check_vectors, "_KEYS_AT_ONCE", 5)
+    assert check(campaign) == []
+    edit_table(campaign.index, 60, length=3)
+    drop_row(campaign.records, 57)
+    problems = check(campaign)
+    assert any("length is 3, row" in line for line in problems)
+    assert any("a.fasta, record 58 is not where it belongs" in line for line in problems)
 
 
 def test_surplus_completion_records_of_more_buckets_do_no_harm(campaign: Campaign) -> None:

@@ -80,22 +80,13 @@ def bucket_names(sequences: Path) -> list[str]:
     return buckets.bucket_names(read_summary(sequences)["buckets"])
 
 
-def key_array(column: pa.Array | pa.ChunkedArray) -> Keys:
+def key_array(column: pa.ChunkedArray) -> Keys:
     """A string column of keys as S64; null becomes 64 undefined bytes."""
     try:
-        fixed = pa.chunked_array(column if isinstance(column, pa.ChunkedArray) else [column]).cast(pa.binary())
-        whole = fixed.cast(pa.binary(64)).combine_chunks()
+        whole = column.cast(pa.binary()).cast(pa.binary(64)).combine_chunks()
     except pa.ArrowInvalid as error:
         raise UserError(f"a key is not 64 characters long: {error}") from None
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], pa.binary(64))
     return np.frombuffer(whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset)
-
-
-def key_column(keys: Keys) -> pa.Array:
-    """S64 keys as a string column."""
-    data = pa.py_buffer(np.ascontiguousarray(keys))
-    return pa.Array.from_buffers(pa.binary(64), len(keys), [None, data]).cast(pa.binary()).cast(pa.string())
 
 
 def read_completion(path: Path) -> Completion:
@@ -174,10 +165,9 @@ def serve(bucket: Bucket, store: Path) -> Served:
             new = (which < 0) & (at >= 0)
             rows = at[new]
             which[new], row[new], windows[new] = number, rows, part.windows[rows]
-            if any(map(is_per_residue, part.names)):
-                residues[new] = part.offset[rows + 1] - part.offset[rows]
             wrong = part.length[rows] != bucket.length[new]
             if any(map(is_per_residue, part.names)):
+                residues[new] = part.offset[rows + 1] - part.offset[rows]
                 wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
             if wrong.any():
                 key = bucket.keys[new][wrong][0].decode()

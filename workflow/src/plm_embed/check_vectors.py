@@ -137,11 +137,11 @@ class MasterCheck:
             bucket = load_bucket(sequences, embedded, name)
             start, stop = self._range(name, len(bucket_names(sequences)))
             held = self._file["emb_keys"][start:stop]
-            for key in np.setdiff1d(bucket.keys, held):
-                problem(f"bucket {name}: key {key.decode()} has no row")
-            for key in np.setdiff1d(held, bucket.keys):
-                problem(f"bucket {name}: key {key.decode()} has a row, but is not in the input or was skipped")
             if not np.array_equal(held, bucket.keys):
+                for key in np.setdiff1d(bucket.keys, held):
+                    problem(f"bucket {name}: key {key.decode()} has no row")
+                for key in np.setdiff1d(held, bucket.keys):
+                    problem(f"bucket {name}: key {key.decode()} has a row, but is not in the input or was skipped")
                 return
             with self._findings.check("rows equal their parts") as differs:
                 served = serve(bucket, store)

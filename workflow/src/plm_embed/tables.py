@@ -95,8 +95,6 @@ class RecordNumbers:
     def of(self, table: pa.Table) -> NDArray[np.int64]:
         """Numbers, from 0, of the records that the columns `source` and `number` name. UserError for an unknown one."""
         source = pc.dictionary_encode(table["source"].combine_chunks())
-        if isinstance(source, pa.ChunkedArray):
-            source = source.combine_chunks()
         spans = [self._span.get(path, (0, 0)) for path in source.dictionary.to_pylist()] or [(0, 0)]
         first, count = np.array(spans, dtype=np.int64)[source.indices.to_numpy(zero_copy_only=False)].T
         number = table["number"].to_numpy()
