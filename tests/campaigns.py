@@ -104,10 +104,12 @@ def make_records(count: int = 90) -> list[dict[str, Any]]:
     records = []
     for at in range(count):
         source = SOURCES[at >= 2 * count // 3]
-        number = at + 1 if source == SOURCES[0] else at + 1 - 2 * count // 3
+        number = at if source == SOURCES[0] else at + 1 - 2 * count // 3
         record: dict[str, Any] = {"source": source, "number": number, "id": f"p{at % 80}", "header": f"p{at % 80} x"}
         record |= {"status": "accepted", "reason": None, "detail": None, "events": "", "key": None, "length": None}
-        if at % 17 == 4:
+        if number == 0:
+            record |= {"status": "skipped", "reason": "text_before_first_header", "detail": None}
+        elif at % 17 == 4:
             record |= {"status": "skipped", "reason": "empty", "detail": "no residues"}
         else:
             sequence = unique[at % len(unique)]

@@ -122,7 +122,7 @@ def test_every_record_gets_its_fate_in_input_order(tmp_path: Path) -> None:
     lost = sorted({record["key"] for record in before if record["key"]})[:2]
     for old, new in zip(before, records, strict=True):
         if old["status"] == "skipped":
-            expected = ("skipped", "empty", "no residues", "", None)
+            expected = ("skipped", old["reason"], old["detail"], "", None)
         elif old["key"] in lost:
             expected = ("skipped", "out_of_memory", f"{old['length']} residues", old["events"], None)
         else:

@@ -27,8 +27,8 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     text = summarise(campaign.results)
     assert "records     90\n" in text
     assert "unique      58 sequences\n" in text
-    assert "embedded    81 records, 9 of them with events\n" in text
-    assert "skipped     9 records (6 empty, 3 out_of_memory)\n" in text
+    assert "embedded    80 records, 8 of them with events\n" in text
+    assert "skipped     10 records (6 empty, 3 out_of_memory, 1 text_before_first_header)\n" in text
     assert "validation  not done\n" in text
     assert f"{campaign.master}: esm2_t3_untrained, 56 x 16" in text
     found = run(text)

@@ -28,7 +28,7 @@ class RecordCheck:
         self._findings = findings
         self._sequences = sequences
         self._numbers = RecordNumbers(sequences)
-        self._seen = RecordTable(folder, self._numbers.total, _SEEN)
+        self._seen = RecordTable(folder, self._numbers.places, _SEEN)
         self.statuses: dict[str, Counter[str]] = {source: Counter() for source in self._numbers.sources}
         self.reasons: Counter[str] = Counter()
         self.index_rows = 0
@@ -92,7 +92,6 @@ class RecordCheck:
         """
         with self._findings.check("records") as problem:
             source = self._sequences / "records.parquet"
-            start = 0
             for expected, found in _aligned(read_batches(source), read_batches(records)):
                 if not (
                     found.num_rows == expected.num_rows
@@ -105,8 +104,7 @@ class RecordCheck:
                     if name not in _DECIDED and not found[name].equals(expected[name]):
                         at = int(np.flatnonzero(_differ(found[name], expected[name]))[0])
                         problem(f"{_name(found, at)}: {name} is {found[name][at]}, the input says {expected[name][at]}")
-                self._fates(expected, found, self._seen.values[start : start + found.num_rows], problem, skipped)
-                start += found.num_rows
+                self._fates(expected, found, self._seen.values[self._numbers.of(found)], problem, skipped)
         self._add_up()
 
     def _fates(

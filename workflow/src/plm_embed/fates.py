@@ -21,12 +21,12 @@ class Fates:
     """The row, or the reason for having none, of every record; kept on disk below `folder` meanwhile."""
 
     BYTES = _FATE.itemsize
-    """Disk space per record."""
+    """Disk space per place."""
 
     def __init__(self, folder: Path, numbers: RecordNumbers, fingerprint: Fingerprint) -> None:
         self._numbers = numbers
         self._policy = fingerprint.long_sequences
-        self._table = RecordTable(folder, numbers.total, _FATE)
+        self._table = RecordTable(folder, numbers.places, _FATE)
         self._reasons: list[str] = []
 
     def __enter__(self) -> Self:
@@ -51,13 +51,11 @@ class Fates:
         """Write the records of `source` with final status, reason, detail, events and row, atomically."""
         schema = read_schema(source)
         final = schema.insert(schema.get_field_index("length") + 1, _ROW)
-        start = 0
         with row_group_writer(target, final) as rows:
             for table in read_batches(source):
-                fate = self._table.values[start : start + table.num_rows]
+                fate = self._table.values[self._numbers.of(table)]
                 for batch in self._final(table, fate).select(final.names).to_batches():
                     rows.write(batch)
-                start += table.num_rows
 
     def _final(self, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:
         embedded, dropped = fate["row"] > 0, fate["reason"] > 0

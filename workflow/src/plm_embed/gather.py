@@ -136,7 +136,7 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
         path.parent.mkdir(parents=True, exist_ok=True)
     tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.total
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
     if needed > free:

@@ -166,14 +166,17 @@ class Part:
         return keys
 
     def locate(self, keys: Keys) -> NDArray[np.int64]:
-        """Row of each key (S64, sorted) in this part, -1 where it has none. Reads only the keys in their range."""
+        """Row of each key (S64, sorted) in this part, -1 where it has none. Of a large part only the range is read."""
         rows = np.full(len(keys), -1, dtype=np.int64)
         if not len(keys):
             return rows
         with self._reading():
             column = self._file["emb_keys"]
-            first = bisect_left(column, keys[0])
-            held: Keys = column[first : bisect_right(column, keys[-1], first)]
+            first, stop = 0, self.count
+            if self.count > 4 * len(keys):
+                first = bisect_left(column, keys[0])
+                stop = bisect_right(column, keys[-1], first)
+            held: Keys = column[first:stop]
             if not (held[1:] > held[:-1]).all():
                 raise ValueError("its keys are not sorted")
         if len(held):

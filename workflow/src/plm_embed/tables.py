@@ -76,9 +76,10 @@ def read_summary(sequences: Path) -> dict[str, Any]:
 
 
 class RecordNumbers:
-    """A number for every input record, in input order, from its file and its number in that file.
+    """A place for every input record, in input order, from its file and its number in that file.
 
-    sources: records by file as deduplicate counted them; total: records in all.
+    Numbers count from 1; what stands before the first record of a file is number 0. sources: records by file as
+    deduplicate counted them; places: of all files together, some of them unused.
     """
 
     def __init__(self, sequences: Path) -> None:
@@ -86,32 +87,33 @@ class RecordNumbers:
         self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
         if len(self.sources) < len(self.summary["inputs"]):
             raise UserError(f"{sequences / 'summary.json'}: an input file is named twice; name it once and run again")
-        self.total = sum(self.sources.values())
-        ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
-        self._span = {
-            source: (int(end) - count, count) for (source, count), end in zip(self.sources.items(), ends, strict=True)
-        }
+        self._first: dict[str, int] = {}
+        self.places = 0
+        for source, count in self.sources.items():
+            self._first[source] = self.places
+            self.places += count + 1
 
     def of(self, table: pa.Table) -> NDArray[np.int64]:
-        """Numbers, from 0, of the records that the columns `source` and `number` name. UserError for an unknown one."""
+        """Places of the records that the columns `source` and `number` name. UserError for an unknown one."""
         source = pc.dictionary_encode(table["source"].combine_chunks())
-        spans = [self._span.get(path, (0, 0)) for path in source.dictionary.to_pylist()] or [(0, 0)]
-        first, count = np.array(spans, dtype=np.int64)[source.indices.to_numpy(zero_copy_only=False)].T
+        paths: list[str] = source.dictionary.to_pylist()
+        spans = np.array([(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths], dtype=np.int64)
+        first, count = spans.reshape(-1, 2)[source.indices.to_numpy(zero_copy_only=False)].T
         number = table["number"].to_numpy()
-        unknown = (number < 1) | (number > count)
+        unknown = (number < 0) | (number > count)
         if unknown.any():
             at = int(np.flatnonzero(unknown)[0])
             raise UserError(f"{table['source'][at]}, record {number[at]}: no input has this record")
-        positions: NDArray[np.int64] = first + number - 1
-        return positions
+        places: NDArray[np.int64] = first + number
+        return places
 
 
 class RecordTable:
-    """Fixed-size values of every input record, zero at first, in a temporary file, so that memory stays bounded."""
+    """Fixed-size values for every place of an input record, zero at first, in a temporary file, so that memory stays bounded."""
 
-    def __init__(self, folder: Path, records: int, dtype: Any) -> None:
+    def __init__(self, folder: Path, places: int, dtype: Any) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self.values: np.ndarray = np.memmap(self._file, dtype=dtype, shape=(max(records, 1),), mode="w+")
+        self.values: np.ndarray = np.memmap(self._file, dtype=dtype, shape=(max(places, 1),), mode="w+")
 
     def close(self) -> None:
         del self.values
