@@ -35,6 +35,7 @@ class Embeddings:
             if "emb_keys" not in file or "representations" not in file:
                 raise UserError(f"{self.path}: an HDF5 file, but no master of embeddings (no emb_keys)")
         self._file = connect(self.path)
+        self._count = int(self._file["emb_keys"].shape[0])
         self._vectors = dict(self._file["representations"].items())
         if "emb" in self._file:
             self._vectors["emb"] = self._file["emb"]
@@ -50,7 +51,7 @@ class Embeddings:
 
     def __len__(self) -> int:
         """Rows: distinct sequences."""
-        return int(self._file["emb_keys"].shape[0])
+        return self._count
 
     def __repr__(self) -> str:
         names = ", ".join(self.names)

@@ -109,7 +109,7 @@ class RecordNumbers:
 
 
 class RecordTable:
-    """Fixed-size values for every place of an input record, zero at first, in a temporary file, so that memory stays bounded."""
+    """Fixed-size values for every record, zero at first, in a temporary file, so that memory stays bounded."""
 
     def __init__(self, folder: Path, places: int, dtype: Any) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
