@@ -5,6 +5,7 @@ import contextlib
 import shlex
 import signal
 import threading
+import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ common_settings = CommonSettings(
     job_deploy_sources=False,
     pass_default_storage_provider_args=True,
     pass_default_resources_args=True,
-    pass_envvar_declarations_to_cmd=True,
+    pass_envvar_declarations_to_cmd=False,  # the job's script has them, quoted
     auto_deploy_default_storage_provider=False,
 )
 
@@ -70,6 +71,7 @@ class Executor(RemoteExecutor):
             submitted=self._on_submitted,
             refused=self._on_refused,
             in_queue=self._in_queue,
+            crashed=self.workflow.scheduler.executor_error_callback,
             say=self.logger.info,
             pause=self._interval / 2,
         )
@@ -91,7 +93,10 @@ class Executor(RemoteExecutor):
         except RefusedError as refusal:
             self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. ")
             return
-        script.write_text(script_text(self.format_job_exec(job), self._site, self._ledger.end(name)), encoding="utf-8")
+        script.touch(mode=0o700)  # variables may be secrets
+        script.write_text(
+            script_text(self.format_job_exec(job), self._site, self._ledger.end(name), self.envvars()), encoding="utf-8"
+        )
         with self._alive_lock:
             self._waiting_for_id[name] = job
         self._submitter.add(Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log))
@@ -148,17 +153,18 @@ class Executor(RemoteExecutor):
 
     async def sleep(self) -> None:
         """Wait for the next look, but not longer than the run lasts."""
-        await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, self._interval)
+        end = time.monotonic() + self._interval
+        while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.2))
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
         """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C came."""
         with self._second_interrupt_explained():
-            self._submitter.stop()
             with self._alive_lock:
                 names = [*self._alive, *self._waiting_for_id]
-            if not names:
-                return
-            self.logger.info(f"Deleting up to {len(names)} PBS jobs.")
+            if names:
+                self.logger.info(f"Deleting up to {len(names)} PBS jobs.")
+            self._submitter.stop()
             pause = min(5.0, self._interval)
             left = delete_all(
                 self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=self.logger.info

@@ -41,7 +41,7 @@ class Ledger:
         """The entry of a job name; None when there is none (a file cut short by a full disk is none either)."""
         try:
             return Entry(**json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
 
     def entries(self) -> list[Entry]:
@@ -73,5 +73,5 @@ class Ledger:
         try:
             found, code = self.end(name).read_text(encoding="utf-8").split()
             return int(code) if number(found) == number(job_id) else None
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None

@@ -136,12 +136,13 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
     return queue_name or "", queue, (*words, *site.arguments, *ask.extra)
 
 
-def script_text(command: str, site: Site, end: Path) -> str:
-    """The job's script: chosen variables, the site's lines, the command, and the end record as the last act.
+def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
+    """The job's script: the site's choice of variables and `variables`, the site's lines, the command, the end record.
 
     PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder, whatever qsub saw.
     """
-    exports = [f"export {key}={shlex.quote(os.environ[key])}" for key in site.environment if key in os.environ]
+    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(variables)
+    exports = [f"export {key}={shlex.quote(value)}" for key, value in found.items()]
     record = shlex.quote(str(end))
     return "\n".join(
         [

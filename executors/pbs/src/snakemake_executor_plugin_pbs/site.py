@@ -91,8 +91,8 @@ def seconds(text: str) -> int:
 
 
 def clock(count: int) -> str:
-    """Seconds as "H:MM:SS", the form that every PBS takes."""
-    return f"{count // 3600}:{count // 60 % 60:02}:{count % 60:02}"
+    """Seconds as "HH:MM:SS", the form that every PBS takes."""
+    return f"{count // 3600:02}:{count // 60 % 60:02}:{count % 60:02}"
 
 
 def _queue(name: str, data: dict[str, Any]) -> Queue:

@@ -52,8 +52,9 @@ class _Pause:
 class Submitter:
     """Takes requests and calls back with ids or refusals.
 
-    `submitted(request, id, log, adopted)` and `refused(request, words)` are called from the submitting thread;
-    `in_queue(queue)` tells how many of our jobs a queue holds now. `pause` is the first pause in seconds.
+    `submitted(request, id, log, adopted)` and `refused(request, words)` are called from the submitting thread,
+    `crashed(error)` when a bug ends that thread; `in_queue(queue)` tells how many of our jobs a queue holds now.
+    `pause` is the first pause in seconds.
     """
 
     pbs: Pbs
@@ -61,6 +62,7 @@ class Submitter:
     submitted: Callable[[Request, str, str, bool], None]
     refused: Callable[[Request, str], None]
     in_queue: Callable[[str], int]
+    crashed: Callable[[Exception], None]
     say: Callable[[str], None]
     pause: float
     _pending: list[_Pending] = field(default_factory=list)
@@ -96,12 +98,22 @@ class Submitter:
             self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            self.crashed(error)  # otherwise Snakemake would wait for ever
+            raise
+
+    def _work(self) -> None:
         while (pending := self._next()) is not None:
             request = pending.request
             try:
                 job_id, log, adopted = self._attempt(pending)
             except WaitError as wait:
                 self._postpone(pending, wait)
+            except OSError as error:
+                self._drop(pending)
+                self.refused(request, f"its log folder or its entry in the ledger cannot be written: {error}")
             except RefusedError as refusal:
                 self._drop(pending)
                 self.ledger.remove(request.name)

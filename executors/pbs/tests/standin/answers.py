@@ -76,7 +76,7 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
     if "-N" in found and (not _LEGAL_NAME.fullmatch(name)):
         raise RefusalError(2, f"qsub: illegal -N value\n{_USAGE}")
     if len(name) > 230:
-        raise RefusalError(2, f"qsub: Job name is too long \n{_USAGE}")
+        raise RefusalError(2, "qsub: Job name is too long \n")
     script, arguments = _program(rest, request)
     umask = None
     for key, value in options:

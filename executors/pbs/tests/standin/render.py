@@ -46,7 +46,7 @@ def json_old(jobs: list[Job]) -> str:
     if jobs:
         inner = ",\n".join(f'        "{job.id}":{_old_object(_swallowed(job.attributes()), 2)}' for job in jobs)
         lines.append('    "Jobs":{\n' + inner + "\n    }")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    return "{\n" + ",\n".join(lines) + "\n}" + ("\n" if jobs else "")
 
 
 def table_of_user(jobs: list[Job]) -> str:

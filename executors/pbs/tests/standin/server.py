@@ -1,5 +1,6 @@
 """The server: a socket for the clients, one thread that schedules, starts and kills jobs, and levers for tests."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -54,7 +55,7 @@ class StandIn:
         self.down()
         self._scheduler.join()
         for job in self.jobs.values():
-            if job.process and job.process.poll() is None:
+            if job.process:
                 _signal_session(job.process.pid, signal.SIGKILL)
                 job.process.wait()
         shutil.rmtree(self.home, ignore_errors=True)
@@ -136,9 +137,10 @@ class StandIn:
     def wait_for(self, job_id: int, *states: str, seconds: float = 20.0) -> Job:
         """Block until a job is in one of these states."""
         end = time.monotonic() + seconds
-        while self.jobs[job_id].state not in states:
+        while job_id not in self.jobs or self.jobs[job_id].state not in states:
             if time.monotonic() > end:
-                raise TimeoutError(f"job {job_id} is {self.jobs[job_id].state}, not {states}")
+                found = self.jobs[job_id].state if job_id in self.jobs else "not there"
+                raise TimeoutError(f"job {job_id} is {found}, not {states}")
             time.sleep(0.01)
         return self.jobs[job_id]
 
@@ -183,7 +185,7 @@ class StandIn:
             self._try_to_start(job)
         elif job.state == "R" and job.process is not None:
             code = job.process.poll()
-            if code is not None:
+            if code is not None and not (job.kill_at and _session(job.process.pid)):
                 self._begin_exit(job, code)
             elif job.kill_at is not None:
                 if now >= job.kill_at:
@@ -354,8 +356,8 @@ class StandIn:
             command.chmod(0o755)
 
 
-def _signal_session(leader: int, number: int) -> None:
-    """Signal every process of a session, children first, as the daemon of a node does."""
+def _session(leader: int) -> list[int]:
+    """The living processes of a session, youngest first."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -363,10 +365,13 @@ def _signal_session(leader: int, number: int) -> None:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[3]) == leader:
+            if int(fields[3]) == leader and fields[0] != "Z":
                 members.append(int(entry.name))
-    for pid in sorted(members, reverse=True):
-        try:
+    return sorted(members, reverse=True)
+
+
+def _signal_session(leader: int, number: int) -> None:
+    """Signal every process of a session, children first, as the daemon of a node does."""
+    for pid in _session(leader):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue

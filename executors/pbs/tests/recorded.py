@@ -1,0 +1,65 @@
+"""Recorded answers of a real OpenPBS, and jobs of the stand-in that show exactly what a recorded one showed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from standin import render
+from standin.model import Job
+
+DATA = Path(__file__).parent / "data"
+CASES: dict[str, dict[str, Any]] = {
+    case["case"]: case for case in map(json.loads, (DATA / "captures.jsonl").read_text(encoding="utf-8").splitlines())
+}
+
+
+def recorded_job(case: str, position: int = 0) -> Job:
+    """A job that shows exactly the attributes that a recorded JSON or `-w` text shows."""
+    out = CASES[case]["stdout"]
+    if out.startswith("Job Id: "):
+        first, *lines = out.strip().splitlines()
+        attributes: dict[str, Any] = {}
+        for line in lines:
+            key, _, value = line.strip().partition(" = ")
+            if key == "Variable_List":
+                attributes[key] = dict(part.split("=", 1) for part in value.split(","))
+            elif "." in key:
+                outer, inner = key.split(".")
+                attributes.setdefault(outer, {})[inner] = value
+            else:
+                attributes[key] = value
+        return blank(first.removeprefix("Job Id: "), attributes)
+    job_id, attributes = list(json.loads(out)["Jobs"].items())[position]
+    variables: dict[str, str] = {}
+    for key, value in attributes.get("Variable_List", {}).items():
+        if str(value).startswith(",") and "=" in str(value):  # what an empty variable swallowed
+            variables[key] = ""
+            swallowed, _, rest = str(value)[1:].partition("=")
+            variables[swallowed] = rest
+        else:
+            variables[key] = value
+    return blank(job_id, {**attributes, "Variable_List": variables})
+
+
+def blank(job_id: str, attributes: dict[str, Any]) -> Job:
+    nowhere = Path("/")
+    return Job(
+        int(job_id.split(".", maxsplit=1)[0]),
+        "",
+        "user",
+        "debug",
+        "",
+        nowhere,
+        "",
+        None,
+        [],
+        {},
+        nowhere,
+        nowhere,
+        given=attributes,
+    )
+
+
+def recorded_text(case: str) -> str:
+    """A recorded job as `qstat -f` prints it."""
+    return render.text(recorded_job(case), wide=False)

@@ -1,0 +1,290 @@
+"""One look at all jobs: which end how, and what PBS is asked."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import run, submit
+from snakemake_executor_plugin_pbs import watch as module
+from snakemake_executor_plugin_pbs.cancel import delete_all
+from snakemake_executor_plugin_pbs.commands import Answer, Pbs
+from snakemake_executor_plugin_pbs.ledger import Entry, Ledger
+from snakemake_executor_plugin_pbs.verdict import Verdict
+from snakemake_executor_plugin_pbs.watch import Job, Watch
+from standin import StandIn
+
+
+class Looker:
+    """A watch with its ledger, and jobs whose scripts record their end as the plugin's do."""
+
+    def __init__(self, folder: Path, unknown_seconds: float = 0.3) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / "ledger")
+        self.said: list[str] = []
+        self.watch = Watch(Pbs(timeout=0.5), self.ledger, unknown_seconds, self.said.append)
+        self.jobs: list[Job] = []
+
+    def job(self, command: str, *words: str, record: bool = True) -> Job:
+        name = f"job-{len(self.jobs)}"
+        end = self.ledger.end(name)
+        last = f'code=$?\necho "$PBS_JOBID $code" > {end}\nexit $code\n' if record else ""
+        number = submit(self.folder, f"#!/bin/sh\n({command})\n{last}", "-N", name, *words)
+        self.ledger.write(Entry(name, "w", "workq", "/log", time.time(), f"{number}.pbs01"))
+        self.jobs.append(Job(f"{number}.pbs01", name, "workq", "/log"))
+        return self.jobs[-1]
+
+    def look(self) -> dict[str, Verdict]:
+        return self.watch.look(self.jobs)
+
+    def until(self, job: Job, kind: str, seconds: float = 10.0) -> Verdict:
+        end = time.monotonic() + seconds
+        while (verdict := self.look()[job.id]).kind == "running" and time.monotonic() < end:
+            time.sleep(0.02)
+        assert verdict.kind == kind
+        return verdict
+
+
+@pytest.fixture
+def looker(pbs: StandIn, tmp_path: Path) -> Looker:  # noqa: ARG001 (the commands on PATH)
+    return Looker(tmp_path)
+
+
+def test_success_failure_and_running(looker: Looker) -> None:
+    good, bad, long = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60")
+    looker.until(good, "success")
+    assert "(Exit_status 3)" in looker.until(bad, "failed").words
+    assert looker.look()[long.id].kind == "running"
+
+
+def test_jobs_that_live_are_not_asked_about(looker: Looker, pbs: StandIn) -> None:
+    for _ in range(5):
+        looker.job("sleep 60")
+    for _ in range(3):
+        looker.look()
+    assert pbs.count("qselect") == 3
+    assert pbs.count("qstat") == 0
+
+
+def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker, pbs: StandIn, tmp_path: Path) -> None:
+    for index in range(200):
+        words = ["-q", "stoppedq", "-N", f"j{index}"]
+        pbs.answer({"command": "qsub", "words": words, "cwd": str(tmp_path), "path": "", "file": ""})
+    looker.jobs = [Job(job.id, job.name, "stoppedq", "/log", inspected=-1e9) for job in pbs.jobs.values()]
+    before = len(pbs.calls)
+    for _ in range(10):
+        start = len(pbs.calls)
+        assert {verdict.kind for verdict in looker.look().values()} == {"running"}
+        assert len(pbs.calls) - start <= 2
+    asked = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
+    assert len(asked) == 10  # each look into 20 of them, every one once
+    assert all(len(words) == 22 for words in asked)
+    for job in pbs.jobs.values():
+        pbs.delete(job)
+    start = len(pbs.calls)
+    first, second = looker.look(), looker.look()
+    assert len(pbs.calls) - start == 4
+    assert sum(verdict.kind == "failed" for verdict in first.values()) == 100
+    assert sum(verdict.kind == "failed" for verdict in second.values()) == 100
+
+
+def test_exit_status_0_without_the_jobs_own_record_is_failed(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true", record=False)
+    pbs.wait_for(1, "F")
+    assert looker.look()[job.id].kind == "running"  # a network filesystem may be late
+    assert "its own record is missing" in looker.until(job, "failed").words
+
+
+def test_a_record_that_comes_late_is_success(looker: Looker, pbs: StandIn) -> None:
+    looker.watch.unknown_seconds = 60
+    job = looker.job("true", record=False)
+    pbs.wait_for(1, "F")
+    assert looker.look()[job.id].kind == "running"
+    looker.ledger.end(job.name).write_text(f"{job.id} 0\n")
+    assert looker.look()[job.id].kind == "success"
+
+
+def test_the_record_of_another_job_does_not_count(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true", record=False)
+    looker.ledger.end(job.name).write_text("999.pbs01 0\n")
+    pbs.wait_for(1, "F")
+    looker.until(job, "failed")
+
+
+def test_state_e_is_still_running(looker: Looker, pbs: StandIn) -> None:
+    looker.job("true", "-o", str(looker.folder / "no/such/x.log"))
+    pbs.wait_for(1, "E")
+    looker.jobs[0].inspected = -1e9
+    assert looker.look()[looker.jobs[0].id].kind == "running"
+    assert pbs.count("qstat") == 1
+
+
+def test_walltime_memory_and_node_are_told(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 60", "-l", "walltime=0:00:30", "-r", "n")
+    assert "ran out of its walltime of 00:00:30" in looker.until(job, "failed").words
+    lost = looker.job("sleep 60", "-r", "n")
+    pbs.wait_for(2, "R")
+    pbs.fail_node(0)
+    assert "its node was lost" in looker.until(lost, "failed").words
+
+
+def test_a_preempted_rerunable_job_is_running_and_then_success(looker: Looker, pbs: StandIn) -> None:
+    flag = looker.folder / "second"
+    job = looker.job(f"test -e {flag} || sleep 60", "-r", "y")
+    pbs.wait_for(1, "R")
+    flag.touch()
+    pbs.fail_node(0)
+    assert looker.look()[job.id].kind == "running"
+    looker.until(job, "success")
+    assert pbs.jobs[1].run_count == 2
+
+
+def test_a_job_held_for_ever_is_noticed(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true", "-k", "doe", "-o", str(looker.folder / "no/such/x.log"))
+    pbs.wait_for(1, "H")
+    job.inspected = -1e9
+    assert looker.look()[job.id].kind == "held"
+
+
+def test_a_waiting_jobs_comment_is_shown_once(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true", "-q", "stoppedq")
+    time.sleep(0.2)
+    for _ in range(3):
+        job.inspected = -1e9
+        looker.look()
+    assert looker.said == ["PBS on waiting jobs, such as 1.pbs01 (job-0): Not Running: Queue not started."]
+    assert pbs.jobs[1].state == "Q"
+
+
+def test_a_job_that_a_routing_queue_dropped_fails_after_repeats(looker: Looker, pbs: StandIn) -> None:
+    looker.job("true", "-q", "route1", "-l", "walltime=5:00:00")
+    job = looker.jobs[0]
+    job.queue = "route1"
+    start = time.monotonic()
+    verdict = looker.until(job, "failed")
+    assert "A routing queue drops a job without a word" in verdict.words
+    assert "queue route1" in verdict.words
+    assert time.monotonic() - start >= 0.3
+    assert pbs.count("qstat") >= module.LOOKS_BEFORE_LOST
+
+
+def test_a_purged_job_that_recorded_its_success_is_success(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("true")
+    pbs.wait_for(1, "F")
+    pbs.purge(1)
+    assert looker.look()[job.id].kind == "success"
+
+
+def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -> None:
+    pbs.config.history = False
+    good, bad, killed = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60")
+    looker.until(good, "success")
+    assert "ended with exit code 3" in looker.until(bad, "failed").words
+    assert looker.look()[killed.id].kind == "running"
+    run("qdel -W force 3", looker.folder)
+    assert "keeps no history" in looker.until(killed, "failed").words
+    assert not any("-x" in words for _, name, words in pbs.calls[-6:] if name == "qstat")
+
+
+def test_an_absent_server_leaves_every_job_running_and_is_told_once(looker: Looker, pbs: StandIn) -> None:
+    job, short = looker.job("sleep 60"), looker.job("true")
+    pbs.wait_for(2, "F")
+    pbs.down()
+    for _ in range(10):
+        assert {verdict.kind for verdict in looker.look().values()} == {"running"}
+    pbs.up()
+    looker.until(short, "success")
+    assert looker.look()[job.id].kind == "running"
+    assert len(looker.said) == 2
+    assert "PBS does not answer" in looker.said[0]
+    assert "PBS answers again" in looker.said[1]
+
+
+def test_a_hung_server_holds_up_a_look_for_the_timeout_only(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 60")
+    pbs.hang()
+    start = time.monotonic()
+    assert looker.look()[job.id].kind == "running"
+    assert time.monotonic() - start < 2
+    pbs.resume()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[tuple[str, ...]], Answer]) -> None:
+    """What the stand-in cannot be made to say."""
+    monkeypatch.setattr(Pbs, "call", lambda _self, *words: answer(words))
+
+
+def test_a_server_that_dies_between_the_two_commands_fails_nothing(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = looker.job("sleep 60")
+    answering(monkeypatch, lambda words: Answer(0 if words[0] == "qselect" else 255, "", ""))
+    for _ in range(10):
+        assert looker.look()[job.id].kind == "running"
+
+
+def test_a_moved_job_is_decided_by_its_own_record(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = looker.job("sleep 60")
+    text = "Job Id: 1.pbs01\n    job_state = M\n\n"
+    answering(monkeypatch, lambda words: Answer(0, "" if words[0] == "qselect" else text, ""))
+    assert looker.look()[job.id].kind == "running"
+    looker.ledger.end(job.name).write_text("1.other 0\n")
+    assert looker.look()[job.id].kind == "success"
+
+
+def delete(looker: Looker, patience: float = 5.0) -> list[str]:
+    names = [job.name for job in looker.jobs]
+    return delete_all(Pbs(0.5), looker.ledger, names, patience=patience, pause=0.1, say=looker.said.append)
+
+
+def test_all_jobs_are_deleted_in_any_state(looker: Looker, pbs: StandIn) -> None:
+    looker.job("sleep 60")
+    looker.job("true", "-q", "stoppedq")
+    looker.job("true", "-h")
+    looker.job("true")
+    pbs.wait_for(1, "R")
+    pbs.wait_for(4, "F")
+    assert delete(looker) == []
+    for number in (1, 2, 3):
+        pbs.wait_for(number, "F")
+    assert all(entry.deleted for entry in looker.ledger.entries())
+
+
+def test_deleting_waits_for_a_server(looker: Looker, pbs: StandIn) -> None:
+    looker.job("sleep 60")
+    pbs.wait_for(1, "R")
+    pbs.down()
+    assert delete(looker, patience=0.5) == ["1.pbs01"]
+    pbs.up()
+    assert delete(looker) == []
+    pbs.wait_for(1, "F")
+
+
+def test_a_job_on_a_lost_node_is_deleted_by_force(looker: Looker, pbs: StandIn) -> None:
+    looker.job("sleep 60")
+    pbs.wait_for(1, "R")
+    pbs.down_nodes.add(0)
+    assert delete(looker) == []
+    assert pbs.jobs[1].state == "F"
+
+
+def test_a_job_whose_qsub_gave_no_answer_is_found_by_name_and_deleted(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 60")
+    entry = looker.ledger.read(job.name)
+    assert entry
+    looker.ledger.write(replace(entry, id=None))
+    assert delete(looker) == []
+    pbs.wait_for(1, "F")
+
+
+def test_many_jobs_are_deleted_in_few_calls(looker: Looker, pbs: StandIn) -> None:
+    for index in range(60):
+        words = ["-q", "stoppedq", "-N", f"j{index}"]
+        pbs.answer({"command": "qsub", "words": words, "cwd": "/", "path": "", "file": ""})
+        looker.ledger.write(Entry(f"j{index}", "w", "stoppedq", "/log", time.time(), f"{index + 1}.pbs01"))
+        looker.jobs.append(Job(f"{index + 1}.pbs01", f"j{index}", "stoppedq", "/log"))
+    assert delete(looker) == []
+    assert pbs.count("qdel") == 2
+    assert {job.state for job in pbs.jobs.values()} == {"F"}

@@ -1,0 +1,274 @@
+"""Snakemake for real, through `--executor pbs`: on the PBS of this machine where there is one, else on the stand-in.
+
+On a real PBS set PBS_TEST_DIR to a folder that the nodes share, and PBS_TEST_ARGS to what the site needs, for instance
+`--pbs-site polaris --pbs-account NAME`. Tests that pull levers of the server use the stand-in in any case.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from conftest import run
+from standin import StandIn
+
+pytestmark = pytest.mark.pbs
+
+REAL = shutil.which("qsub")
+SNAKEFILE = """
+rule all:
+    input: expand("out/{{i}}.txt", i=range({count}))
+
+rule one:
+    output: "out/{{i}}.txt"
+    params: seconds={seconds}
+    threads: 1
+    resources: runtime={runtime}, mem_mb=100
+    shell: {shell!r}
+"""
+COMMAND = "sleep {params.seconds}; echo $PBS_JOBID > {output}"
+
+
+@dataclass
+class Site:
+    """A working directory, and Snakemake in it."""
+
+    folder: Path
+    arguments: list[str]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def write(self, count: int = 3, seconds: float = 0.2, shell: str = COMMAND, runtime: str = "60") -> None:
+        found = {"count": count, "seconds": seconds, "shell": shell, "runtime": runtime}
+        text = SNAKEFILE.format(**found)
+        (self.folder / "Snakefile").write_text(text)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "snakemake", "--executor", "pbs", "--jobs", "300", "--latency-wait", "5"]
+        command += ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "3", "--pbs-command-timeout", "5"]
+        with (self.folder / "snakemake.out").open("w") as out:
+            process = subprocess.Popen(
+                [*command, *self.arguments, *words],
+                cwd=self.folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait for Snakemake; what it said."""
+        process.wait(timeout=110)
+        return (self.folder / "snakemake.out").read_text()
+
+    def snakemake(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        out = self.end(process)
+        return process.returncode, out
+
+    def stop(self) -> None:
+        """Leave no Snakemake behind when a test fails."""
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+
+    def outputs(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "out").glob("*.txt"))
+
+    def submissions(self) -> int:
+        log = self.folder / "calls"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def live(self) -> list[str]:
+        return run("qselect -u $(id -un)", self.folder).stdout.split()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site whose qsub keeps a list of its calls, in front of the real one or the stand-in's."""
+    words = shlex.split(os.environ.get("PBS_TEST_ARGS", ""))
+    if REAL:
+        folder = Path(tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path)))
+        found = logged(Site(folder, words), REAL, monkeypatch)
+        yield found
+        found.stop()
+        return
+    with StandIn() as pbs:
+        pbs.config.speed, pbs.config.kill_delay = 60, 1
+        monkeypatch.setenv("PATH", str(pbs.bin), prepend=":")
+        found = logged(Site(tmp_path, words), str(pbs.bin / "qsub"), monkeypatch)
+        yield found
+        found.stop()
+
+
+@pytest.fixture
+def lever(tmp_path: Path, pbs: StandIn) -> Iterator[Site]:  # noqa: ARG001 (the commands on PATH)
+    """A site on the stand-in, whose server a test may stop and break."""
+    found = Site(tmp_path, [])
+    yield found
+    found.stop()
+
+
+def logged(site: Site, qsub: str, monkeypatch: pytest.MonkeyPatch) -> Site:
+    wrapper = site.folder / "bin" / "qsub"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(site.folder / "calls"))}\nexec {qsub} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
+    return site
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_a_workflow_runs_to_its_end(site: Site) -> None:
+    site.write(count=3)
+    code, out = site.snakemake()
+    assert code == 0, out
+    assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
+    assert site.submissions() == 3
+    assert (site.folder / "out" / "0.txt").stat().st_mode & 0o777 == 0o666 & ~umask()  # not the 0077 of PBS
+    logs = sorted((site.folder / ".snakemake" / "pbs_logs" / "one").glob("one-0-*.log"))
+    assert len(logs) == 1
+    assert "Finished jobid" in logs[0].read_text()
+    assert not list((site.folder / ".snakemake" / "auxiliary" / "pbs").iterdir())
+
+
+def umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def test_a_failed_job_is_told_and_its_log_named(site: Site) -> None:
+    site.write(count=2, shell="test {wildcards.i} = 0 && touch {output}")
+    code, out = site.snakemake("--keep-going")
+    assert code == 1
+    assert site.outputs() == ["0.txt"]
+    assert "a rule's command failed" in out
+    assert "(Exit_status 1)" in out
+    assert ".snakemake/pbs_logs/one/one-1-" in out
+
+
+def test_a_retry_is_a_new_submission(site: Site) -> None:
+    site.write(count=1, shell="test -e flag && touch {output} || {{ touch flag; exit 1; }}")
+    code, out = site.snakemake("--retries", "1")
+    assert code == 0, out
+    assert site.submissions() == 2
+
+
+def test_a_killed_snakemake_finds_its_jobs_again(site: Site) -> None:
+    site.write(count=3, seconds=15)
+    first = site.start()
+    until(lambda: len(site.live()) == 3)
+    time.sleep(4)  # some run, and have marked their outputs as begun
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert len(site.live()) == 3
+    assert site.snakemake("--unlock")[0] == 0
+    code, out = site.snakemake("--rerun-incomplete")
+    assert code == 0, out
+    assert out.count("is taken over") == 3
+    assert site.submissions() == 3
+    assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
+
+
+def test_ctrl_c_deletes_every_job(site: Site) -> None:
+    site.write(count=4, seconds=300)
+    process = site.start()
+    until(lambda: len(site.live()) == 4)
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does it
+    out = site.end(process)
+    assert process.returncode != 0
+    assert "Deleting up to 4 PBS jobs" in out
+    until(lambda: not site.live())
+
+
+def test_a_job_deleted_by_hand_is_failed_and_retried(site: Site) -> None:
+    site.write(count=1, seconds=4)
+    process = site.start("--retries", "1")
+    until(lambda: len(site.live()) == 1)
+    time.sleep(2)
+    run(f"qdel {site.live()[0]}", site.folder)
+    out = site.end(process)
+    assert process.returncode == 0, out
+    assert "it was deleted" in out
+    assert site.submissions() == 2
+
+
+def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
+    site.write(count=1)
+    code, out = site.snakemake("--pbs-site", "polaris", "--set-resources", "one:runtime=3")
+    assert code == 1
+    assert "not submitted, ALCF Polaris would refuse or lose it" in out
+    assert "an account is needed" in out
+    assert "the job asks for 1 node for 00:03:00" in out
+    assert site.submissions() == 0
+
+
+def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, seconds=300)
+    process = lever.start()
+    until(lambda: len(pbs.jobs) == 2)
+    pbs.hang()
+    time.sleep(2)  # a look at the jobs, or a qsub, is stuck now
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(3)
+    pbs.resume()
+    out = lever.end(process)
+    assert "Deleting up to 2 PBS jobs" in out
+    until(lambda: all(job.state == "F" for job in pbs.jobs.values()))
+
+
+def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, seconds=6)
+    process = lever.start()
+    until(lambda: len(pbs.jobs) == 2)
+    pbs.down()
+    time.sleep(12)  # the jobs end in the meantime
+    pbs.up()
+    out = lever.end(process)
+    assert process.returncode == 0, out
+    assert "PBS does not answer" in out
+    assert "PBS answers again" in out
+    assert len(pbs.jobs) == 2
+
+
+def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
+    lever.write(count=1, seconds=10, runtime="lambda wc, attempt: [6, 120][attempt - 1]")
+    code, out = lever.snakemake("--retries", "1")
+    assert code == 0, out
+    assert "it ran out of its walltime of 00:06:00: ask for more" in out
+
+
+def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever: Site, pbs: StandIn) -> None:
+    pbs.config.queues["workq"].started = False
+    lever.write(count=200)
+    process = lever.start("--pbs-status-interval", "2", "--pbs-command-timeout", "30")
+    until(lambda: len(pbs.jobs) == 200)
+    time.sleep(3)
+    before, start = len(pbs.calls), time.monotonic()
+    time.sleep(12)
+    calls, looks = len(pbs.calls) - before, (time.monotonic() - start) / 2
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    memory, threads = int(status["VmRSS"].split()[0]) / 1000, int(status["Threads"])
+    os.killpg(process.pid, signal.SIGINT)
+    out = lever.end(process)
+    assert calls <= 2 * (looks + 1)
+    assert memory < 300
+    assert {job.state for job in pbs.jobs.values()} == {"F"}, out
+    assert "Not Running: Queue not started." in out
+    print(f"{calls} commands in {looks:.0f} looks; {memory:.0f} MB, {threads} threads")
