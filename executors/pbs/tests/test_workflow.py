@@ -219,6 +219,36 @@ def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
     assert site.submissions() == 0
 
 
+@pytest.mark.parametrize("moment", [1, 9])
+def test_a_kill_between_submissions_leaves_no_second_copy(moment: int, lever: Site, pbs: StandIn) -> None:
+    pbs.config.queues["workq"].started = False
+    lever.write(count=12)
+    first = lever.start()
+    until(lambda: len(pbs.jobs) >= moment)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert lever.snakemake("--unlock")[0] == 0
+    second = lever.start("--rerun-incomplete")
+    until(lambda: len(pbs.jobs) == 12)
+    time.sleep(3)
+    assert len({job.name for job in pbs.jobs.values()}) == len(pbs.jobs) == 12
+    os.killpg(second.pid, signal.SIGINT)
+    assert "is taken over" in lever.end(second)
+    assert {job.state for job in pbs.jobs.values()} == {"F"}
+
+
+@pytest.mark.parametrize("moment", [0, 1, 9])
+def test_ctrl_c_between_submissions_leaves_no_job(moment: int, lever: Site, pbs: StandIn) -> None:
+    pbs.config.queues["workq"].started = False
+    lever.write(count=12)
+    process = lever.start()
+    until(lambda: pbs.count("qsub" if moment else "qselect") > 0 and len(pbs.jobs) >= moment)
+    os.killpg(process.pid, signal.SIGINT)
+    lever.end(process)
+    time.sleep(0.5)
+    assert {job.state for job in pbs.jobs.values()} <= {"F"}
+
+
 def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:
     lever.write(count=2, seconds=300)
     process = lever.start()

@@ -71,7 +71,7 @@ class Executor(RemoteExecutor):
             submitted=self._on_submitted,
             refused=self._on_refused,
             in_queue=self._in_queue,
-            crashed=self.workflow.scheduler.executor_error_callback,
+            crashed=self._on_crash,
             say=self.logger.info,
             pause=self._interval / 2,
         )
@@ -114,6 +114,9 @@ class Executor(RemoteExecutor):
         with self._alive_lock:
             job = self._waiting_for_id.pop(request.name)
         self.report_job_error(SubmittedJobInfo(job), msg=f"{words}. The call was: {_shown(request)}. ")
+
+    def _on_crash(self, error: Exception) -> None:
+        self.workflow.scheduler.executor_error_callback(error)
 
     def _in_queue(self, queue: str) -> int:
         with self._alive_lock:
