@@ -146,11 +146,13 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
     assert fates == [("good", "embedded"), ("bad", "skipped"), ("empty", "skipped")]
 
 
-def kill_all_in(folder: Path, sparing: set[int]) -> None:
-    """SIGKILL for every process that works in `folder`."""
-    for process in psutil.process_iter(["cwd"]):
-        if process.info["cwd"] == str(folder) and process.pid not in sparing:
-            process.kill()
+def kill_all_in(folder: Path, but: int) -> None:
+    """SIGKILL for every process that works in `folder` except one; returns when they are gone."""
+    processes = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
+    victims = [process for process in processes if process.pid != but]
+    for process in victims:
+        process.kill()
+    psutil.wait_procs(victims, timeout=60)
 
 
 @pytest.mark.parametrize("victim", ["the embed job", "everything"])
@@ -168,7 +170,9 @@ def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path:
     while len(parts(folder)) < wanted:
         assert run.poll() is None, "the embed job ended before it could be killed"
         time.sleep(0.002)
-    kill_all_in(folder, sparing=set() if victim == "everything" else {run.pid})
+    if victim == "everything":
+        run.kill()
+    kill_all_in(folder, but=run.pid)
     failed = run.wait(timeout=60)
     assert failed
     assert not (folder / MASTER).exists()
