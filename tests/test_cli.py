@@ -32,7 +32,7 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["embed"], "Missing argument 'BUCKET'"),
+        (["embed"], "Missing argument 'BUCKETS...'"),
         (["emded"], "No such command 'emded'"),
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from plm_embed.pooling import DEFINITIONS, pool
+from plm_embed.fingerprint import POOLING_DEFINITIONS
+from plm_embed.pooling import pool
 
 HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]])
 
@@ -17,7 +18,7 @@ HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]]
 )
 def test_only_residues_are_pooled(pooling: str, expected: list[float]) -> None:
     assert pool(pooling, HIDDEN).tolist() == expected  # type: ignore[arg-type]
-    assert pooling in DEFINITIONS
+    assert pooling in POOLING_DEFINITIONS
 
 
 def test_half_precision_is_pooled_in_fp32() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 
 from plm_embed import __version__
-from plm_embed.errors import UserError
+from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -31,6 +31,12 @@ def main() -> None:
         sys.exit(1)
     except click.Abort:
         sys.exit("plm-embed: stopped")
+    except Exception as error:
+        full = no_space(error)
+        if not full:
+            raise
+        print(f"plm-embed: error: {full}", file=sys.stderr, flush=True)
+        os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
 @click.group(name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -48,7 +54,7 @@ def choice(literal: Any) -> click.Choice[str]:
 @group.command()
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1, 100_000), help="Number of buckets.")
+@click.option("--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets.")
 @click.option("--id-column", default="id", help="Column with the record id (tables only).")
 @click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
 @click.option("--keep", multiple=True, help="Column to carry into the index (tables only; repeatable).")
@@ -64,7 +70,7 @@ def choice(literal: Any) -> click.Choice[str]:
     type=click.Choice(["remove", "skip"]),
     help="'-' and '.': remove them, or skip the record.",
 )
-@click.option("--memory-mb", default=2000, type=click.IntRange(64), help="Memory to stay within.")
+@click.option("--memory-mb", default=2000, type=click.IntRange(400), help="Memory to stay within.")
 def deduplicate(
     *,
     inputs: tuple[Path, ...],

@@ -1,4 +1,6 @@
-"""The one exception for everything that a user can cause and mend."""
+"""Exceptions for what a user can cause and mend."""
+
+import errno
 
 
 class UserError(Exception):
@@ -11,3 +13,14 @@ class UserError(Exception):
 
 class DeviceError(UserError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
+
+
+def no_space(error: BaseException) -> str:
+    """What to say when `error`, or one that it followed from, is a full disk or a spent quota; else empty."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = f" ({seen.filename})" if seen.filename else ""
+            return f"no space left on the disk, or no quota{where}\nmake room and run again: what is finished stays"
+        seen = seen.__cause__ or seen.__context__
+    return ""

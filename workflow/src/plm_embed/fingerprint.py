@@ -10,6 +10,13 @@ ComputeDtype = Literal["float32", "bfloat16", "float16"]
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 
+POOLING_DEFINITIONS: dict[Pooling, str] = {
+    "mean": "arithmetic mean over the residues only; <cls>, <eos> and padding are left out",
+    "bos": "representation of the <cls> token",
+    "max": "element-wise maximum over the residues only; <cls>, <eos> and padding are left out",
+    "per_residue": "one row per residue; <cls>, <eos> and padding are left out",
+}
+
 
 @dataclass(frozen=True)
 class LongSequences:

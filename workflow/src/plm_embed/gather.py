@@ -28,7 +28,7 @@ from plm_embed.campaign import (
 from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
 from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.rowgroups import row_group_writer
@@ -182,13 +182,11 @@ def _write_vectors(file: h5py.File, bucket: Bucket, store: Path, start: int, fla
 
 def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
     """Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
-    from plm_embed.pooling import DEFINITIONS
-
     inputs = {name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")}
     found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
         "schema_version": SCHEMA_VERSION,
         "fingerprint": plan.fingerprint.to_json(),
-        "pooling_definition": "\n".join(f"{name}: {DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
+        "pooling_definition": "\n".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
         "library_versions": {name: ", ".join(sorted(found)) for name, found in plan.versions.items()},
         "devices": sorted(plan.devices),
         "inputs": inputs | {"embedded": plan.vectors},

@@ -4,13 +4,6 @@ import torch
 
 from plm_embed.fingerprint import Pooling
 
-DEFINITIONS: dict[Pooling, str] = {
-    "mean": "arithmetic mean over the residues only; <cls>, <eos> and padding are left out",
-    "bos": "representation of the <cls> token",
-    "max": "element-wise maximum over the residues only; <cls>, <eos> and padding are left out",
-    "per_residue": "one row per residue; <cls>, <eos> and padding are left out",
-}
-
 
 def pool(pooling: Pooling, hidden: torch.Tensor) -> torch.Tensor:
     """Reduce one sequence's representations in fp32.

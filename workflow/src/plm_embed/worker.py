@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import DeviceError, UserError, no_space
 from plm_embed.settings import Settings
 
 Blames = Literal["", "device", "user"]
@@ -92,8 +92,10 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
     except UserError as error:
         connection.send((str(error), "user"))
     except BaseException as error:
-        traceback.print_exc()
-        connection.send((f"{type(error).__name__}: {error}", ""))
+        full = no_space(error)
+        if not full:
+            traceback.print_exc()
+        connection.send((full, "user") if full else (f"{type(error).__name__}: {error}", ""))
     sys.exit(1)
 
 
