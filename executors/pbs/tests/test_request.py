@@ -89,6 +89,11 @@ def test_resources_are_read_and_settings_stand_in() -> None:
     assert ask == Ask(2, 4, 4, 1000, 0, 5400, "prod", "proj", ("-l", "a=b", "-m", "n"))
 
 
+def test_further_words_have_to_be_words() -> None:
+    with pytest.raises(RefusedError, match=r"pbs_extra .*No closing quotation"):
+        read_ask(Job(resources={"pbs_extra": "-l 'a"}), ExecutorSettings())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", ["<TBD>", 1.5, True, -1])
 def test_a_resource_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(RefusedError, match=r"the resource mem_mb is .*whole number"):

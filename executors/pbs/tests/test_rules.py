@@ -72,7 +72,7 @@ def test_every_recorded_state_has_its_answer(case: str, kind: str) -> None:
         ("F_walltime", "ran out of its walltime of 00:00:12: ask for more"),
         ("F_memory", "more memory than it asked for"),
         ("F_qdel_running", "PBS says: Job run at .* and terminated by user@pbs01"),
-        ("F_qdel_queued", "it was deleted before it started"),
+        ("F_qdel_queued", "it was deleted. PBS says: Not Running: Queue not started. and terminated"),
         ("F_signal9", "killed by signal 9"),
         ("F_qdel_force", "killed by force"),
         ("node_down_r_n", "its node was lost"),
@@ -87,7 +87,9 @@ def test_failures_are_told_in_words(case: str, words: str) -> None:
 
 def test_a_dependent_of_a_failed_job_is_failed_though_its_substate_is_that_of_success() -> None:
     text = recorded_text("qstat_json_F_qdel_queued").replace("substate = 91", "substate = 92")
-    assert judge(next(iter(read_jobs(text)))).kind == "failed"
+    verdict = judge(next(iter(read_jobs(text))))
+    assert verdict.kind == "failed"
+    assert "a job before it failed" in verdict.words
 
 
 def test_text_of_a_real_client_is_read_folded_or_wide() -> None:

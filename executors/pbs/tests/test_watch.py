@@ -53,7 +53,7 @@ def looker(pbs: StandIn, tmp_path: Path) -> Looker:  # noqa: ARG001 (the command
 
 
 def test_success_failure_and_running(looker: Looker) -> None:
-    good, bad, long = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60")
+    good, bad, long = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60", record=False)
     looker.until(good, "success")
     assert "(Exit_status 3)" in looker.until(bad, "failed").words
     assert looker.look()[long.id].kind == "running"
@@ -179,7 +179,7 @@ def test_a_purged_job_that_recorded_its_success_is_success(looker: Looker, pbs: 
 
 def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -> None:
     pbs.config.history = False
-    good, bad, killed = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60")
+    good, bad, killed = looker.job("true"), looker.job("exit 3"), looker.job("sleep 60", record=False)
     looker.until(good, "success")
     assert "ended with exit code 3" in looker.until(bad, "failed").words
     assert looker.look()[killed.id].kind == "running"
@@ -223,6 +223,16 @@ def test_a_server_that_dies_between_the_two_commands_fails_nothing(
     answering(monkeypatch, lambda words: Answer(0 if words[0] == "qselect" else 255, "", ""))
     for _ in range(10):
         assert looker.look()[job.id].kind == "running"
+
+
+def test_a_qstat_that_says_nothing_of_use_fails_nothing_and_is_told_once(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = looker.job("sleep 60")
+    answering(monkeypatch, lambda words: Answer(0, "", "") if words[0] == "qselect" else Answer(2, "", "qstat: bad"))
+    for _ in range(5):
+        assert looker.look()[job.id].kind == "running"
+    assert looker.said == ["PBS does not answer (qstat: bad). Jobs that run go on; asking again until it does."]
 
 
 def test_a_moved_job_is_decided_by_its_own_record(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:

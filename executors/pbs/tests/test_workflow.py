@@ -171,10 +171,10 @@ def test_a_retry_is_a_new_submission(site: Site) -> None:
 
 
 def test_a_killed_snakemake_finds_its_jobs_again(site: Site) -> None:
-    site.write(count=3, seconds=15)
+    site.write(count=3, seconds=12)
     first = site.start()
     until(lambda: len(site.live()) == 3)
-    time.sleep(4)  # some run, and have marked their outputs as begun
+    time.sleep(3)  # some run, and have marked their outputs as begun
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     assert len(site.live()) == 3
@@ -264,11 +264,11 @@ def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs:
 
 
 def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: StandIn) -> None:
-    lever.write(count=2, seconds=6)
+    lever.write(count=2, seconds=3)
     process = lever.start()
     until(lambda: len(pbs.jobs) == 2)
     pbs.down()
-    time.sleep(12)  # the jobs end in the meantime
+    time.sleep(8)  # the jobs end in the meantime
     pbs.up()
     out = lever.end(process)
     assert process.returncode == 0, out
@@ -278,10 +278,10 @@ def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: Sta
 
 
 def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
-    lever.write(count=1, seconds=10, runtime="lambda wc, attempt: [6, 120][attempt - 1]")
+    lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
     code, out = lever.snakemake("--retries", "1")
     assert code == 0, out
-    assert "it ran out of its walltime of 00:06:00: ask for more" in out
+    assert "it ran out of its walltime of 00:03:00: ask for more" in out
 
 
 def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever: Site, pbs: StandIn) -> None:

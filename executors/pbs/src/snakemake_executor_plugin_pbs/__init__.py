@@ -49,6 +49,7 @@ class Executor(RemoteExecutor):
     def __init__(self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface) -> None:
         self._stopping = threading.Event()  # these two before the base class, whose status loop starts at once
         self._interval = 0.1
+        self._cancelling = False
         super().__init__(workflow, logger)
 
     def __post_init__(self) -> None:
@@ -126,8 +127,8 @@ class Executor(RemoteExecutor):
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """One look at all jobs; those that still run are yielded."""
-        if not active_jobs:
-            return
+        if not active_jobs or self._cancelling:
+            return  # Snakemake asks no more about jobs that are being deleted
         verdicts = self._watch.look([info.aux["pbs"] for info in active_jobs if info.aux])
         for info in active_jobs:
             verdict = verdicts[str(info.external_jobid)]
@@ -163,6 +164,7 @@ class Executor(RemoteExecutor):
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
         """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C came."""
         with self._second_interrupt_explained():
+            self._cancelling = True
             with self._alive_lock:
                 names = [*self._alive, *self._waiting_for_id]
             if names:

@@ -95,7 +95,7 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
         walltime=count("runtime", 0) * 60 or None,
         queue=text("pbs_queue", settings.queue),
         account=text("pbs_account", settings.account),
-        extra=tuple(shlex.split(text("pbs_extra", "") or "")),
+        extra=tuple(_split(text("pbs_extra", "") or "")),
     )
 
 
@@ -224,6 +224,13 @@ def _beyond_queue(ask: Ask, queue: Queue, cores: int) -> list[str]:
             f"for {clock(ask.walltime)} (resources nodes, runtime)"
         )
     return problems
+
+
+def _split(extra: str) -> list[str]:
+    try:
+        return shlex.split(extra)
+    except ValueError as error:
+        raise RefusedError(f"the resource pbs_extra is {extra!r}, which is no list of words: {error}") from error
 
 
 def _list(values: tuple[int, ...]) -> str:

@@ -59,8 +59,8 @@ def judge(record: Record) -> Verdict:
 def _judge_finished(record: Record) -> Verdict:
     status = record.exit_status
     if status is None:
-        reason = "it was deleted" if record.substate == _TERMINATED else "PBS ended it, because a job before it failed,"
-        return Verdict("failed", _with_comment(f"{reason} before it started", record.comment))
+        reason = "it was deleted" if record.substate == _TERMINATED else "PBS ended it, because a job before it failed"
+        return Verdict("failed", _with_comment(reason, record.comment))
     if status == 0:
         return Verdict("success")
     walltime = f" of {record.walltime}" if record.walltime else ""

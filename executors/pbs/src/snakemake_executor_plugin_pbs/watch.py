@@ -57,18 +57,20 @@ class Watch:
         except AwayError as away:
             self._report_away(str(away))
             return verdicts
-        self._report_back()
         gone = [job for job in jobs if number(job.id) not in live]
         now = time.monotonic()
         due = sorted((job for job in jobs if number(job.id) in live), key=lambda job: job.inspected)
         due = [job for job in due[:INSPECT_AT_ONCE] if now - job.inspected >= INSPECT_EVERY]
         asked = gone[:ASK_AT_ONCE] + due
         if not asked:
+            self._report_back()
             return verdicts
         answer = self.pbs.call("qstat", *(["-x"] if self.history else []), "-f", *(job.id for job in asked))
-        if answer.away:
-            return verdicts
         report = read_report(answer)
+        if answer.away or not (report.records or report.unknown or report.no_history):
+            self._report_away(answer.words)
+            return verdicts
+        self._report_back()
         if report.no_history:
             self.history = False
         for job in asked:
