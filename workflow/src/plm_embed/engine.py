@@ -18,16 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.linear import Linear
 from plm_embed.tokens import PAD, tokenize
 from plm_embed.weights import Manifest
 
 NAME = "packed-1"
 """Version of the arithmetic; part of the fingerprint. Equal bits are promised per device type and thread count."""
 
-ROWS = {"cpu": 512, "cuda": 4096}
+ROWS = {"cpu": 512, "cuda": 32768}
 """Rows of one matrix product. Fixed, because a library may choose another summation order for another shape."""
 
-TOKENS = {"cpu": 4096, "cuda": 32768}
+TOKENS = {"cpu": 2048, "cuda": 32768}
 """Token budget of a batch when none is asked for; a multiple of `ROWS`."""
 
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
@@ -71,9 +72,9 @@ class Engine:
         def norm(name: str) -> tuple[Tensor, Tensor]:
             return vector(f"{name}.weight"), vector(f"{name}.bias")
 
-        def linear(*names: str) -> tuple[Tensor, Tensor]:
+        def linear(*names: str) -> Linear:
             weight = torch.cat([matrix(f"{name}.weight") for name in names])
-            return weight, torch.cat([matrix(f"{name}.bias") for name in names])
+            return Linear(weight, torch.cat([matrix(f"{name}.bias") for name in names]))
 
         self._embedding = vector("embed_tokens.weight")
         self._positions = vector("embed_positions.weight") if "embed_positions.weight" in tensors else None
@@ -140,49 +141,45 @@ class Engine:
         return x if self._norm_before is None else _norm(x, self._norm_before)
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rotary angles, (T, 1, 1, d / 2) fp32."""
         width = self.manifest.dim // self.manifest.heads
         frequency = 1.0 / (10000 ** (torch.arange(0, width, 2, device=self.device).float() / width))
-        angle = torch.outer(positions.float(), frequency)  # (T, d / 2)
-        angle = torch.cat((angle, angle), dim=-1)[:, None, None, :]  # (T, 1, 1, d)
+        angle = torch.outer(positions.float(), frequency)[:, None, None, :]
         return angle.cos(), angle.sin()
 
     def _block(
         self, layer: "_Layer", x: Tensor, lengths: tuple[int, ...], rotary: tuple[Tensor, Tensor] | None
     ) -> None:
         """One transformer layer, added to the residual stream `x` (T, D) in place."""
-        heads = self.manifest.heads
-        total = sum(lengths)
-        qkv = self._linear(_norm(x, layer.attention_norm), layer.qkv).view(len(x), 3, heads, -1)  # (T, 3, H, d)
-        if rotary is not None:
-            cos, sin = rotary
-            half = qkv[:, :2].float()
-            first, second = half.chunk(2, dim=-1)
-            qkv[:, :2] = half * cos + torch.cat((-second, first), dim=-1) * sin
-        attended = torch.zeros_like(qkv[:, 0])  # (T, H, d); the tail stays zero
-        attend(qkv[:total], lengths, attended[:total])
-        x += self._linear(attended.flatten(1), layer.out)
-        x += self._linear(F.gelu(self._linear(_norm(x, layer.mlp_norm), layer.fc1)), layer.fc2)
-
-    def _linear(self, x: Tensor, weight_and_bias: tuple[Tensor, Tensor]) -> Tensor:
-        """x (T, in) -> (T, out), `rows` at a time."""
-        x = x.to(self.dtype)
-        return torch.cat([F.linear(rows, *weight_and_bias) for rows in torch.split(x, self.rows)])
+        shape = (3, self.manifest.heads, self.manifest.dim // self.manifest.heads)
+        qkv = torch.empty((len(x), *shape), dtype=self.dtype, device=self.device)
+        for at in range(0, len(x), self.rows):
+            rows = slice(at, at + self.rows)
+            qkv[rows] = layer.qkv(_norm(x[rows], layer.attention_norm).to(self.dtype)).view(-1, *shape)
+            if rotary is not None:
+                _rotate(qkv[rows, :2], rotary[0][rows], rotary[1][rows])
+        attended = torch.zeros((len(x), self.manifest.dim), dtype=self.dtype, device=self.device)
+        attend(qkv, lengths, attended)  # the unused tail stays zero
+        for at in range(0, len(x), self.rows):
+            rows = slice(at, at + self.rows)
+            x[rows] += layer.out(attended[rows])
+            x[rows] += layer.fc2(layer.fc1(_norm(x[rows], layer.mlp_norm).to(self.dtype), gelu=True))
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights and biases of one transformer layer; q, k and v in one matrix (3 D, D)."""
+    """Weights of one transformer layer; q, k and v in one matrix (3 D, D)."""
 
     attention_norm: tuple[Tensor, Tensor]
-    qkv: tuple[Tensor, Tensor]
-    out: tuple[Tensor, Tensor]
+    qkv: Linear
+    out: Linear
     mlp_norm: tuple[Tensor, Tensor]
-    fc1: tuple[Tensor, Tensor]
-    fc2: tuple[Tensor, Tensor]
+    fc1: Linear
+    fc2: Linear
 
 
 def attend(qkv: Tensor, lengths: tuple[int, ...], out: Tensor) -> None:
-    """Attention within each sequence: qkv (T, 3, H, d) -> out (T, H, d).
+    """Attention within each sequence: qkv (T, 3, H, d) -> out (T, D), up to the end of the last sequence.
 
     Neighbours of equal length share one call; the packer sorts by length, so there are few calls and no masks.
     """
@@ -195,8 +192,17 @@ def attend(qkv: Tensor, lengths: tuple[int, ...], out: Tensor) -> None:
         stop = start + run * length
         query, key, value = qkv[start:stop].view(run, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)  # (run, H, L, d)
         result = F.scaled_dot_product_attention(query, key, value)
-        out[start:stop] = result.transpose(1, 2).reshape(stop - start, *out.shape[1:])
+        out[start:stop] = result.transpose(1, 2).reshape(stop - start, -1)
         start, at = stop, at + run
+
+
+def _rotate(qk: Tensor, cosine: Tensor, sine: Tensor) -> None:
+    """Rotate the halves of each head, in fp32 and in place (esm/rotary_embedding.py): qk (T, 2, H, d)."""
+    first, second = qk.chunk(2, dim=-1)
+    left, right = first.float(), second.float()
+    rotated = left * cosine - right * sine, right * cosine + left * sine
+    first.copy_(rotated[0])
+    second.copy_(rotated[1])
 
 
 def _norm(x: Tensor, weight_and_bias: tuple[Tensor, Tensor]) -> Tensor:
