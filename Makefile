@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet $(if $(TORCH_INDEX),--extra-
 .PHONY: demo test lint clean help
 
 demo: .venv/installed  ## run the whole workflow on config/config.yaml (as shipped: the sample) and sum it up
-	@$(BIN)/snakemake --cores $(CORES) --set-threads embed=1 --quiet host rules
+	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 
 test: lint  ## all checks and tests

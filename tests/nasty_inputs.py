@@ -19,7 +19,7 @@ PLAIN = (
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "none": bytes,
-    "gzip": gzip.compress,
+    "gzip": lambda content: gzip.compress(content, mtime=0),
     "bzip2": bz2.compress,
     "xz": lzma.compress,
     "zstd": lambda content: zstd.compress(content, options={zstd.CompressionParameter.checksum_flag: 1}),

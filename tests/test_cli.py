@@ -10,7 +10,9 @@ from plm_embed import __version__
 from plm_embed.cli import group
 
 
-def plm_embed(*arguments: str | Path, code: str = "from plm_embed.cli import main; main()") -> subprocess.CompletedProcess[str]:
+def plm_embed(
+    *arguments: str | Path, code: str = "from plm_embed.cli import main; main()"
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -25,8 +27,8 @@ def test_help_shows_every_command_with_an_example_or_a_line() -> None:
 
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
-    done = plm_embed("summary", tmp_path / "with a blank")
-    assert done.stderr.splitlines()[0] == f"# plm-embed summary '{tmp_path}/with a blank'"
+    done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
+    assert done.stderr.splitlines()[0] == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
 
 
 @pytest.mark.parametrize(

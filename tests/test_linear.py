@@ -16,7 +16,7 @@ def test_packed_and_plain_weights_agree(
     exact = F.linear(x.double(), weight.double(), bias.double())
     exact = F.gelu(exact) if gelu else exact
     packed = Linear(weight, bias)(x, gelu)
-    monkeypatch.setattr(linear, "_pack", lambda weight: None)
+    monkeypatch.setattr(linear, "_pack", lambda _: None)
     plain = Linear(weight, bias)(x, gelu)
     for found in (packed, plain):
         assert found.dtype == torch.float32

@@ -221,6 +221,7 @@ def packed(kind: str) -> bytes:
         (b"id,note,seq,seq\n1,2,MK,MK\n", "2 columns are named 'seq'; rename all but one"),
         (b'id,seq,note\n1,MK,"' + b"x" * 17_000_000, r"line 2 after 0 complete records: field larger .*closed"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = write(tmp_path / "refused", content)

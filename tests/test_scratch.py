@@ -49,9 +49,9 @@ def test_unfit_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     long = tmp_path / ("x" * 60)
     long.mkdir()
     assert "too long" in unfit(str(long), 0)
-    monkeypatch.setattr(scratch, "filesystem", lambda path: "lustre")
+    monkeypatch.setattr(scratch, "filesystem", lambda _: "lustre")
     assert "network filesystem (lustre)" in unfit("/tmp", 0)
-    monkeypatch.setattr(scratch, "filesystem", lambda path: "tmpfs")
+    monkeypatch.setattr(scratch, "filesystem", lambda _: "tmpfs")
     assert "in memory" in unfit("/tmp", 0)
     assert unfit("/tmp", 0, memory_allowed=True) == ""
 

@@ -21,7 +21,7 @@ rule embed:
         f"<benchmarks>/{config['model']}/embed/{{submission}}.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
-    threads: 4
+    threads: 1  # the most efficient on a CPU; profiles of GPU clusters ask for more
     # What decides the speed: a change computes nothing again. A profile may set any of these per site.
     resources:
         gpu=1,
@@ -37,6 +37,8 @@ rule embed:
         weights=lambda wildcards, input: Path(input.manifest).parent,
         store=config["store"],
         records=f"{config['results']}/{config['model']}/embedded",
+        # A function of `input` never causes a rerun: where vectors come from is no reason to take them again.
+        reuse=lambda wildcards, input: options("reuse", config["reuse"]),
         layers=options("layers", config["embedding"]["layers"]),
         pooling=options("pooling", config["embedding"]["pooling"]),
         compute_dtype=config["embedding"]["compute_dtype"],
@@ -46,7 +48,7 @@ rule embed:
         overlap=config["embedding"]["long_sequences"]["overlap"],
     shell:
         "python -m plm_embed embed {input.buckets:q} --weights {params.weights:q} --store {params.store:q}"
-        " --records {params.records:q} --output {output:q} {params.layers:q} {params.pooling:q}"
+        " --records {params.records:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
         " --device {resources.device} --workers {resources.gpu} --threads {threads}"

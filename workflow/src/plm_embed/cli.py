@@ -15,6 +15,7 @@ from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+STEPS = ("deduplicate", "weights", "embed", "gather", "validate")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -41,10 +42,12 @@ def main() -> None:
 
 @click.group(name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__)
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> None:
     """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand."""
-    # the first line of each log: the command that repeats the step
-    print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
+    if context.invoked_subcommand in STEPS:
+        # the first line of each log: the command that repeats the step
+        print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
 
 
 def choice(literal: Any) -> click.Choice[str]:
@@ -139,6 +142,7 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 @click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
 @click.option("--records", required=True, type=FOLDER, help="Folder for the buckets' completion records.")
 @click.option("--output", required=True, type=FOLDER, help="Written when all these buckets are complete (JSON).")
+@click.option("--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable).")
 @click.option(
     "--layers", multiple=True, type=int, default=(-1,), help="0 to the number of layers, -1: last (repeatable)."
 )
@@ -167,6 +171,7 @@ def embed(
     store: Path,
     records: Path,
     output: Path,
+    reuse: tuple[Path, ...],
     layers: tuple[int, ...],
     pooling: tuple[Pooling, ...],
     compute_dtype: ComputeDtype | Literal["auto"],
@@ -204,6 +209,7 @@ def embed(
         scratch=scratch,
         flush_minutes=flush_minutes,
         threads=threads,
+        reuse=reuse,
     )
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
     plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)

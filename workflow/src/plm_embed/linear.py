@@ -24,7 +24,7 @@ class Linear:
             return F.gelu(y) if gelu else y
         post, algorithm = ("gelu", "none") if gelu else ("none", "")
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
-        return y  # noqa: RET504 (the annotation is needed: torch.ops is untyped)
+        return y
 
 
 def _pack(weight: Tensor) -> Tensor | None:
