@@ -92,6 +92,14 @@ def test_a_dependent_of_a_failed_job_is_failed_though_its_substate_is_that_of_su
     assert "a job before it failed" in verdict.words
 
 
+def test_a_filesystem_that_is_down_is_no_failure_whatever_the_comment_says() -> None:
+    comment = "Can Never Run: Insufficient amount of server resource: eagle_fs (True != False)"
+    text = recorded_text("qstat_json_Q").replace("Not Running: Queue not started.", comment)
+    (record,) = read_jobs(text)
+    assert record.comment == comment
+    assert judge(record).kind == "running"
+
+
 def test_text_of_a_real_client_is_read_folded_or_wide() -> None:
     (folded,) = read_jobs(CASES["qstat_full_text_R"]["stdout"])
     (wide,) = read_jobs(CASES["qstat_full_text_R_w"]["stdout"])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from conftest import run, submit
 from recorded import CASES, recorded_job
 from standin import StandIn, render
-from standin.model import Queue, flat
+from standin.model import Queue, flat, lab_queues
 
 SCRIPTS = {
     "j_ok.sh": "#!/bin/sh\necho out\necho err >&2\n",
@@ -56,18 +57,27 @@ def test_new_clients_print_the_first_job_only_as_json() -> None:
 SUBMISSIONS = [name for name in CASES if name.startswith("submit_")]
 
 
+@pytest.fixture(scope="module")
+def lab() -> Iterator[StandIn]:
+    with StandIn() as standin:
+        yield standin
+
+
 @pytest.mark.parametrize("case", SUBMISSIONS)
-def test_qsub_answers_as_recorded(case: str, pbs: StandIn, tmp_path: Path) -> None:
+def test_qsub_answers_as_recorded(case: str, lab: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(lab.bin), prepend=":")
+    lab.config.queues = lab_queues()
     for name, text in SCRIPTS.items():
         (tmp_path / name).write_text(text, newline="")
     (tmp_path / "adir").mkdir()
-    pbs.config.hook = case.startswith("submit_hook")
+    lab.config.hook = case.startswith("submit_hook")
     if case.startswith("submit_max_queued"):
-        pbs.config.queues["stoppedq"].max_queued = 2
+        before = sum(job.queue == "stoppedq" and job.state != "F" for job in lab.jobs.values())
+        lab.config.queues["stoppedq"].max_queued = before + 2
         for _ in range(int(case[-1]) - 1):
             run(CASES[case]["command"], tmp_path)
     if case == "submit_queue_acl":
-        pbs.config.queues["stoppedq"].open_to_user = False
+        lab.config.queues["stoppedq"].open_to_user = False
     done = run(CASES[case]["command"], tmp_path)
     assert (done.returncode, normal(done.stdout), done.stderr) == (
         CASES[case]["exit_code"],

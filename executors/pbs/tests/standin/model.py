@@ -56,7 +56,7 @@ class Config:
     kill_delay: float = 10.0
     exiting: float = 0.05  # seconds in state E, while the output is copied
     undeliverable: float = 30.0  # seconds in E when the output cannot be written
-    cycle: float = 0.05  # seconds between two rounds of the scheduler
+    cycle: float = 0.03  # seconds between two rounds of the scheduler
 
 
 @dataclass
