@@ -19,6 +19,7 @@ from plm_embed.batches import Packer
 from plm_embed.buffer import Buffer
 from plm_embed.engine import TOKENS, Engine
 from plm_embed.errors import UserError
+from plm_embed.heartbeats import Heartbeat
 from plm_embed.parts import Keys, write_part
 from plm_embed.pooling import pool
 from plm_embed.progress import progress
@@ -44,7 +45,9 @@ class Computation:
     out_of_memory: list[int] = field(default_factory=list)
     """Indices of sequences that did not fit into the device's memory even alone."""
 
-    def run(self, todo: list[int], scratch: Path, toks_per_batch: int, flush_minutes: float) -> dict[str, Any]:
+    def run(
+        self, todo: list[int], scratch: Path, toks_per_batch: int, flush_minutes: float, heartbeat: Heartbeat
+    ) -> dict[str, Any]:
         """Embed the sequences `todo` (indices); returns counts and speed for the completion record.
 
         A part is published every `flush_minutes` and at the end, so a kill loses at most that much work. SIGTERM and
@@ -55,6 +58,7 @@ class Computation:
         packer = Packer(costs, toks_per_batch or TOKENS[self.model.device.type])
         buffer = Buffer(self.store.fingerprint)
         waiting: dict[int, dict[Span, Vectors]] = {}
+        heartbeat.begin(sum(costs))
         began = flushed = time.monotonic()
         busy, computed, tokens = 0.0, 0, 0
         with _stop_signal() as stopped, progress("embed", sum(costs), "tokens") as meter:
@@ -75,6 +79,7 @@ class Computation:
                     if len(windows) == len(self._spans(i)):
                         self._finish(buffer, i, waiting.pop(i))
                         computed += 1
+                heartbeat.advance(done, computed)
                 overdue = time.monotonic() - flushed > 60 * flush_minutes
                 if buffer.bytes >= BYTES_PER_PART or overdue or stopped():
                     self._publish(buffer, scratch)

@@ -19,6 +19,7 @@ from plm_embed.compute import BYTES_PER_PART, Computation
 from plm_embed.errors import UserError
 from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.heartbeats import Heartbeat
 from plm_embed.parts import Keys
 from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
@@ -59,9 +60,13 @@ class Embedder:
         todo = [int(i) for i in np.flatnonzero(missing) if i not in excluded]
         work: dict[str, Any] = {"computed": 0, "tokens": 0, "busy": None, "tokens_per_second": None}
         if todo:
-            computation = Computation(self._loaded(), self.store, keys, sequences)
-            with scratch_folder(self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch") as scratch:
-                work = computation.run(todo, scratch, self.settings.toks_per_batch, self.settings.flush_minutes)
+            with (
+                Heartbeat(output.parent, bucket.stem, self.device) as heartbeat,
+                scratch_folder(self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch") as scratch,
+            ):
+                computation = Computation(self._loaded(), self.store, keys, sequences)
+                speed = self.settings.toks_per_batch, self.settings.flush_minutes
+                work = computation.run(todo, scratch, *speed, heartbeat)
             excluded |= dict.fromkeys(computation.out_of_memory, "out_of_memory")
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
