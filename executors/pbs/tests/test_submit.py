@@ -281,6 +281,19 @@ def test_nothing_is_submitted_beside_a_deleted_job_that_is_not_gone(pbs: StandIn
     assert pbs.jobs[1].state == "F"
 
 
+def test_a_job_given_up_without_a_server_is_deleted_before_the_next_comes(pbs: StandIn, drivers: Make) -> None:
+    first = drivers()
+    first.add(first.request())
+    first.wait()
+    entry = first.ledger.read("embed-0")
+    assert entry
+    first.ledger.write(replace(entry, deleted=True))  # its qdel never reached the server
+    second = drivers()
+    second.add(second.request())
+    assert second.wait() == ("2.pbs01", False)
+    assert pbs.jobs[1].state == "F"
+
+
 def test_a_wrapper_that_prints_a_banner_does_not_make_it_the_id(
     pbs: StandIn, drivers: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

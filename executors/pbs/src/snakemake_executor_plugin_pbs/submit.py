@@ -5,6 +5,7 @@ may already live is looked for before qsub: by its id in the ledger after a rest
 qsub left no answer, since a server that hung may have queued the job all the same.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -167,7 +168,8 @@ class Submitter:
         entry = Entry(request.name, request.work, request.queue, str(request.log), time.time())
         self.ledger.write(entry)
         job_id = self._qsub(request)
-        self.ledger.write(replace(entry, id=job_id))
+        with contextlib.suppress(OSError):  # the job is there; without its id in the ledger its name finds it
+            self.ledger.write(replace(entry, id=job_id))
         return job_id, str(request.log), False
 
     def _qsub(self, request: Request) -> str:
@@ -208,15 +210,15 @@ class Submitter:
             return found
         if number(entry.id) not in self._first_live and not entry.deleted:
             return None  # it ended while nobody looked; Snakemake has seen by its outputs how
-        if entry.deleted or entry.work != request.work:
-            if not entry.deleted:
-                self.say(f"{entry.id} ({entry.name}) still runs with other parameters or inputs; deleting it.")
-                self.pbs.call("qdel", entry.id)
-                self.ledger.write(replace(entry, deleted=True))
-            if number(entry.id) in self.pbs.live():
-                raise WaitError(request.name, f"{entry.id} of the same name was deleted and is not gone yet")
+        if not entry.deleted and entry.work == request.work:
+            return entry
+        if number(entry.id) not in self.pbs.live():
             return None
-        return entry
+        if not entry.deleted:
+            self.say(f"{entry.id} ({entry.name}) still lives with other parameters or inputs; deleting it.")
+            self.ledger.write(replace(entry, deleted=True))
+        self.pbs.call("qdel", entry.id)  # again at every attempt: an earlier one may have met no server
+        raise WaitError(request.name, f"{entry.id} of the same name is being deleted and is not gone yet")
 
     def _by_name(self, request: Request, entry: Entry) -> Entry | None:
         """A living job found by its name; further ones of that name would write the same files and are deleted."""
