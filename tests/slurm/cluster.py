@@ -44,7 +44,8 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket={folder}/munge.sock
+# a requeued job waits until its old credential has expired
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -86,7 +87,7 @@ AccountingStorageTRES=gres/gpu
 NodeName=g1 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=32 RealMemory=64000 Gres=gpu:a100:{gpus} Feature=gpu
 NodeName=g2 NodeAddr=127.0.0.1 Port={ports[3]} CPUs=32 RealMemory=64000 Gres=gpu:h100:{gpus} Feature=gpu
 NodeName=c1 NodeAddr=127.0.0.1 Port={ports[4]} CPUs=32 RealMemory=64000
-PartitionName=DEFAULT DefaultTime=5 MaxTime=60 State=UP
+PartitionName=DEFAULT DefaultTime=5 MaxTime=2-0 State=UP
 PartitionName=cpu       Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
 PartitionName=gpu       Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
 PartitionName=requeued  Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from campaign import Campaign
 from cluster import Cluster, missing
 
 REASON = pytest.StashKey[str]()
@@ -32,3 +33,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def cluster() -> Iterator[Cluster]:
     with Cluster() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """A campaign that nothing disturbed, through all rules, validated."""
+    campaign = Campaign(tmp_path_factory.mktemp("undisturbed") / "c", cluster)
+    with campaign.running():
+        pass
+    return campaign
+
+
+@pytest.fixture
+def campaign(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Campaign:
+    """A campaign of which everything is done but to embed, gather and validate."""
+    campaign = Campaign(tmp_path / "c", cluster)
+    campaign.adopt(undisturbed)
+    return campaign

@@ -1,0 +1,203 @@
+"""A campaign of the shipped workflow through the shipped SLURM profile, on the test cluster."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from cluster import Cluster, descendants
+
+ROOT = Path(__file__).parents[2]
+SNAKEMAKE = (sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
+MODEL = "esm2_t3_untrained"
+MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
+SEQUENCES = 320
+LENGTHS = (1000, 3000)  # Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job.
+
+# What a user does to the profile: uncomment the lines of his site.
+SITE = {
+    "slurm_account": ("# slurm_account: my_account", "slurm_account: lab"),
+    "cpu": ("# slurm_partition: cpu", "slurm_partition: cpu"),
+    "gpu": ("# slurm_partition: gpu", "slurm_partition: gpu"),
+}
+
+CONFIG = """\
+inputs: [proteins.fasta]
+model: {model}
+weights: {root}/config/demo/{model}.pt
+buckets: {buckets}
+speed:
+  device: cpu
+  toks_per_batch: 8000
+  flush_minutes: 0.001
+validate:
+  spot_checks: 2
+"""
+
+
+class Campaign:
+    """A working folder, the profile in it, and the `snakemake` that runs there."""
+
+    def __init__(self, folder: Path, cluster: Cluster, *, buckets: int = 4, profile: str = "slurm") -> None:
+        """Make the folder with its input, its configuration and the edited profile."""
+        self.folder = folder
+        self.cluster = cluster
+        self.buckets = buckets
+        self.profile = profile
+        self.log = folder / "snakemake.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "config").mkdir(parents=True)
+        (folder / "config" / "config.yaml").write_text(CONFIG.format(root=ROOT, model=MODEL, buckets=buckets))
+        random = Random(1)
+        with (folder / "proteins.fasta").open("w") as fasta:
+            for number in range(SEQUENCES):
+                residues = "".join(random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*LENGTHS)))
+                fasta.write(f">p{number}\n{residues}\n")
+        shutil.copytree(ROOT / "profiles" / profile, folder / profile)
+        self.edit_profile(*SITE.values())
+
+    def edit_profile(self, *replacements: tuple[str, str]) -> None:
+        """Replace lines of the profile; each must be there."""
+        path = self.folder / self.profile / "profile.yaml"
+        text = path.read_text()
+        for before, after in replacements:
+            assert before in text, f"{path} has no line {before!r}"
+            text = text.replace(before, after)
+        path.write_text(text)
+
+    def adopt(self, other: "Campaign") -> None:
+        """Take over the weights and the sequences of another campaign, so that only embedding is left to do."""
+        shutil.copy2(other.folder / "proteins.fasta", self.folder)  # With its age, or all would be done anew.
+        shutil.copytree(other.folder / "resources", self.folder / "resources")
+        shutil.copytree(other.folder / "results" / "sequences", self.folder / "results" / "sequences")
+
+    def command(self, *options: str) -> list[str]:
+        command = [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", self.profile, *options]
+        # One thread for each rule: this machine has fewer cores than the virtual nodes pretend to have.
+        threads = [f"{rule}=1" for rule in ("embed", "deduplicate", "gather", "validate")]
+        return [*command, "--slurm-init-seconds-before-status-checks", "1", "--set-threads", *threads]
+
+    def start(self, *options: str, without: str = "") -> "subprocess.Popen[bytes]":
+        """Start Snakemake, on a machine that lacks the command `without`; its output goes to `log`."""
+        hide = (
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f'mount --bind /dev/null $(command -v {without}) && exec "$@"',
+            "hide",
+        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*(hide if without else ()), *self.command(*options)],
+                cwd=self.folder,
+                env=self.cluster.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self._process
+
+    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 150) -> int:
+        """Wait for Snakemake and return its exit status; kill it when it does not end."""
+        try:
+            return process.wait(timeout)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    @contextlib.contextmanager
+    def running(self, *options: str, without: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+        """Run Snakemake while the block disturbs it, then let it end; it must succeed.
+
+        If it does not, or if the block fails, nothing of it is left: no process and no job.
+        """
+        process = self.start(*options, without=without)
+        try:
+            yield process
+            assert self.finish(process) == 0, self.words()
+        finally:
+            self.abandon(process)
+
+    def abandon(self, process: "subprocess.Popen[bytes]") -> None:
+        """End Snakemake and all jobs at once."""
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if self.cluster.jobs():
+            self.cluster.run("scancel", "--user=root")
+            self.cluster.wait_for("no jobs", lambda: not self.cluster.jobs())
+
+    def words(self) -> str:
+        """What the user has seen so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def job_of(self, bucket: int) -> tuple[str, str]:
+        """Return (job, node) of the running job of a bucket, or ("", "")."""
+        lines = self.cluster.run("squeue", "--noheader", "--states=R", "--format=%k|%i|%N").splitlines()
+        for comment, job, node in (line.split("|") for line in lines):
+            if comment == f"rule_embed_wildcards_{bucket:04d}":
+                return job, node
+        return "", ""
+
+    def workers(self, bucket: int) -> list[int]:
+        """Return the processes that embed a bucket: the one that the rule starts, and those below it."""
+        _, node = self.job_of(bucket)
+        found = []
+        for process in self.cluster.processes(node) if node else []:
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+                if words[1:4] == ["-m", "plm_embed", "embed"] and any(
+                    f"{bucket:04d}.parquet" in word for word in words
+                ):
+                    found += [process, *descendants(process)]
+        return found
+
+    def expire_claims(self, *buckets: int) -> None:
+        """Let the two minutes pass after which the claim of a job that died on another node counts no more."""
+        for bucket in buckets:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self.folder / "results" / MODEL / "embedded" / "claims" / f"{bucket:04d}", (0, 0))
+
+    def parts(self, bucket: int | None = None) -> list[Path]:
+        """Return the published parts, of one bucket or of all."""
+        parts = list((self.folder / "results" / MODEL / "store").glob("*/parts/[0-9a-f]*.h5"))
+        return parts if bucket is None else [part for part in parts if self._bucket_of(part) == bucket]
+
+    def _bucket_of(self, part: Path) -> int:
+        return int(part.name[:8], 16) * self.buckets >> 32
+
+    def wait_for_parts(self, *buckets: int) -> None:
+        """Return when each of these buckets has a part more than now."""
+        before = {bucket: len(self.parts(bucket)) for bucket in buckets}
+
+        def more() -> bool:
+            assert self._process is None or self._process.poll() is None, self.words()
+            return all(len(self.parts(bucket)) > count for bucket, count in before.items())
+
+        self.cluster.wait_for(f"parts of buckets {buckets}", more, timeout=120)
+
+    def computed_again(self) -> int:
+        """Return how many vectors lie in the store more than once."""
+        return sum(int(part.name.split("-")[2]) for part in self.parts()) - SEQUENCES
+
+    def states(self) -> dict[str, list[str]]:
+        """Return the accounted states of each job of this campaign, in order."""
+        names = re.findall(r"SLURM run ID: (\S+)", self.words())
+        lines = self.cluster.run(
+            "sacct", "-X", "-D", "-n", "-P", "--format=JobID,State", f"--name={','.join(names)}"
+        ).splitlines()
+        states: dict[str, list[str]] = {}
+        for job, state in (line.split("|") for line in lines):
+            states.setdefault(job, []).append(state.split()[0])
+        return states
+
+    def master(self) -> bytes:
+        return (self.folder / MASTER).read_bytes()
