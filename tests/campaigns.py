@@ -154,7 +154,7 @@ def publish(store: Store, sequences: list[str]) -> None:
         return
     fingerprint = store.fingerprint
     local = store.folder / "local.h5"
-    write_part(local, part_rows(sequences, fingerprint), fingerprint, {"worker": "CPU"})
+    write_part(local, part_rows(sequences, fingerprint), fingerprint, {"device": "CPU"})
     store.publish(local)
     local.unlink()
 

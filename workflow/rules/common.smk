@@ -9,7 +9,7 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.buckets import bucket_names
-from plm_embed.config import checked, host_memory_mb, options, plan_line, submissions, workflow_commit
+from plm_embed.config import check_reuse, checked, host_memory_mb, options, plan_line, submissions, workflow_commit
 from plm_embed.errors import UserError
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
@@ -21,6 +21,8 @@ os.environ.update(
 
 try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
+    if workflow.is_main_process:
+        check_reuse(config)
 except UserError as error:
     raise WorkflowError(str(error))
 

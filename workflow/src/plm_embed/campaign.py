@@ -36,7 +36,7 @@ class Completion:
     fingerprint: Fingerprint
     parts: tuple[PartInfo, ...]
     skipped: dict[bytes, str]
-    device: str
+    devices: tuple[str, ...]
     versions: dict[str, str]
 
 
@@ -99,7 +99,7 @@ def read_completion(path: Path) -> Completion:
             fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
             parts=tuple(sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)),
             skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
-            device=record["worker"]["device"],
+            devices=(record["worker"]["device"], *record.get("reused_devices", ())),
             versions=record["versions"],
         )
     except FileNotFoundError:

@@ -13,6 +13,7 @@ from jsonschema.exceptions import ValidationError
 
 from plm_embed.errors import UserError
 from plm_embed.models import Model, find_model
+from plm_embed.savings import savings
 
 Config = dict[str, Any]
 
@@ -137,6 +138,8 @@ def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
             yield str(error).replace("\n", "\n    ")
     if usable("inputs"):
         yield from _input_problems([Path(path) for path in config["inputs"]])
+    if usable("reuse"):
+        yield from (f"reuse: {path}: {_not_found(Path(path))}" for path in config["reuse"] if not Path(path).exists())
     if usable("weights"):
         yield from _weights_problems(config["weights"], model)
     if usable("table.keep"):
@@ -234,6 +237,30 @@ def plan_line(config: Config) -> str:
     if summary.is_file():
         counts = json.loads(summary.read_text(encoding="utf-8"))
         records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
+    saved = str(savings(Path(config["results"]) / config["model"] / "embedded"))
     parts = sum(1 for _ in Path(config["store"]).glob("*/parts/*.h5"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
-    return f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
+    line = f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
+    return f"{line}; not computed: {saved}" if saved else line
+
+
+def check_reuse(config: Config) -> None:
+    """Refuse, in words, a source in `reuse` that holds other vectors than the configuration asks for.
+
+    What is known only where it is computed (dtype `auto`, the engine) is checked by each embed job before it computes.
+    """
+    if not config["reuse"]:
+        return
+    from plm_embed.reuse import check_sources
+
+    embedding = config["embedding"]
+    model = find_model(config["model"])
+    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {"model": model.name}
+    if model.max_residues is None:
+        known["long_sequences"] = embedding["long_sequences"]
+    if embedding["compute_dtype"] != "auto":
+        known["compute_dtype"] = embedding["compute_dtype"]
+    manifest = Path(config["weights_folder"]) / model.name / "manifest.json"
+    if manifest.is_file():
+        known["weights_sha256"] = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
+    check_sources([Path(path) for path in config["reuse"]], known)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
 from plm_embed import __version__, devices, engine, weights
 from plm_embed.campaign import read_completion
@@ -21,6 +22,7 @@ from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.parts import Keys
+from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
 from plm_embed.settings import Settings
@@ -40,15 +42,17 @@ class Embedder:
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads)
         manifest = weights.read_manifest(weights_folder)
-        self.store = Store(store_root, fingerprint_of(manifest, settings, self.device))
+        fingerprint = fingerprint_of(manifest, settings, self.device)
+        self.reuse = Reuse(settings.reuse, fingerprint)
+        self.store = Store(store_root, fingerprint)
         self.tested: dict[str, Any] | None = None
         self._model: engine.Engine | None = None
 
     def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
         """Fill the store with the vectors of one bucket file and write its completion record to `output`.
 
-        Only keys that no part holds are computed. What was published before a kill stays published; the record is
-        written last. Returns the record.
+        Only keys that no part and no source of `reuse` holds are computed. What was published before a kill stays
+        published; the record is written last. Returns the record.
         """
         started = datetime.now(UTC)
         table = pq.read_table(bucket, columns=["key", "sequence"])
@@ -57,6 +61,12 @@ class Embedder:
         policy = self.store.fingerprint.long_sequences
         excluded = {i: "too_long" for i, sequence in enumerate(sequences) if not spans(len(sequence), policy)}
         missing = self.store.missing(keys)
+        found = int((~missing).sum())
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int32)
+        reused = self._reuse(keys, lengths, missing & ~np.isin(np.arange(len(keys)), list(excluded)))
+        if reused.total:
+            missing = self.store.missing(keys)
+        spared = ~missing
         todo = [int(i) for i in np.flatnonzero(missing) if i not in excluded]
         work: dict[str, Any] = {"computed": 0, "tokens": 0, "busy": None, "tokens_per_second": None}
         if todo:
@@ -85,7 +95,11 @@ class Embedder:
                 {"key": keys[i].decode(), "length": len(sequences[i]), "reason": reason}
                 for i, reason in sorted(excluded.items())
             ],
-            "found": int((~missing).sum()),
+            "found": found,
+            "reused": reused.total,
+            "reused_from": dict(reused.counts),
+            "reused_devices": sorted(reused.devices),
+            "spared_tokens": int((lengths[spared] + 2).sum()),
             "self_test": self.tested,
             "worker": devices.describe(self.device),
             "versions": {
@@ -99,10 +113,16 @@ class Embedder:
         } | work
         write_json(output, record)
         log.info(
-            "bucket %s: %d sequences, %d already in the store, %d computed, %d skipped, %.1f s",
-            bucket.stem, len(keys), record["found"], record["computed"], len(excluded), record["seconds"],
+            "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s",
+            bucket.stem, len(keys), found, reused.total, record["computed"], len(excluded), record["seconds"],
         )  # fmt: skip
         return record
+
+    def _reuse(self, keys: Keys, lengths: NDArray[np.int32], wanted: NDArray[np.bool_]) -> Reused:
+        if not self.settings.reuse or not wanted.any():
+            return Reused()
+        with scratch_folder(self.settings.scratch, 2 * COPY_BYTES, self.store.folder / "scratch") as scratch:
+            return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
     def is_complete(self, bucket: Path, output: Path) -> bool:
         """Whether `output` is a completion record of this very bucket and fingerprint, and all its parts are there."""

@@ -62,7 +62,7 @@ class Plan:
         """Add the vectors, and what computed them, of one bucket."""
         self.vectors += len(bucket.keys)
         self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
-        self.devices.add(bucket.completion.device)
+        self.devices.update(bucket.completion.devices)
         for library, version in bucket.completion.versions.items():
             self.versions.setdefault(library, set()).add(version)
 

@@ -100,7 +100,7 @@ def _write_flat(file: h5py.File, name: str, matrices: list[Array], dtype: Storag
 
 
 class Part:
-    """One part file, open for reading. Columns are read when first asked for.
+    """One part file, or a master, which has the same layout, open for reading. Columns are read when first asked for.
 
     path; fingerprint; provenance (dict); names: its representations; count: rows; dims {name: D}.
     """
@@ -118,7 +118,7 @@ class Part:
     def _describe(self) -> None:
         with self._reading():
             self.fingerprint = Fingerprint.from_json(self._file.attrs["fingerprint"])
-            self.provenance: dict[str, Any] = json.loads(self._file.attrs["provenance"])
+            self.provenance: dict[str, Any] = json.loads(self._file.attrs.get("provenance", "{}"))
             self.count: int = self._file["emb_keys"].shape[0]
             if not self.count:
                 raise ValueError("it holds no keys")
@@ -199,6 +199,25 @@ class Part:
     def offset(self) -> NDArray[np.int64]:
         """(n + 1,): where each sequence begins in the flat per-residue data sets."""
         return self._column("offset")
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """All attributes of the file."""
+        with self._reading():
+            return dict(self._file.attrs)
+
+    def column_at(self, name: str, rows: NDArray[np.int64]) -> Array:
+        """Some rows (increasing) of a column such as `length`; only the range from the first to the last is read."""
+        with self._reading():
+            first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+            span: Array = self._file[name][first:stop]
+        found: Array = span[rows - first]
+        return found
+
+    def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many rows of the per-residue data sets belong to each of these rows (increasing)."""
+        counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at("offset", rows)
+        return counts
 
     def _column(self, name: str) -> Array:
         with self._reading():

@@ -1,6 +1,7 @@
 """Settings of the embed job, without the libraries that carry them out: the parent of the workers stays light."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling, StorageDtype
@@ -20,3 +21,5 @@ class Settings:
     scratch: str = "auto"
     flush_minutes: float = 5.0
     threads: int = 1
+    reuse: tuple[Path, ...] = ()
+    """Earlier masters and stores; see plm_embed.reuse."""

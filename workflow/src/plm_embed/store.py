@@ -24,7 +24,8 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import DamagedPartError, Keys, PartRows, is_per_residue, read_part, write_part
 
 __all__ = [
-    "PartInfo", "PartRows", "Store", "is_per_residue", "keys_sha256", "read_part", "store_folder", "write_part",
+    "PartInfo", "PartRows", "Store", "is_per_residue", "keys_sha256", "parts_between", "read_part", "store_folder",
+    "write_part",
 ]  # fmt: skip
 
 _PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
@@ -94,8 +95,7 @@ class Store:
 
     def parts(self, first_key: str, last_key: str) -> list[Path]:
         """Parts, by name, that can hold a key of the inclusive range: their names say so, no file is opened."""
-        named = ((match, path) for path in self.parts_folder.iterdir() if (match := _PART_NAME.fullmatch(path.name)))
-        return sorted(path for match, path in named if match[1] <= last_key[:8] and first_key[:8] <= match[2])
+        return parts_between(self.parts_folder, first_key, last_key)
 
     def missing(self, keys: Keys) -> NDArray[np.bool_]:
         """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys are missing."""
@@ -144,6 +144,12 @@ class Store:
         _log.warning("%s. It is set aside as %s; its sequences are computed again", error, aside.name)
         with suppress(FileNotFoundError):  # another job was first
             path.rename(aside)
+
+
+def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
+    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened."""
+    named = ((match, path) for path in folder.iterdir() if (match := _PART_NAME.fullmatch(path.name)))
+    return sorted(path for match, path in named if match[1] <= last_key[:8] and first_key[:8] <= match[2])
 
 
 def keys_sha256(keys: Keys) -> str:

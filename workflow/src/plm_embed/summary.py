@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from plm_embed.errors import UserError
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import MASTER, Embeddings
+from plm_embed.savings import savings
 from plm_embed.tables import read_batches, read_summary
 
 
@@ -30,6 +31,8 @@ def summarise(results: Path) -> str:
         ("validation", _validation(results / "validation.json")),
         ("fates", f"{results / 'records.parquet'}"),
     ]
+    if saved := str(savings(masters[0].parent / "embedded")):
+        lines.insert(3, ("spared", saved))
     text = "\n".join(f"{name:<11} {value}" for name, value in lines)
     return "\n\n".join([text, *(_opening(path) for path in masters)])
 
