@@ -22,6 +22,8 @@ from plm_embed.self_test import FILE, write_golden
 from plm_embed.settings import Settings
 from plm_embed.submission import Plan, embed_buckets, visible_gpus
 
+pytestmark = pytest.mark.workflow
+
 ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40
 
 
