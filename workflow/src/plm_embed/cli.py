@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed import __version__
+from plm_embed import __version__, cli_views
 from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
@@ -293,3 +293,7 @@ def summary(results: Path) -> None:
     from plm_embed.summary import summarise
 
     click.echo(summarise(results))
+
+
+for command in cli_views.COMMANDS:
+    group.add_command(command)
