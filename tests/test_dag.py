@@ -73,9 +73,13 @@ def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "config", folder / "config")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for path in (Path(path) for job in Plan().jobs for path in job.output):
+        for output in (output for job in Plan().jobs for output in job.output):
+            path = Path(output)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text('{"records": 1, "unique": 1}', encoding="utf-8")
+            if output.is_directory:
+                path.mkdir()
+            else:
+                path.write_text('{"records": 1, "unique": 1}', encoding="utf-8")
         Plan(executor="touch")
     return folder
 
@@ -96,7 +100,7 @@ def test_the_plan_is_complete_before_anything_ran() -> None:
 def test_a_submission_holds_as_many_buckets_as_asked() -> None:
     plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
     embed = [job for job in plan.jobs if job.rule.name == "embed"]
-    assert sorted(len(job.input.buckets) for job in embed) == [1, 3, 3]
+    assert sorted(len(job.params.buckets) for job in embed) == [1, 3, 3]
 
 
 def test_every_job_says_what_it_needs_and_where_it_logs() -> None:

@@ -9,7 +9,16 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.buckets import bucket_names
-from plm_embed.config import check_reuse, checked, host_memory_mb, options, plan_line, submissions, workflow_commit
+from plm_embed.config import (
+    bucket_files,
+    check_reuse,
+    checked,
+    host_memory_mb,
+    options,
+    plan_line,
+    submissions,
+    workflow_commit,
+)
 from plm_embed.errors import UserError
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,

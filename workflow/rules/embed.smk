@@ -7,9 +7,7 @@
 rule embed:
     """Embed what the store lacks of a submission's buckets, one worker per GPU (or on the CPU)."""
     input:
-        buckets=lambda wildcards: expand(
-            "<sequences>/buckets/{bucket}.parquet", bucket=SUBMISSIONS[wildcards.submission]
-        ),
+        buckets="<sequences>/buckets",
         manifest="<weights>/manifest.json",
         tensors="<weights>/model.safetensors",
         self_test="<weights>/self_test.npz",
@@ -34,6 +32,7 @@ rule embed:
         scratch=config["speed"]["scratch"],
     # What decides the numbers: a change computes again.
     params:
+        buckets=lambda wildcards: bucket_files(config["results"], SUBMISSIONS[wildcards.submission]),
         weights=lambda wildcards, input: Path(input.manifest).parent,
         store=config["store"],
         records=f"{config['results']}/{config['model']}/embedded",
@@ -47,7 +46,7 @@ rule embed:
         max_residues=config["embedding"]["long_sequences"]["max_residues"],
         overlap=config["embedding"]["long_sequences"]["overlap"],
     shell:
-        "python -m plm_embed embed {input.buckets:q} --weights {params.weights:q} --store {params.store:q}"
+        "python -m plm_embed embed {params.buckets:q} --weights {params.weights:q} --store {params.store:q}"
         " --records {params.records:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"

@@ -8,8 +8,8 @@ rule gather:
     input:
         summary="<sequences>/summary.json",
         records="<sequences>/records.parquet",
-        buckets=expand("<sequences>/buckets/{bucket}.parquet", bucket=BUCKETS),
-        members=expand("<sequences>/members/{bucket}.parquet", bucket=BUCKETS),
+        buckets="<sequences>/buckets",
+        members="<sequences>/members",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
     output:
         master="<vectors>/master_esm2_embeddings.h5",

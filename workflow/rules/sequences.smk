@@ -9,8 +9,9 @@ rule deduplicate:
     output:
         records="<sequences>/records.parquet",
         summary="<sequences>/summary.json",
-        buckets=expand("<sequences>/buckets/{bucket}.parquet", bucket=BUCKETS),
-        members=expand("<sequences>/members/{bucket}.parquet", bucket=BUCKETS),
+        # a folder each: with a file per bucket, the time to plan would grow with the square of the number of buckets
+        buckets=directory("<sequences>/buckets"),
+        members=directory("<sequences>/members"),
     log:
         "<logs>/deduplicate.log",
     benchmark:

@@ -206,6 +206,11 @@ def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
     return {buckets[at]: buckets[at : at + size] for at in range(0, len(buckets), size)}
 
 
+def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
+    """Where deduplicate puts the unique sequences of these buckets."""
+    return [f"{results}/sequences/buckets/{bucket}.parquet" for bucket in buckets]
+
+
 def options(name: str, values: Iterable[Any]) -> list[str]:
     """A repeated command-line option: ['--layers=6', '--layers=12']."""
     return [f"--{name}={value}" for value in values]
