@@ -88,10 +88,9 @@ NodeName=g1 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=32 RealMemory=64000 Gres=gpu
 NodeName=g2 NodeAddr=127.0.0.1 Port={ports[3]} CPUs=32 RealMemory=64000 Gres=gpu:h100:{gpus} Feature=gpu
 NodeName=c1 NodeAddr=127.0.0.1 Port={ports[4]} CPUs=32 RealMemory=64000
 PartitionName=DEFAULT DefaultTime=5 MaxTime=2-0 State=UP
-PartitionName=cpu       Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
-PartitionName=gpu       Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
-PartitionName=requeued  Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0
-PartitionName=cancelled Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL  GraceTime=0
+PartitionName=cpu      Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
+PartitionName=gpu      Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
+PartitionName=requeued Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0
 """
 GRES_CONF = """\
 NodeName=g1 Name=gpu Type=a100 File={folder}/devices/g1-nvidia[0-{last}]

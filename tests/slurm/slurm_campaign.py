@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from cluster import Cluster, descendants
+from cluster import GPU_NODES, Cluster, descendants
 
 ROOT = Path(__file__).parents[2]
 SNAKEMAKE = (sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
@@ -139,26 +139,36 @@ class Campaign:
         """What the user has seen so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def job_of(self, bucket: int) -> tuple[str, str]:
-        """Return (job, node) of the running job of a bucket, or ("", "")."""
+    def job_of(self, submission: int) -> tuple[str, str]:
+        """Return (job, node) of the running job of a submission, or ("", "")."""
         lines = self.cluster.run("squeue", "--noheader", "--states=R", "--format=%k|%i|%N").splitlines()
         for comment, job, node in (line.split("|") for line in lines):
-            if comment == f"rule_embed_wildcards_{bucket:04d}":
+            if comment == f"rule_embed_wildcards_{submission:04d}":
                 return job, node
         return "", ""
 
-    def workers(self, bucket: int) -> list[int]:
-        """Return the processes that embed a bucket: the one that the rule starts, and those below it."""
-        _, node = self.job_of(bucket)
-        found = []
-        for process in self.cluster.processes(node) if node else []:
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{process}/cmdline").read_text().split("\0")
-                if words[1:4] == ["-m", "plm_embed", "embed"] and any(
-                    f"{bucket:04d}.parquet" in word for word in words
-                ):
-                    found += [process, *descendants(process)]
-        return found
+    def processes(self, submission: int) -> list[int]:
+        """Return the process that the rule starts for a submission, and those below it: one worker for each GPU."""
+        for process in (process for node in GPU_NODES for process in self.cluster.processes(node)):
+            words = command_line(process)
+            if (
+                words[1:4] == ["-m", "plm_embed", "embed"]
+                and f"results/{MODEL}/submissions/{submission:04d}.json" in words
+            ):
+                return [process, *descendants(process)]
+        return []
+
+    def workers(self, submission: int) -> list[int]:
+        """Return those of a submission's processes that compute."""
+        return [
+            process for process in self.processes(submission) if any("spawn_main" in w for w in command_line(process))
+        ]
+
+    def gpus_of(self, submission: int) -> tuple[str, str]:
+        """Return (node, CUDA_VISIBLE_DEVICES) of a submission."""
+        words = Path(f"/proc/{self.processes(submission)[0]}/environ").read_text().split("\0")
+        environment = dict(word.split("=", 1) for word in words if word)
+        return environment["SLURMD_NODENAME"], environment["CUDA_VISIBLE_DEVICES"]
 
     def expire_claims(self, *buckets: int) -> None:
         """Let the two minutes pass after which the claim of a job that died on another node counts no more."""
@@ -201,3 +211,10 @@ class Campaign:
 
     def master(self) -> bytes:
         return (self.folder / MASTER).read_bytes()
+
+
+def command_line(process: int) -> list[str]:
+    """Return a process's command line; nothing when it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text().split("\0")
+    return []
