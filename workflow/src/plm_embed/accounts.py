@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.buckets import KEY_BYTES, digests
+from plm_embed.fasta import CleanBatch, strings
 from plm_embed.readers import Batch
 from plm_embed.residues import ResiduePolicy, Skipped, format_events, is_clean, normalise
 from plm_embed.spill import KEY
@@ -35,53 +36,35 @@ class Account(NamedTuple):
     accepted: pa.RecordBatch
 
 
-def account(batch: Batch, path: str, source: int, keep: Sequence[str], policy: ResiduePolicy) -> Account:
+def account(batch: Batch | CleanBatch, path: str, source: int, keep: Sequence[str], policy: ResiduePolicy) -> Account:
     """Normalise a batch of file number `source`, called `path`: rows of `records_schema` and `accepted_schema`."""
-    count = len(batch.ids)
-    sequences, events, reasons, details = _normalised(batch, policy)
-    skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
-    residues = "".join(sequences).encode("ascii")
-    lengths = np.fromiter(map(len, sequences), dtype=np.int32, count=len(sequences))
-    ends = np.cumsum(lengths, dtype=np.int64)
-    keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ends), [None, pa.py_buffer(digests(residues, ends))])
-    # for each record the place of its sequence among the accepted, null for none
-    places = pa.array(np.cumsum(~skipped) - 1, mask=skipped)
+    found = _clean(batch) if isinstance(batch, CleanBatch) else _normalised(batch, policy)
+    count, accepted_count = len(found.ids), len(found.ends)
+    lengths = pa.array(np.diff(found.ends, prepend=0).astype(np.int32))
+    keys = pa.FixedSizeBinaryArray.from_buffers(
+        KEY, accepted_count, [None, pa.py_buffer(digests(found.text, found.ends))]
+    )
     numbers = pa.array(np.arange(batch.first, batch.first + count))
-    ids, told = pa.array(batch.ids, pa.string()), pa.array(events, pa.string())
     kept = [pa.array(values, pa.string()) for values in batch.kept] or [pa.nulls(count, pa.string())] * len(keep)
+    hexes, told_lengths, statuses = hex_keys(keys), lengths, pa.repeat(pa.scalar(_ACCEPTED), count)
+    good = [found.ids, numbers, found.events, *kept]
+    if accepted_count < count:
+        # for each record the place of its sequence among the accepted, null for none
+        places = pa.array(np.cumsum(~found.skipped) - 1, mask=found.skipped)
+        hexes, told_lengths = hexes.take(places), lengths.take(places)
+        statuses = pa.array([_ACCEPTED, _SKIPPED]).take(pa.array(found.skipped.astype(np.int8)))
+        good = [column.take(pa.array(np.flatnonzero(~found.skipped))) for column in good]
     records = [
-        pa.repeat(pa.scalar(path), count),
-        numbers,
-        ids,
-        pa.array(batch.headers, pa.string()),
-        pa.array([_ACCEPTED, _SKIPPED]).take(pa.array(skipped.astype(np.int8))),
-        pa.array(reasons, pa.string()),
-        pa.array(details, pa.string()),
-        told,
-        hex_keys(keys).take(places),
-        pa.array(lengths).take(places),
-        *kept,
-    ]
-    good = pa.array(np.flatnonzero(~skipped))
-    accepted = [
-        keys,
-        ids.take(good),
-        pa.repeat(pa.scalar(source, pa.int32()), len(sequences)),
-        numbers.take(good),
-        told.take(good),
-        pa.array(lengths),
-        *(values.take(good) for values in kept),
-        strings(residues, ends),
-    ]
+        pa.repeat(pa.scalar(path), count), numbers, found.ids, found.headers, statuses, found.reasons, found.details,
+        found.events, hexes, told_lengths, *kept,
+    ]  # fmt: skip
+    ids, good_numbers, events, *good_kept = good
+    sources = pa.repeat(pa.scalar(source, pa.int32()), accepted_count)
+    sequences = strings(found.text, found.ends)
+    accepted = [keys, ids, sources, good_numbers, events, lengths, *good_kept, sequences]
     return Account(
         pa.record_batch(records, schema=records_schema(keep)), pa.record_batch(accepted, schema=accepted_schema(keep))
     )
-
-
-def strings(text: bytes, ends: NDArray[np.int64]) -> pa.StringArray:
-    """The pieces of `text` that end at `ends`, without making Python strings of them."""
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
@@ -91,21 +74,47 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
 
 
-def _normalised(batch: Batch, policy: ResiduePolicy) -> tuple[list[str], list[str], list[str | None], list[str | None]]:
-    """The accepted sequences; for every record its events, reason and detail."""
+class _Found(NamedTuple):
+    """A batch after normalisation: columns of all records, and the accepted residues, each ending at one of `ends`."""
+
+    ids: pa.StringArray
+    headers: pa.StringArray
+    events: pa.StringArray
+    reasons: pa.StringArray
+    details: pa.StringArray
+    skipped: NDArray[np.bool_]
+    text: bytes
+    ends: NDArray[np.int64]
+
+
+def _clean(batch: CleanBatch) -> _Found:
+    count = len(batch.ends)
+    none = pa.nulls(count, pa.string())
+    no_events = pa.repeat(pa.scalar(""), count)
+    skipped = np.zeros(count, dtype=np.bool_)
+    return _Found(batch.id_column, batch.header_column, no_events, none, none, skipped, batch.text, batch.ends)
+
+
+def _normalised(batch: Batch, policy: ResiduePolicy) -> _Found:
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
-    if not batch.faults and "" not in batch.residues and is_clean("".join(batch.residues)):
-        return batch.residues, events, reasons, details
-    sequences = []
-    for place, raw in enumerate(batch.residues):
-        fault = batch.faults.get(place)
-        outcome = Skipped(*fault) if fault else normalise(raw, policy)
-        if isinstance(outcome, Skipped):
-            reasons[place], details[place] = outcome
-        else:
-            sequences.append(outcome.sequence)
-            events[place] = format_events(outcome.events)
-    return sequences, events, reasons, details
+    sequences, text = batch.residues, "".join(batch.residues)
+    if batch.faults or "" in batch.residues or not is_clean(text):
+        sequences = []
+        for place, raw in enumerate(batch.residues):
+            fault = batch.faults.get(place)
+            outcome = Skipped(*fault) if fault else normalise(raw, policy)
+            if isinstance(outcome, Skipped):
+                reasons[place], details[place] = outcome
+            else:
+                sequences.append(outcome.sequence)
+                events[place] = format_events(outcome.events)
+        text = "".join(sequences)
+    ids, headers, told, why, particulars = (
+        pa.array(values, pa.string()) for values in (batch.ids, batch.headers, events, reasons, details)
+    )
+    skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
+    ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))
+    return _Found(ids, headers, told, why, particulars, skipped, text.encode("ascii"), ends)

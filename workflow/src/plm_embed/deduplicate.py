@@ -8,11 +8,12 @@ import errno
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +25,14 @@ from plm_embed.files import write_json
 from plm_embed.progress import progress
 from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
-from plm_embed.rowgroups import RowGroupWriter, row_group_writer
+from plm_embed.rowgroups import row_group_writer
 from plm_embed.spill import KeySorter
+from plm_embed.threads import Behind
 
 log = logging.getLogger(__name__)
 LEAST_MEMORY_MB = 400
 _OWN_MEMORY_MB = 260  # the interpreter, its libraries, one batch, the row groups being written
+_BEHIND = 2  # pieces of work that wait for a thread
 _NUCLEOTIDES = frozenset("ACGTUN")
 _NUCLEOTIDE_SAMPLE = 1000
 _NUCLEOTIDE_SHARE = 0.9
@@ -83,7 +86,11 @@ def deduplicate(
             ) as sorter,
             row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
         ):
-            _read(readers, table, policy, sorter=sorter, records=records, summary=summary)
+            with Behind(_BEHIND) as behind:
+                for rows in _accounts(readers, table, policy, summary):
+                    behind.do(records.write, rows.records)
+                    if rows.accepted.num_rows:
+                        behind.do(sorter.add, rows.accepted)
             _write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -119,25 +126,15 @@ def _clear(output: Path, names: Sequence[str]) -> None:
                     file.unlink()
 
 
-def _read(
-    readers: Sequence[Reader],
-    table: Table,
-    policy: ResiduePolicy,
-    *,
-    sorter: KeySorter,
-    records: RowGroupWriter,
-    summary: Summary,
-) -> None:
-    """The first pass."""
+def _accounts(readers: Sequence[Reader], table: Table, policy: ResiduePolicy, summary: Summary) -> Iterator[Account]:
+    """The first pass: everything that is to be told about the records, counted in `summary`."""
     with progress("read", sum(reader.bytes for reader in readers) / 1e6, "MB") as meter:
         for source, reader in enumerate(readers):
             nucleotides = sampled = done = 0
             for batch in reader:
                 rows = account(batch, str(reader.path), source, table.keep, policy)
-                records.write(rows.records)
-                if rows.accepted.num_rows:
-                    sorter.add(rows.accepted)
                 _count(rows, summary)
+                yield rows
                 if sampled < _NUCLEOTIDE_SAMPLE:
                     sample = rows.accepted["sequence"][: _NUCLEOTIDE_SAMPLE - sampled].to_pylist()
                     sampled += len(sample)
@@ -185,21 +182,53 @@ def _write_buckets(
     """The second pass: `rows` in key order, `sequence` null but for the first row of each key."""
     pieces = _by_bucket(rows, len(names))
     piece = next(pieces, None)
-    with progress("write", len(names), "buckets") as meter:
+    with (
+        progress("write", len(names), "buckets") as meter,
+        _Files(output / "buckets", _SEQUENCES) as sequences,
+        _Files(output / "members", _members_schema(summary.keep)) as members,
+    ):
         for number, name in enumerate(names):
-            with (
-                row_group_writer(output / "buckets" / f"{name}.parquet", _SEQUENCES) as sequences,
-                row_group_writer(output / "members" / f"{name}.parquet", _members_schema(summary.keep)) as members,
-            ):
-                while piece is not None and piece[0] == number:
-                    found = _unique(piece[1])
-                    sequences.write(found)
-                    members.write(_members(piece[1], sources))
-                    summary.lengths.update(found["length"].to_pylist())
-                    piece = next(pieces, None)
+            sequences.start(name)
+            members.start(name)
+            while piece is not None and piece[0] == number:
+                lengths = piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
+                summary.lengths.update(lengths.to_pylist())
+                sequences.write(_unique, piece[1])
+                members.write(_members, piece[1], sources)
+                piece = next(pieces, None)
             meter.advance(1)
     summary.unique = summary.lengths.total()
     summary.residues = sum(length * count for length, count in summary.lengths.items())
+
+
+class _Files:
+    """The Parquet files of a folder, one after the other, made and written in a thread; a context manager."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._folder, self._schema = folder, schema
+        self._behind = Behind(_BEHIND)
+        self._open = ExitStack()
+
+    def start(self, name: str) -> None:
+        """Finish the file before, and begin the one of this name."""
+        self._behind.do(self._start, self._folder / f"{name}.parquet")
+
+    def write(self, make: Callable[..., pa.RecordBatch], *arguments: Any) -> None:
+        """Write the rows that `make(*arguments)` returns."""
+        self._behind.do(lambda: self._writer.write(make(*arguments)))
+
+    def _start(self, path: Path) -> None:
+        self._open.close()
+        self._writer = self._open.enter_context(row_group_writer(path, self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._open:  # an error reaches the open file, which then does not appear
+            self._behind.__exit__(*error)
+            if error[1] is not None:
+                raise error[1]
 
 
 def _by_bucket(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:

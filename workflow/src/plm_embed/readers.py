@@ -17,12 +17,15 @@ import pyarrow.parquet as pq
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from plm_embed.errors import UserError
+from plm_embed.fasta import CleanBatch, parse_clean, record_blocks
 from plm_embed.files import sha256_file
 from plm_embed.sniff import check_columns, sniff
-from plm_embed.streams import Stream, named_errors
+from plm_embed.streams import Stream, as_text, named_errors
+from plm_embed.threads import ahead
 
 BATCH_RECORDS = 8_192
 BATCH_CHARACTERS = 1 << 22
+_BLOCKS_AHEAD = 2
 _PARQUET_ROWS = 2_048
 _MISSING = frozenset({"NaN", "nan", "NA", "N/A", "None", "null", "NULL", "<NA>"})
 _NO_VALUE = ("missing_value", None)
@@ -78,7 +81,7 @@ class Reader:
         if self.format == "parquet":
             self._parquet_columns()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | CleanBatch]:
         yield from self._parquet() if self.format == "parquet" else self._text()
         if not self.records:
             raise UserError(f"{self.path}: the table has a header and no rows: no record 1")
@@ -86,11 +89,14 @@ class Reader:
     def _so_far(self) -> str:
         return f" after {self.records:,} complete records"
 
-    def _text(self) -> Iterator[Batch]:
+    def _text(self) -> Iterator[Batch | CleanBatch]:
         with Stream(self.path) as stream:
-            fasta = self.format == "fasta"
-            text = stream.text(newline=None if fasta else "")
-            batches = self._fasta(text) if fasta else self._delimited(text)
+            batches: Iterator[Batch | CleanBatch]
+            if self.format == "fasta":
+                batches = self._fasta(stream)
+            else:
+                text = stream.text(newline="")  # closes the stream when it is forgotten
+                batches = self._delimited(text)
             while True:
                 with named_errors(self.path, self._so_far):
                     batch = next(batches, None)
@@ -102,18 +108,29 @@ class Reader:
                 self.sha256 = stream.finish()
             self.bytes_read = stream.bytes_read
 
-    def _fasta(self, text: io.TextIOWrapper) -> Iterator[Batch]:
+    def _fasta(self, stream: Stream) -> Iterator[Batch | CleanBatch]:
+        number = 1
+        for block in ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD):
+            clean = parse_clean(block, number)
+            for batch in [clean] if clean else self._by_line(block, number):
+                self.records += len(batch.ends if isinstance(batch, CleanBatch) else batch.ids)
+                number += len(batch.ends if isinstance(batch, CleanBatch) else batch.ids) if batch.first else 0
+                yield batch
+
+    def _by_line(self, block: bytes, number: int) -> Iterator[Batch]:
+        """The records of a block, numbered from `number`, whatever it holds."""
+        text = as_text(io.BytesIO(block), newline=None)
         header, strays = "", 0
         for header in text:
             if header.startswith(">"):
                 break
             strays += bool(header.strip())
         if strays:
-            self.records += 1
             yield Batch(0, [""], [""], [""], faults={0: ("text_before_first_header", f"lines: {strays}")})
-        batch, characters = Batch(1), 0
+        if not header.startswith(">"):
+            return
+        batch, characters = Batch(number), 0
         for title, residues in SimpleFastaParser(_show_blanks(chain([header], text))):  # type: ignore[no-untyped-call]
-            self.records += 1
             name = title.split(None, 1)
             batch.ids.append(name[0] if name else "")
             batch.headers.append(title)

@@ -38,7 +38,12 @@ class Skipped(NamedTuple):
 
 def is_clean(text: str) -> bool:
     """Whether every character is an upper-case letter of `RESIDUES`, so that nothing is left to normalise."""
-    return text.isascii() and not text.encode("ascii").translate(None, _LETTERS)
+    return text.isascii() and is_clean_text(text.encode("ascii"))
+
+
+def is_clean_text(text: bytes) -> bool:
+    """`is_clean` for bytes."""
+    return not text.translate(None, _LETTERS)
 
 
 def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:

@@ -62,7 +62,8 @@ class KeySorter:
 
     def __init__(self, folder: Path, schema: pa.Schema, memory: int, done: Callable[[], float]) -> None:
         self._folder, self._schema, self._done = folder, schema, done
-        self._limit = min(memory // 4, _LARGEST_SORT)  # sorting holds the rows, one column twice, the sorted rows
+        # sorting holds the rows, one column twice, the sorted rows, and those before while they are written
+        self._limit = min(memory // 5, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._spilled: list[_Range] = []

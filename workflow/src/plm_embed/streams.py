@@ -63,6 +63,11 @@ class _HashingFile(io.RawIOBase):
         super().close()
 
 
+def as_text(handle: IO[bytes], newline: str | None) -> io.TextIOWrapper:
+    """Bytes as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
+    return io.TextIOWrapper(handle, encoding="utf-8-sig", errors="plm_embed.latin1", newline=newline)
+
+
 class Stream:
     """The decompressed bytes of a file; a context manager.
 
@@ -85,14 +90,19 @@ class Stream:
         return self._raw.count
 
     def text(self, newline: str | None) -> io.TextIOWrapper:
-        """The stream as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
-        return io.TextIOWrapper(self.handle, encoding="utf-8-sig", errors="plm_embed.latin1", newline=newline)
+        """The stream as `as_text` reads it."""
+        return as_text(self.handle, newline)
+
+    def read1(self, count: int) -> bytes:
+        """Up to `count` bytes, nothing at the end; what precedes damage is returned before the error is raised."""
+        data: bytes = self.handle.read1(count)  # type: ignore[attr-defined]
+        return data
 
     def head(self, count: int) -> bytes:
         """Up to `count` bytes from where the stream is; fewer when it ends, even if it ends too early."""
         data = bytearray()
         try:
-            while len(data) < count and (part := self.handle.read1(count - len(data))):  # type: ignore[attr-defined]
+            while len(data) < count and (part := self.read1(count - len(data))):
                 data += part
         except EOFError:
             if not data:

@@ -1,0 +1,58 @@
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from plm_embed.threads import Behind, ahead
+
+
+def numbers(stop: int) -> Iterator[int]:
+    yield from range(stop)
+    raise KeyError("end")
+
+
+def test_items_and_errors_come_in_their_order() -> None:
+    assert list(ahead(iter(range(7)), 3)) == list(range(7))
+    seen = []
+    with pytest.raises(KeyError, match="end"):
+        for item in ahead(numbers(4), 2):
+            seen.append(item)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_what_is_not_asked_for_is_not_made() -> None:
+    made = []
+    items = ahead((made.append(number) for number in range(100)), 2)
+    next(items)
+    items.close()  # type: ignore[attr-defined]
+    assert len(made) <= 4
+
+
+def test_calls_are_made_in_order_in_one_other_thread() -> None:
+    seen: list[tuple[int, int]] = []
+    with Behind(2) as behind:
+        for number in range(20):
+            behind.do(lambda number: seen.append((number, threading.get_ident())), number)
+    assert [number for number, _ in seen] == list(range(20))
+    assert {thread for _, thread in seen}.isdisjoint({threading.get_ident()}) and len({*seen}) == 20
+
+
+def test_nothing_is_done_after_a_failure() -> None:
+    seen: list[int] = []
+
+    def work(number: int) -> None:
+        if number == 3:
+            raise KeyError(number)
+        seen.append(number)
+
+    with pytest.raises(KeyError), Behind(2) as behind:
+        for number in range(20):
+            behind.do(work, number)
+    assert seen == [0, 1, 2]
+    with pytest.raises(KeyError), Behind(9) as behind:
+        for number in range(5):
+            behind.do(work, number)
+    assert seen == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ValueError, match="mine"), Behind(9) as behind:
+        behind.do(work, 7)
+        raise ValueError("mine")

@@ -1,0 +1,55 @@
+"""Two ways to let one thread work while another one reads, writes or compresses: what they do lets go of the lock."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+Item = TypeVar("Item")
+_END: Any = object()
+
+
+def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
+    """The same items, up to `count` of them made in a thread before they are asked for; errors come in their place."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, items, _END) for _ in range(count))
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(pool.submit(next, items, _END))
+            yield item
+
+
+class Behind:
+    """Makes calls one after the other in a thread, at most `count` behind; a context manager.
+
+    After a call that fails none is made any more, and the error is raised by the next `do` or at the end.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
+        self._failed = False
+
+    def do(self, call: Callable[..., object], *arguments: Any) -> None:
+        if len(self._waiting) == self._count:
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(self._make, call, *arguments))
+
+    def _make(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._failed:
+            return
+        try:
+            call(*arguments)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._failed = self._failed or kind is not None
+        self._pool.shutdown()
+        if kind is None:
+            while self._waiting:
+                self._waiting.popleft().result()
