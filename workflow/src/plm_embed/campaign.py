@@ -20,6 +20,7 @@ from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, flat_rows
 from plm_embed.parts import Keys, is_per_residue, read_part
+from plm_embed.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.store import PartInfo, keys_sha256, store_folder
 from plm_embed.tables import read_summary, read_table
 
@@ -54,16 +55,20 @@ class Bucket:
 class Served:
     """Where the vectors of a bucket lie: for each of its n keys the part (index into `parts`) and the row in it.
 
-    windows int32 (n,) as stored; residues int64 (n,): rows in the per-residue data sets (0 if there are none);
-    dims: D by representation.
+    windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue data sets and the
+    first of them (0 if there are none); dims: D by representation; width: bytes per number; places: for each part and
+    representation where its rows lie in the file, None where HDF5 has to read them.
     """
 
     parts: tuple[Path, ...]
+    places: tuple[dict[str, Extents | None], ...]
     part: NDArray[np.int32]
     row: NDArray[np.int64]
     windows: NDArray[np.int32]
     residues: NDArray[np.int64]
+    flat: NDArray[np.int64]
     dims: dict[str, int]
+    width: int
 
 
 @dataclass(frozen=True)
@@ -155,19 +160,21 @@ def serve(bucket: Bucket, store: Path) -> Served:
     count, fingerprint = len(bucket.keys), bucket.completion.fingerprint
     which, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
+    flat, places = np.zeros(count, dtype=np.int64), []
     dims: dict[str, int] = {}
     for number, path in enumerate(parts):
         with read_part(path) as part:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
                 raise UserError(f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; remove it")
+            places.append({name: extents(part.vectors(name)) for name in part.names})
             at = part.locate(bucket.keys)
             new = (which < 0) & (at >= 0)
             rows = at[new]
-            which[new], row[new], windows[new] = number, rows, part.windows[rows]
-            wrong = part.length[rows] != bucket.length[new]
+            which[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
+            wrong = part.column_at("length", rows) != bucket.length[new]
             if any(map(is_per_residue, part.names)):
-                residues[new] = part.offset[rows + 1] - part.offset[rows]
+                flat[new], residues[new] = part.column_at("offset", rows), part.residues_at(rows)
                 wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
             if wrong.any():
                 key = bucket.keys[new][wrong][0].decode()
@@ -178,11 +185,34 @@ def serve(bucket: Bucket, store: Path) -> Served:
             f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key}); "
             "remove it and run again"
         )
-    return Served(parts, which, row, windows, residues, dims)
+    width = 4 if fingerprint.storage_dtype == "float32" else 2
+    return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)
 
 
-def blocks(served: Served) -> Iterator[Block]:
-    """The vectors of a bucket in key order, block by block."""
+class Memory:
+    """Room for two blocks, one to be read while the other is in use. New pages cost as much as filling them."""
+
+    def __init__(self) -> None:
+        self._held: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
+        self._turn = 0
+
+    def turn(self) -> None:
+        self._turn = 1 - self._turn
+
+    def take(self, name: str, rows: int, dim: int, width: int) -> Array:
+        """Undefined bits (rows, dim), which stay until the turn after the next."""
+        held = self._held[self._turn]
+        if name not in held or held[name].size < rows * dim:
+            held[name] = np.empty(rows * dim, dtype=f"<u{width}")
+        return held[name][: rows * dim].reshape(rows, dim)
+
+
+def blocks(served: Served, memory: Memory | None = None) -> Iterator[Block]:
+    """The vectors of a bucket in key order, block by block.
+
+    The bits of a block stay until the block after the next is read, also over buckets that share `memory`.
+    """
+    memory = memory or Memory()
     if not served.dims:
         return
     widest = 4  # bytes per number
@@ -190,22 +220,27 @@ def blocks(served: Served) -> Iterator[Block]:
     number = np.cumsum(np.broadcast_to(per_key, served.row.shape)) // BLOCK_BYTES
     edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
     for start, stop in pairwise(edges):
-        yield Block(start, stop, _read_block(served, start, stop))
+        memory.turn()
+        yield Block(start, stop, _read_block(served, start, stop, memory))
 
 
-def _read_block(served: Served, start: int, stop: int) -> dict[str, Array]:
-    which = served.part[start:stop]
-    offset = np.concatenate([[0], np.cumsum(served.residues[start:stop])])
+def _read_block(served: Served, start: int, stop: int, memory: Memory) -> dict[str, Array]:
+    which, row = served.part[start:stop], served.row[start:stop]
     bits: dict[str, Array] = {}
-    for number in np.unique(which):
-        mine = np.flatnonzero(which == number)
-        with read_part(served.parts[number]) as part:
-            for name, dim in served.dims.items():
-                found = part.bits(name, served.row[start:stop][mine])
-                if len(mine) == stop - start:
-                    bits[name] = found
-                    continue
-                rows = int(offset[-1]) if is_per_residue(name) else stop - start
-                block = bits.setdefault(name, np.empty((rows, dim), dtype=found.dtype))
-                block[flat_rows(offset, mine) if is_per_residue(name) else mine] = found
+    for name, dim in served.dims.items():
+        counts = served.residues[start:stop] if is_per_residue(name) else np.ones(stop - start, dtype=np.int64)
+        starts = served.flat[start:stop] if is_per_residue(name) else row
+        at = np.cumsum(counts) - counts
+        size = int(counts.sum())
+        bits[name] = memory.take(name, size, dim, served.width)
+        for number in np.flatnonzero(np.bincount(which)).tolist():
+            mine = np.flatnonzero(which == number)
+            where = served.places[number][name]
+            if where is not None:
+                wanted = Scatter(starts[mine], counts[mine], at[mine])
+                read_scattered(served.parts[number], where, wanted, bits[name])
+            else:
+                with read_part(served.parts[number]) as part:
+                    to = flat_rows(np.append(at, size), mine) if is_per_residue(name) else mine
+                    bits[name][to] = part.bits(name, row[mine])
     return bits

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from plm_embed.campaign import (
     Bucket,
+    Memory,
+    Served,
     blocks,
     bucket_names,
     key_array,
@@ -29,8 +31,9 @@ from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
-from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
+from plm_embed.pipeline import OneAtATime, VectorWriter
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
 
@@ -94,17 +97,32 @@ def gather(  # noqa: PLR0917
         rows = stack.enter_context(row_group_writer(index, index_schema))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan)
-        start, flat = 0, 0
-        for name in plan.names:
-            bucket = load_bucket(sequences, embedded, name)
-            flat += _write_vectors(file, bucket, store, start, flat)
-            windows = file["windows"][start : start + len(bucket.keys)]
+        writer = stack.enter_context(VectorWriter(file))
+        tables = stack.enter_context(OneAtATime())
+
+        def write_tables(bucket: Bucket, start: int, windows: NDArray[np.int32]) -> None:
             for table, found, row in _members(sequences, bucket, start):
                 for batch in _index_rows(table, found, row, index_schema).to_batches():
                     rows.write(batch)
                 fates.embedded(table.filter(pa.array(found)), row[found], windows[row[found] - start])
                 fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
-            start += len(bucket.keys)
+
+        memory = Memory()
+        start, flat = 0, 0
+        for name in plan.names:
+            bucket = load_bucket(sequences, embedded, name)
+            served = serve(bucket, store)
+            tables.run(write_tables, bucket, start, served.windows)
+            ends = _write_columns(file, bucket, served, start, flat)
+            for block in blocks(served, memory):
+                residue = int(ends[block.start] - served.residues[block.start])
+                for representation, bits in block.bits.items():
+                    writer.write(
+                        representation, residue if is_per_residue(representation) else start + block.start, bits
+                    )
+            start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
+        tables.wait()
+        writer.wait()
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         fates.write(sequences / "records.parquet", records)
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
@@ -161,23 +179,19 @@ def create_master(file: h5py.File, plan: Plan) -> None:
             file["emb"] = group[name]
 
 
-def _write_vectors(file: h5py.File, bucket: Bucket, store: Path, start: int, flat: int) -> int:
-    """Write the rows of a bucket from row `start`, per-residue rows from `flat`; returns its number of residues."""
-    served = serve(bucket, store)
+def _write_columns(file: h5py.File, bucket: Bucket, served: Served, start: int, flat: int) -> Numbers:
+    """Write what there is about each key of a bucket but its vectors, from row `start`; where its residues end.
+
+    `flat`: where the bucket's per-residue rows begin.
+    """
     stop = start + len(bucket.keys)
-    if start == stop:
-        return 0
     file["emb_keys"][start:stop] = bucket.keys
     file["length"][start:stop] = bucket.length
     file["windows"][start:stop] = served.windows
     ends = flat + np.cumsum(served.residues)
     if "offset" in file:
         file["offset"][start + 1 : stop + 1] = ends
-    for block in blocks(served):
-        for name, bits in block.bits.items():
-            at = int(ends[block.start] - served.residues[block.start]) if is_per_residue(name) else start + block.start
-            write_bits(file["representations"][name], at, bits)
-    return int(ends[-1]) - flat
+    return ends
 
 
 def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def read_batches(path: Path) -> Iterator[pa.Table]:
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
     with _reading(path):
-        return pq.read_table(path, columns=columns)
+        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+            return file.read(columns)
 
 
 def read_schema(path: Path) -> pa.Schema:

@@ -1,0 +1,178 @@
+"""The gather job against `cp` of the same bytes followed by `sync`, turn about in one run.
+
+    python benchmarks/gather.py --full --json benchmarks/results/gather.json
+
+Makes a campaign of made-up vectors (float16, 1,280 numbers each) with several interleaved parts per bucket, as an embed
+job leaves them that publishes every five minutes. Default: 200,000 rows; --full: 1,200,000 rows, 3 GB, for which 10 GB
+of disk are needed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_embed.buckets import bucket_bounds, bucket_names
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.parts import PartRows, write_part
+from plm_embed.store import Store, keys_sha256
+
+DIM = 1280
+FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x")
+GATHER = """
+import json, sys, time
+from pathlib import Path
+from plm_embed.gather import gather
+paths = [Path(word) for word in sys.argv[1:]]
+began = time.perf_counter()
+gather(*paths, {"workflow_commit": ""})
+print(json.dumps(time.perf_counter() - began))
+"""
+
+
+def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: int) -> None:
+    """Sequences, a store and completion records of `rows` keys; every key answers for `repeats` records on average."""
+    keys = np.sort(np.array([hashlib.sha256(b"%d" % i).hexdigest() for i in range(rows)], dtype="S64"))
+    random = np.random.default_rng(0)
+    length = random.integers(100, 1000, rows, dtype=np.int32)
+    store = Store(folder / "store", FINGERPRINT)
+    edges = np.searchsorted(keys.astype("S16"), [b"%016x" % min(at, 2**64 - 1) for at in bucket_bounds(buckets)])
+    edges[-1] = rows
+    for name in ("sequences/buckets", "sequences/members", "embedded"):
+        (folder / name).mkdir(parents=True)
+    records = 0
+    tables = []
+    for number, bucket in enumerate(bucket_names(buckets)):
+        inside = slice(edges[number], edges[number + 1])
+        mine, lengths = keys[inside], length[inside]
+        infos = []
+        for part in np.array_split(random.permutation(len(mine)), parts):
+            vectors = random.standard_normal((len(part), DIM), dtype=np.float32)
+            once = PartRows(mine[part], lengths[part], np.ones(len(part), dtype=np.int32), {"mean_l33": vectors})
+            write_part(folder / "part.h5", once, FINGERPRINT, {"device": "CPU"})
+            infos.append(store.publish(folder / "part.h5").__dict__)
+        text = pa.array(mine.astype(str))
+        columns = {"key": text, "length": pa.array(lengths)}
+        pq.write_table(pa.table(columns), folder / f"sequences/buckets/{bucket}.parquet")
+        counts = random.multinomial(len(mine) * repeats // 100, np.full(len(mine), 1 / len(mine))) + 1
+        at = np.repeat(np.arange(len(mine)), counts)
+        numbers = np.arange(records + 1, records + len(at) + 1)
+        records += len(at)
+        members = {
+            "key": text.take(pa.array(at)),
+            "id": pa.array([f"protein_{n}" for n in numbers]),
+            "source": pa.repeat("proteins.fasta", len(at)),
+            "number": pa.array(numbers),
+            "events": pa.repeat("", len(at)),
+            "length": pa.array(lengths[at]),
+        }
+        pq.write_table(pa.table(members), folder / f"sequences/members/{bucket}.parquet")
+        none = pa.nulls(len(at), pa.string())
+        more = {"header": members["id"], "status": pa.repeat("accepted", len(at)), "reason": none, "detail": none}
+        tables.append(pa.table(members | more))
+        record = {
+            "keys_sha256": keys_sha256(mine), "fingerprint": json.loads(FINGERPRINT.to_json()), "parts": infos,
+            "skipped": [], "worker": {"device": "CPU"}, "versions": {},
+        }  # fmt: skip
+        (folder / f"embedded/{bucket}.json").write_text(json.dumps(record))
+    order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length"]
+    pq.write_table(pa.concat_tables(tables).select(order), folder / "sequences/records.parquet")
+    inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
+    summary = {"inputs": inputs, "records": records, "accepted": records, "skipped": {}, "unique": rows}
+    (folder / "sequences/summary.json").write_text(json.dumps(summary | {"buckets": buckets}))
+    (folder / "part.h5").unlink()
+
+
+def run_gather(folder: Path) -> tuple[float, float]:
+    """Seconds that gather took, synced, without the start of Python; and its peak memory in MB."""
+    paths = ["sequences", "embedded", "store", "master.h5", "master.parquet", "records.parquet"]
+    command = [sys.executable, "-c", GATHER, *(str(folder / name) for name in paths)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seconds = float(process.stdout.read())
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert status == 0
+    return seconds, usage.ru_maxrss / 1e3
+
+
+def run_cp(folder: Path) -> float:
+    """Seconds for cp of the master and a sync of the copy."""
+    copy = folder / "copy.h5"
+    copy.unlink(missing_ok=True)
+    began = time.perf_counter()
+    subprocess.run(["cp", str(folder / "master.h5"), str(copy)], check=True)
+    subprocess.run(["sync", str(copy)], check=True)
+    return time.perf_counter() - began
+
+
+def check(folder: Path) -> None:
+    """Some rows of the master are those of the parts."""
+    stored = {}
+    for path in sorted(folder.glob("store/*/parts/*.h5"))[:3]:
+        with h5py.File(path) as file:
+            stored |= zip(file["emb_keys"][:50].tolist(), file["representations/mean_l33"][:50], strict=True)
+    with h5py.File(folder / "master.h5") as file:
+        rows = np.searchsorted(file["emb_keys"][...], sorted(stored))
+        assert (file["emb"][rows] == np.stack([stored[key] for key in sorted(stored)])).all()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--full", action="store_true", help="1,200,000 rows")
+    parser.add_argument("--buckets", type=int, default=16)
+    parser.add_argument("--parts", type=int, default=6, help="interleaved parts per bucket")
+    parser.add_argument("--repeats", type=int, default=67, help="repeated records per 100 distinct ones")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = 1_200_000 if options.full else options.rows
+    folder = Path(tempfile.mkdtemp(prefix="gather-", dir=options.folder))
+    try:
+        make_campaign(folder, rows, options.buckets, options.parts, options.repeats)
+        os.sync()
+        run_gather(folder)  # the first run also warms the caches
+        check(folder)
+        size = (folder / "master.h5").stat().st_size
+        rounds = []
+        for _ in range(options.rounds):
+            copied = run_cp(folder)
+            gathered, peak = run_gather(folder)
+            rounds.append({"cp_seconds": copied, "gather_seconds": gathered, "peak_mb": peak})
+            print(
+                f"cp + sync {size / copied / 1e6:6.0f} MB/s   gather {size / gathered / 1e6:6.0f} MB/s   {peak:.0f} MB"
+            )
+    finally:
+        shutil.rmtree(folder)
+    cp = statistics.median(each["cp_seconds"] for each in rounds)
+    ours = statistics.median(each["gather_seconds"] for each in rounds)
+    result: dict[str, Any] = {
+        "rows": rows, "bytes": size, "buckets": options.buckets, "parts_per_bucket": options.parts, "rounds": rounds,
+        "cp_mb_per_s": round(size / cp / 1e6), "gather_mb_per_s": round(size / ours / 1e6),
+        "ratio": round(cp / ours, 2),
+        "peak_mb": round(max(each["peak_mb"] for each in rounds)),
+        "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
+    }  # fmt: skip
+    print(f"median: gather at {result['ratio']} x the rate of cp + sync, peak {result['peak_mb']} MB")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

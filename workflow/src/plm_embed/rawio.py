@@ -1,0 +1,125 @@
+"""Rows of vectors moved straight between files and memory, past HDF5: its part is to say where in the file they lie."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+from h5py import h5d
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.hdf5 import Array
+
+Numbers = NDArray[np.int64]
+_PIECES = 1000  # that one call reads into; systems allow 1,024
+
+
+class Extents(NamedTuple):
+    """Where the rows of a data set lie in its file: from row `rows[i]` on, row r is at byte `zero[i] + r * width`."""
+
+    rows: Numbers
+    zero: Numbers
+    width: int
+
+    def places(self, rows: Numbers) -> Numbers:
+        """The first byte of each row."""
+        return self.zero[np.searchsorted(self.rows, rows, side="right") - 1] + rows * self.width
+
+
+class Scatter(NamedTuple):
+    """`counts[i]` rows from row `starts[i]` (increasing) on are wanted in rows `at[i]`, ... for every i."""
+
+    starts: Numbers
+    counts: Numbers
+    at: Numbers
+
+
+def extents(dataset: h5py.Dataset) -> Extents | None:
+    """Where the rows of an (n, D) data set lie. None when HDF5 has to read them: compressed, virtual, empty."""
+    layout = dataset.id.get_create_plist()
+    if not dataset.size or layout.get_layout() != h5d.CHUNKED or layout.get_nfilters():
+        return None
+    height, columns = dataset.chunks
+    if columns != dataset.shape[1]:
+        return None
+    width = columns * dataset.id.get_type().get_size()
+    chunks: list[tuple[int, int]] = []
+    dataset.id.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset[0], chunk.byte_offset)))
+    if len(chunks) != -(-dataset.shape[0] // height):
+        return None
+    rows, places = np.array(sorted(chunks), dtype=np.int64).T
+    zero = places - rows * width
+    heads = np.flatnonzero(np.diff(zero, prepend=zero[0] - 1))
+    return Extents(rows[heads], zero[heads], width)
+
+
+def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) -> None:
+    """Read rows of a data set into rows of `block` (k, D). UserError when the file ends before them.
+
+    The kernel puts each row into its place; there is no copy in between.
+    """
+    if not len(wanted.starts):
+        return
+    starts, counts, at = _cut(_joined(wanted), where.rows)
+    sizes, places = counts * where.width, where.places(starts)
+    view = block.data.cast("B")
+    low = at * where.width
+    pieces = [view[begin:end] for begin, end in zip(low.tolist(), (low + sizes).tolist(), strict=True)]
+    apart = places[1:] != places[:-1] + sizes[:-1]
+    apart |= np.arange(1, len(starts)) % _PIECES == 0
+    total = np.concatenate([[0], np.cumsum(sizes)])
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for first, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]):
+            if os.preadv(descriptor, pieces[first:stop], int(places[first])) != total[stop] - total[first]:
+                for piece, place in zip(pieces[first:stop], places[first:stop].tolist(), strict=True):
+                    _read_all(descriptor, piece, place, path)
+    finally:
+        os.close(descriptor)
+
+
+def _joined(wanted: Scatter) -> Scatter:
+    """Neighbours in the file that are neighbours in memory too, as one."""
+    starts, counts, at = wanted
+    apart = (starts[1:] != starts[:-1] + counts[:-1]) | (at[1:] != at[:-1] + counts[:-1])
+    heads = np.concatenate([[0], np.flatnonzero(apart) + 1])
+    return Scatter(starts[heads], np.add.reduceat(counts, heads), at[heads])
+
+
+def _cut(wanted: Scatter, edges: Numbers) -> Scatter:
+    """The same rows, so that none of the edges (rows of the data set, increasing) lies within a piece."""
+    starts, counts, at = wanted
+    owner = np.searchsorted(starts, edges, side="right") - 1
+    inside = (owner >= 0) & (edges > starts[owner]) & (edges < starts[owner] + counts[owner])
+    if not inside.any():
+        return wanted
+    cut = np.sort(np.concatenate([starts, edges[inside]]))
+    owner = np.searchsorted(starts, cut, side="right") - 1
+    stop = np.minimum(starts[owner] + counts[owner], np.append(cut[1:], np.iinfo(np.int64).max))
+    return Scatter(cut, stop - cut, at[owner] + cut - starts[owner])
+
+
+def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> None:
+    done = 0
+    while done < len(piece):
+        got = os.preadv(descriptor, [piece[done:]], place + done)
+        if not got:
+            raise UserError(f"{path}: ends too early; remove it and run again")
+        done += got
+
+
+def write_block(descriptor: int, where: Extents, row: int, block: Array) -> None:
+    """Write `block` (k, D) to rows `row`, ... of a data set in an open file."""
+    count = np.array([len(block)])
+    pieces = _cut(Scatter(np.array([row]), count, np.zeros(1, dtype=np.int64)), where.rows)
+    view = block.data.cast("B")
+    for place, rows, at in zip(
+        where.places(pieces.starts).tolist(), *(each.tolist() for each in pieces[1:]), strict=True
+    ):
+        piece = view[at * where.width : (at + rows) * where.width]
+        done = 0
+        while done < len(piece):
+            done += os.pwrite(descriptor, piece[done:], place + done)
