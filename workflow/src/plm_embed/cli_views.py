@@ -25,4 +25,61 @@ def watch(results: Path, once: bool) -> None:
     run(results, once=once)
 
 
-COMMANDS = (watch,)
+@click.command()
+@click.option(
+    "--configfile",
+    "--config",
+    type=EXISTING,
+    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml alone.",
+)
+@click.option("--site", default="", help="Site of the PBS executor (polaris, sophia, gadi) or a YAML file like theirs.")
+@click.option("--queue", default="", help="Queue of the site; without it, its default one.")
+@click.option("--device", default="", help="Device to plan for, such as A100; without it, the site's or the one here.")
+@click.option(
+    "--measure", is_flag=True, help="Try some of the sequences on the device that is here, for half a minute."
+)
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads for --measure.")
+@click.option(
+    "--elsewhere",
+    multiple=True,
+    type=EXISTING,
+    help="Folder of completion records (results/MODEL/embedded) of another campaign with this model (repeatable).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(
+    *,
+    configfile: Path | None,
+    site: str,
+    queue: str,
+    device: str,
+    measure: bool,
+    threads: int,
+    elsewhere: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions, bytes, the command.
+
+    The plan is kept as plan.json in the results folder, and the report compares it with what happened.
+
+    \b
+    Example:
+      plm-embed plan --configfile my_config.yaml --site polaris
+    """
+    import json
+
+    from rich.console import Console
+
+    from plm_embed import plan as planning
+    from plm_embed.files import write_json
+    from plm_embed.plan_view import show
+
+    question = planning.Question(configfile, site, queue, device, measure, threads, elsewhere)
+    found = planning.plan(question)
+    write_json(Path(planning.read_config(configfile)["results"]) / "plan.json", found.to_json())
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        show(found, Console(highlight=False))
+
+
+COMMANDS = (plan, watch)

@@ -1,0 +1,188 @@
+"""The plan: counts, FLOPs, forecasts with their basis, submissions within a site's limits, bytes, the command."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from rich.console import Console
+
+import checkpoints
+from plm_embed import costs, plan, sites
+from plm_embed.cli import group
+from plm_embed.embed import Embedder
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.gather import gather
+from plm_embed.models import MODELS
+from plm_embed.plan_view import histogram, readable, show
+from plm_embed.self_test import write_golden
+from plm_embed.settings import Settings
+from plm_embed.weights import prepare
+
+DEMO = Path(__file__).parents[1] / "config" / "demo"
+M650 = MODELS["esm2_t33_650M_UR50D"]
+WHOLE = LongSequences()
+
+
+@pytest.fixture
+def configfile(tmp_path: Path) -> Path:
+    config: dict[str, Any] = {
+        "results": str(tmp_path / "results"),
+        "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
+        "weights": str(DEMO / "esm2_t3_untrained.pt"),
+        "weights_folder": str(tmp_path / "weights"),
+    }
+    path = tmp_path / "my.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def text(found: plan.Plan) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        show(found, console)
+    return capture.get()
+
+
+def test_the_cost_of_a_token_is_the_formulas() -> None:
+    # 1.467 GFLOP per token of ESM-2 650M among 1,000, 1.357 among 350
+    assert costs.flops_per_token(M650, 1000) == pytest.approx(1.467e9, rel=1e-3)
+    assert costs.flops_per_token(M650, 350) == pytest.approx(1.357e9, rel=1e-3)
+    done = costs.work(M650, {998: 2, 348: 1}, WHOLE)
+    assert (done.sequences, done.tokens) == (3, 2350)
+    assert done.flops == pytest.approx(2000 * 1.4665e9 + 350 * 1.3568e9, rel=1e-3)
+
+
+def test_long_sequences_cost_what_their_policy_makes_of_them() -> None:
+    lengths = {50: 1, 250: 1}
+    assert costs.work(M650, lengths, LongSequences("window", 100, 10)).tokens == 52 + 3 * 102
+    assert costs.work(M650, lengths, LongSequences("crop", 100)).tokens == 52 + 102
+    skipped = costs.work(M650, lengths, LongSequences("skip", 100))
+    assert (skipped.sequences, skipped.tokens) == (1, 52)
+
+
+def test_estimates_say_that_they_are_estimates() -> None:
+    found = {speed.device: speed for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE))}
+    assert set(found) == {"V100", "A100", "H100", "H200", "L40S"}
+    assert found["A100"].tokens_per_second == pytest.approx(312e12 * 0.4 / 1.357e9, rel=1e-2)
+    assert all(speed.basis == "estimated" and " x 0." in speed.why for speed in found.values())
+
+
+def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
+    found = plan.plan(plan.Question(configfile))
+    assert (found.records, found.accepted, found.unique, found.residues) == (181, 180, 129, 39_565)
+    assert found.stored is None and found.todo.tokens == 39_565 + 2 * 129
+    assert "counted just now" in text(found)
+    assert not list(configfile.parent.glob("*plm-embed-plan*"))
+    assert {one.speed.basis for one in found.forecasts} == {"estimated"}
+
+
+def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configfile: Path, tmp_path: Path) -> None:
+    config = plan.read_config(configfile)
+    sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / "esm2_t3_untrained"
+    with plan._sequences(config) as (counted, _):
+        shutil.copytree(counted, sequences)
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
+    write_golden(tmp_path / "weights" / "esm2_t3_untrained")
+    before = plan.plan(plan.Question(configfile, measure=True))
+    assert before.forecasts[0].speed.basis == "measured here" and (before.forecasts[0].hours or 0) > 0
+    embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
+    embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")
+    outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
+    gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
+    after = plan.plan(plan.Question(configfile))
+    assert (after.stored, after.todo.sequences, after.todo.tokens) == (129, 0, 0)
+    assert after.forecasts[0].speed.why.startswith("1 completion records")
+    assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
+    elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
+    assert elsewhere.forecasts[0].speed.basis == "measured here"
+
+
+def test_weights_are_needed_to_measure(configfile: Path) -> None:
+    with pytest.raises(UserError, match="no weights yet"):
+        plan.plan(plan.Question(configfile, measure=True))
+
+
+@pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
+@pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic"])
+def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
+    data = sites.read_site(site)
+    found = sites.proposals(data, gpu_hours)
+    assert found and found[0].queue == data.get("default_queue", "default")
+    for one in found:
+        ranges = (
+            data.get("queues", {})
+            .get(one.queue, {})
+            .get("ranges", [{"nodes": [1, 1], "walltime": ["0:0:1", "24:0:0"]}])
+        )
+        fitting = [
+            limits
+            for limits in ranges
+            if limits["nodes"][0] <= one.nodes <= limits["nodes"][1]
+            and one.walltime_minutes / 60 <= sites._hours(limits["walltime"][1])
+            and one.walltime_minutes / 60 >= sites._hours(limits["walltime"][0])
+        ]
+        assert fitting
+        assert 1.3 * one.hours_each <= one.walltime_minutes / 60
+        assert (
+            one.submissions * one.nodes * one.gpus_per_node * (one.hours_each - sites.STARTUP_HOURS) >= gpu_hours - 1e-6
+        )
+        assert one.submissions * one.buckets_per_submission >= one.buckets <= 10_000
+        assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
+
+
+def test_whole_nodes_are_paid_whole() -> None:
+    (capacity,) = [one for one in sites.proposals(sites.read_site("polaris"), 1.0) if one.queue == "capacity"]
+    assert (capacity.nodes, capacity.gpus_per_node) == (1, 4)
+    assert capacity.charged_hours == pytest.approx(4 * (0.25 + sites.STARTUP_HOURS))
+    (sophia,) = sites.proposals(sites.read_site("sophia"), 1.0)
+    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(1 + sites.STARTUP_HOURS)
+
+
+def test_the_command_runs_the_plan(configfile: Path) -> None:
+    found = plan.plan(plan.Question(configfile, site="polaris", queue="capacity", device="V100"))
+    words = list(found.command)
+    assert words[:7] == ["snakemake", "--profile", "pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity"]
+    assert str(configfile) in words and "embed:gpu=4" in words
+    (speed,) = (json.loads(word.removeprefix("speed=")) for word in words if word.startswith("speed="))
+    assert speed["buckets_per_submission"] == 4 and speed["flush_minutes"] == 5
+    assert found.device == "V100"
+
+
+def test_what_does_not_exist_is_said(configfile: Path) -> None:
+    for question, message in (
+        (plan.Question(configfile, site="polris"), "did you mean polaris"),
+        (plan.Question(configfile, site="polaris", queue="long"), "no such queue"),
+        (plan.Question(configfile, device="TPU"), "known are V100"),
+        (plan.Question(configfile.with_name("absent.yaml")), "there is no such file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            plan.plan(question)
+
+
+def test_keys_of_the_users_file_go_over_the_shipped_ones(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("speed: {flush_minutes: 1}\nbuckets: 9\n")
+    config = plan.read_config(path)
+    assert config["buckets"] == 9 and config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
+
+
+def test_on_the_command_line(configfile: Path) -> None:
+    result = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--json"], catch_exceptions=False)
+    told = json.loads(result.stdout)
+    assert told["unique"] == 129 and told["forecasts"][0]["speed"]["basis"] == "estimated"
+    assert json.loads((configfile.parent / "results" / "plan.json").read_text()) == told
+    shown = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--site", "polaris"]).stdout
+    assert "run it" in shown and "preemptable" in shown and "free: enough" in shown
+
+
+def test_the_histogram_counts_every_sequence_once() -> None:
+    lines = list(histogram({1: 5, 2: 1, 400: 7, 35_000: 1}))
+    assert sum(int(line.split()[-1]) for line in lines) == 14 and len(lines) <= 12
+    assert list(histogram({10: 3})) == [f"10 - 10  {'█' * 40} 3"]
+    assert list(histogram({})) == ["nothing"]
+    assert [readable(size) for size in (12, 3_400, 2.3e9)] == ["12 B", "3.4 kB", "2.3 GB"]

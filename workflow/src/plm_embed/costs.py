@@ -1,0 +1,111 @@
+"""What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to divide them by."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from plm_embed.fingerprint import LongSequences
+from plm_embed.models import Model
+from plm_embed.windows import spans
+
+Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the model has to do: sequences, tokens (residues + 2 for each piece) and floating-point operations."""
+
+    sequences: int
+    tokens: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from."""
+
+    device: str
+    tokens_per_second: float | None
+    basis: Basis
+    why: str
+
+
+def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:
+    """Of sequences given by their number by length, under the policy for long ones."""
+    sequences = tokens = 0
+    flops = 0.0
+    for length, count in lengths.items():
+        pieces = [stop - start + 2 for start, stop in spans(length, policy)]
+        sequences += count if pieces else 0
+        tokens += count * sum(pieces)
+        flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)
+    return Work(sequences, tokens, flops)
+
+
+def flops_per_token(model: Model, tokens: int) -> float:
+    """Of one token among `tokens`: 24 d^2 for the matrix products of a layer and 4 L d for its attention."""
+    return float(model.layers * (24 * model.dim**2 + 4 * tokens * model.dim))
+
+
+def estimates(model: Model, todo: Work) -> list[Speed]:
+    """Speeds of the GPUs in gpus.yaml, from their peaks and a stated efficiency."""
+    table = gpu_table()
+    width = min(1.0, model.dim / table["full_width"])
+    found = []
+    for name, gpu in table["gpus"].items():
+        rate = gpu["peak"] * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
+        narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
+        why = f"{gpu['peak']:g} TFLOP/s ({gpu['dtype']}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
+        found.append(Speed(name, rate, "estimated" if rate else "not known", why))
+    return found
+
+
+def measured(model: str, folder: Path, basis: Basis) -> list[Speed]:
+    """Speeds by device from the completion records in a folder, those of `model`; devices by their short names."""
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    buckets: dict[str, int] = {}
+    for record in completion_records(folder):
+        if record["fingerprint"]["model"] == model and record["tokens"] and record["tokens_per_second"]:
+            device = device_label(record["worker"])
+            tokens[device] = tokens.get(device, 0) + record["tokens"]
+            seconds[device] = seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
+            buckets[device] = buckets.get(device, 0) + 1
+    return [
+        Speed(device, tokens[device] / seconds[device], basis, f"{buckets[device]:,} completion records in {folder}")
+        for device in tokens
+    ]
+
+
+def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
+    """Whole completion records in a folder, by name."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            continue
+        if {"fingerprint", "worker", "tokens", "tokens_per_second"} <= set(record):
+            yield record
+
+
+def device_label(worker: Mapping[str, Any]) -> str:
+    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its threads."""
+    device = str(worker["device"])
+    for name, gpu in gpu_table()["gpus"].items():
+        if gpu["match"] in device:
+            return str(name)
+    threads = worker.get("threads")
+    return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
+
+
+@cache
+def gpu_table() -> dict[str, Any]:
+    """The content of gpus.yaml."""
+    table: dict[str, Any] = yaml.safe_load(files("plm_embed").joinpath("gpus.yaml").read_text(encoding="utf-8"))
+    return table
