@@ -20,7 +20,7 @@ from plm_embed.errors import UserError
 from plm_embed.models import MODELS
 from plm_embed.self_test import FILE, write_golden
 from plm_embed.settings import Settings
-from plm_embed.submission import Plan, embed_buckets, visible_gpus
+from plm_embed.submission import Plan, embed_buckets
 
 pytestmark = pytest.mark.workflow
 
@@ -212,17 +212,6 @@ def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(tmp_path: Path, pr
     with start(tmp_path, prepared, buckets, "--minutes", "10", SLURM_JOB_ID="1") as again:
         again.communicate(timeout=60)
     assert again.returncode == 0
-
-
-def test_visible_gpus_are_those_that_the_scheduler_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2,GPU-7f"}) == ["2", "GPU-7f"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert visible_gpus({}) == []
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 0\necho 1\n")
-    tool.chmod(0o755)
-    assert visible_gpus({}) == ["0", "1"]
 
 
 def test_more_workers_than_gpus_is_said_in_words(

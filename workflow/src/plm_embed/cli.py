@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed import __version__, cli_views
+from plm_embed import __version__, cli_store, cli_views
 from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
@@ -158,6 +158,7 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 @click.option("--max-residues", default=0, type=click.IntRange(0), help="Longest piece for the model; 0: no limit.")
 @click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes of the PBS job; the workers are per node.")
 @click.option("--workers", default=1, type=click.IntRange(1), help="Worker processes, one per GPU.")
 @click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
 @click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
@@ -180,6 +181,7 @@ def embed(
     max_residues: int,
     overlap: int,
     device: Literal["auto", "cpu", "cuda"],
+    nodes: int,
     workers: int,
     threads: int,
     toks_per_batch: int,
@@ -195,9 +197,13 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
     """
+    from plm_embed.launch import on_all_nodes
     from plm_embed.settings import Settings
     from plm_embed.submission import Plan, embed_buckets
 
+    if nodes > 1:
+        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)  # of a repeated option the last counts
+        return
     settings = Settings(
         layers=layers,
         pooling=pooling,
@@ -295,5 +301,5 @@ def summary(results: Path) -> None:
     click.echo(summarise(results))
 
 
-for command in cli_views.COMMANDS:
+for command in (*cli_views.COMMANDS, *cli_store.COMMANDS):
     group.add_command(command)

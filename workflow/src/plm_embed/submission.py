@@ -5,10 +5,7 @@ them off each other's buckets. A failed bucket or a broken GPU does not stop the
 """
 
 import logging
-import os
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -22,6 +19,7 @@ from typing import Any
 from plm_embed.claims import Claim
 from plm_embed.errors import UserError
 from plm_embed.files import write_json
+from plm_embed.gpus import visible_gpus
 from plm_embed.settings import Settings
 from plm_embed.worker import Worker, WorkerError
 
@@ -60,19 +58,6 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     if submission.problems:
         raise UserError("\n  ".join(["not all buckets are embedded:", *submission.problems]))
     write_json(output, {"schema_version": 1, "buckets": sorted(bucket.stem for bucket in plan.buckets)})
-
-
-def visible_gpus(environment: "os._Environ[str] | dict[str, str]" = os.environ) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may be set to for one worker each; asks the driver's own tool, never CUDA."""
-    if "CUDA_VISIBLE_DEVICES" in environment:
-        return [name for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name]
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    listed = subprocess.run(
-        [tool, "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=False, timeout=60
-    )
-    return listed.stdout.split() if listed.returncode == 0 else []
 
 
 class _Submission:

@@ -11,13 +11,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import DeviceError, UserError, no_space
+from plm_embed.gpus import near_cores
 from plm_embed.settings import Settings
 
 Blames = Literal["", "device", "user"]
@@ -41,9 +40,8 @@ class Worker:
     def __init__(self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
         """Start the process. `gpu` becomes its CUDA_VISIBLE_DEVICES; None leaves that as it is."""
         self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=serve, args=(theirs, weights_folder, store, settings), daemon=True)
-        with _environment("CUDA_VISIBLE_DEVICES", gpu):
-            self._process.start()
+        self._process = CONTEXT.Process(target=serve, args=(theirs, weights_folder, store, settings, gpu), daemon=True)
+        self._process.start()
         theirs.close()
 
     def embed(self, bucket: Path, output: Path) -> None:
@@ -70,11 +68,13 @@ class Worker:
         self._process.join()
 
 
-def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings) -> None:
+def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
     """The worker's process: embed each bucket received; answer None, or with what went wrong, and then end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
     _end_with_parent()
+    if gpu is not None:
+        _take(gpu)
     embedder = None
     try:
         from plm_embed import embed
@@ -99,23 +99,17 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
     sys.exit(1)
 
 
+def _take(gpu: str) -> None:
+    """See this GPU only (CUDA is not loaded yet), and stay on the CPU cores next to it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if hasattr(os, "sched_setaffinity"):
+        cores = near_cores(gpu) & os.sched_getaffinity(0)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+
 def _end_with_parent() -> None:
     """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed pipe must do."""
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-
-
-@contextmanager
-def _environment(name: str, value: str | None) -> Iterator[None]:
-    """Set a variable for the processes started meanwhile."""
-    before = os.environ.get(name)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[name] = before
-        elif value is not None:
-            del os.environ[name]

@@ -1,0 +1,101 @@
+"""Submissions over several nodes: how each is started, and whole ones where the nodes are process trees."""
+
+import json
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from plm_embed.errors import UserError
+from plm_embed.launch import allocated_hosts, commands, on_all_nodes
+from test_submission import prepared, published, records, start, write_buckets
+
+__all__ = ["prepared"]  # the fixture
+HERE = socket.gethostname()
+PALS = """#!/bin/sh
+[ "$1" = --help ] && { echo "  --abort-on-failure, --no-abort-on-failure"; exit; }
+exit 3
+"""
+REMOTE = """#!/bin/sh
+host=$1; shift
+if [ "$host" = dies ]; then "$@" & sleep 3; kill -9 $!; pkill -9 -P $!; exit 9; fi
+if [ "$host" = hangs ]; then exec sleep 600; fi
+exec "$@"
+"""
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def test_hosts_of_the_job_once_each_in_order(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes"
+    nodes.write_text("x3001.polaris\nx3001.polaris\nx3002.polaris\n")
+    assert allocated_hosts({"PBS_NODEFILE": str(nodes)}) == ["x3001.polaris", "x3002.polaris"]
+    assert allocated_hosts({"PBS_NODEFILE": str(tmp_path / "absent")}) == []
+    assert allocated_hosts({}) == []
+
+
+def test_pals_mpiexec_is_told_not_to_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path / "bin", "mpiexec", PALS)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    (words,) = commands(["a", "b"], ["python", "-m", "plm_embed"], {})
+    assert words[:2] == ["mpiexec", "--no-abort-on-failure"]
+    assert words[words.index("-n") + 1] == "2" and words[words.index("--ppn") + 1] == "1"
+    assert words[-3:] == ["python", "-m", "plm_embed"]
+
+
+def test_other_mpiexecs_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path / "bin", "mpiexec", "#!/bin/sh\necho usage\n")
+    tool(tmp_path / "bin", "pbs_tmrsh", REMOTE)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    here, there = commands([HERE, "other"], ["python", "a b"], {"PATH": "/x y"})
+    assert here == ["python", "a b"]
+    assert there[:4] == ["pbs_tmrsh", "other", "/bin/sh", "-c"]
+    assert there[4] == f"cd {Path.cwd()} && exec env 'PATH=/x y' python 'a b'"
+
+
+def test_nothing_to_start_it_with_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="nothing here starts a process on other"):
+        commands([HERE, "other"], ["python"], {})
+
+
+def test_too_few_nodes_are_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PBS_NODEFILE", raising=False)
+    with pytest.raises(UserError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"):
+        on_all_nodes(2, [], tmp_path / "done.json")
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("other", ["lives", "dies", "hangs"])
+def test_two_nodes_of_which_one_lives_dies_or_hangs(tmp_path: Path, prepared: Path, other: str) -> None:
+    tool(tmp_path / "bin", "pbs_tmrsh", REMOTE)
+    (tmp_path / "nodes").write_text(f"{HERE}\n{other}\n")
+    buckets = write_buckets(tmp_path, 160, 150, 140, 130, 20, 20)
+    environment = {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+        "PBS_NODEFILE": str(tmp_path / "nodes"),
+        "PBS_JOBID": "7.server",
+    }
+    options = ("--nodes", "2", "--workers", "2", "--flush-minutes", "0.01")
+    began = time.monotonic()
+    with start(tmp_path, prepared, buckets, *options, **environment) as job:
+        try:
+            _, errors = job.communicate(timeout=200)
+        finally:
+            subprocess.run(["pkill", "-f", "sleep 600"], check=False)
+    assert job.returncode == 0, errors
+    done = records(tmp_path)
+    assert len(done) == 6
+    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == [f"{i:04d}" for i in range(6)]
+    assert sum(record["unique"] for record in done.values()) == 620
+    if other == "lives":
+        assert published(tmp_path) == 620  # nothing twice
+    if other == "hangs":
+        assert "a node does not answer" in errors
+        assert time.monotonic() - began > 60

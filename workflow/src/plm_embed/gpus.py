@@ -1,0 +1,53 @@
+"""The GPUs of this node, found without touching CUDA: which a worker may use, and which CPU cores lie next to it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+SYSFS = Path("/sys/bus/pci/devices")
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        return [name for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    return _ask("--query-gpu=index")
+
+
+def near_cores(gpu: str, sysfs: Path = SYSFS) -> set[int]:
+    """CPU cores of the NUMA node that a GPU hangs on; empty when that is not known.
+
+    On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never guessed.
+    """
+    for address in _ask("--query-gpu=pci.bus_id", f"--id={gpu}"):
+        # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0, 0000:c7:00.0
+        folder = sysfs / address[-12:].lower()
+        try:
+            return _cores((folder / "local_cpulist").read_text())
+        except (OSError, ValueError):
+            continue
+    return set()
+
+
+def _cores(text: str) -> set[int]:
+    """'24-31,56-63' as numbers."""
+    found: set[int] = set()
+    for piece in filter(None, text.strip().split(",")):
+        first, _, last = piece.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _ask(*words: str) -> list[str]:
+    """The lines that nvidia-smi answers; none without an answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, *words, "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        return []
+    return answer.stdout.split() if answer.returncode == 0 else []

@@ -1,0 +1,106 @@
+"""One submission over several nodes: the same command on each, started by what the site has.
+
+The nodes share nothing but the filesystem. Claims keep them off each other's buckets, and any of them writes the
+submission's record when all buckets are complete; so a node that dies does not end the others.
+"""
+
+import logging
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from plm_embed.errors import UserError
+
+log = logging.getLogger(__name__)
+PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PBS_JOBID", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+"""Environment that remote shells do not have by themselves: pbs_tmrsh starts with PATH=/bin:/usr/bin."""
+
+SECONDS_FOR_STRAGGLERS = 60.0
+"""A node that is lost may never report; when all buckets are complete the others wait no longer than this."""
+
+
+def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
+    """Run `plm-embed ARGUMENTS` once on each of the job's `nodes` nodes and wait until `output` is there or all ended.
+
+    Raises UserError when the job has fewer nodes, when nothing can start processes on them, and when all ended without
+    `output`.
+    """
+    output.unlink(missing_ok=True)
+    hosts = allocated_hosts(os.environ)
+    if len(hosts) < nodes:
+        raise UserError(
+            f"{nodes} nodes asked for, the job has {len(hosts)} ({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
+            "a submission over several nodes runs in a PBS job; elsewhere set the resource nodes to 1"
+        )
+    command = [sys.executable, "-m", "plm_embed", *arguments]
+    started = [subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ)]
+    log.info("started on %s", ", ".join(hosts[:nodes]))
+    try:
+        _wait(started, output)
+    finally:
+        for process in started:
+            process.terminate()
+    if not output.exists():
+        codes = ", ".join(str(process.returncode) for process in started)
+        raise UserError(f"not all buckets are embedded (exit codes of the nodes: {codes}); the reasons are above")
+
+
+def allocated_hosts(environment: Mapping[str, str]) -> list[str]:
+    """The hosts of a PBS job, each once, in order; none outside of one."""
+    try:
+        lines = Path(environment["PBS_NODEFILE"]).read_text().split()
+    except (KeyError, OSError):
+        return []
+    return list(dict.fromkeys(lines))
+
+
+def commands(hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> list[list[str]]:
+    """The processes to start here so that `command` runs once on each host, in this folder.
+
+    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh or ssh host by host,
+    and a plain process for this host.
+    """
+    if _pals_mpiexec():
+        per_node = ["-n", str(len(hosts)), "--ppn", "1", "--hosts", ",".join(hosts), "--cpu-bind", "none"]
+        return [["mpiexec", "--no-abort-on-failure", *per_node, *command]]
+    remote = next((tool for tool in ("pbs_tmrsh", "ssh") if shutil.which(tool)), None)
+    here = socket.gethostname().split(".")[0]
+    found = []
+    for host in hosts:
+        if host.split(".")[0] == here:
+            found.append(list(command))
+        elif remote is None:
+            raise UserError(f"nothing here starts a process on {host}: neither mpiexec (PALS), nor pbs_tmrsh, nor ssh")
+        else:
+            passed = [f"{name}={environment[name]}" for name in PASSED_ON if name in environment]
+            script = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(['env', *passed, *command])}"
+            # ssh hands its words to a shell, pbs_tmrsh does not
+            words = [script] if remote == "ssh" else ["/bin/sh", "-c", script]
+            found.append([remote, host, *words])
+    return found
+
+
+def _pals_mpiexec() -> bool:
+    """Whether mpiexec is one that can leave the other ranks alone when one fails."""
+    if shutil.which("mpiexec") is None:
+        return False
+    said = subprocess.run(["mpiexec", "--help"], capture_output=True, text=True, check=False, timeout=60)
+    return "--no-abort-on-failure" in said.stdout + said.stderr
+
+
+def _wait(started: Sequence["subprocess.Popen[bytes]"], output: Path) -> None:
+    """Until all have ended, or until `output` is there and stragglers had their time."""
+    complete: float | None = None
+    while any(process.poll() is None for process in started):
+        if complete is None and output.exists():
+            complete = time.monotonic()
+        if complete is not None and time.monotonic() - complete > SECONDS_FOR_STRAGGLERS:
+            log.warning("a node does not answer; all buckets are complete without it")
+            return
+        time.sleep(0.5)
