@@ -21,7 +21,7 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, flat_rows
 from plm_embed.parts import Keys, is_per_residue, read_part
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
-from plm_embed.store import PartInfo, keys_sha256, store_folder
+from plm_embed.store import PartInfo, current_parts, keys_sha256, store_folder
 from plm_embed.tables import read_summary, read_table
 
 BLOCK_BYTES = 64 << 20
@@ -133,9 +133,13 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
 
 
 def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
-    """The parts that a completion record names, by name; UserError when one is missing or has another size."""
+    """The parts that a completion record names, or that replaced them, by name.
+
+    UserError when one is missing or has another size.
+    """
     folder = store_folder(store, completion.fingerprint) / "parts"
-    for part in completion.parts:
+    parts = current_parts(completion.parts, folder.parent)
+    for part in parts:
         path = folder / part.name
         if not path.is_file():
             raise UserError(f"{path}: missing, but {completion.path} names it; remove that record and run again")
@@ -144,7 +148,7 @@ def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
                 f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; "
                 "remove the part and that record and run again"
             )
-    return tuple(folder / part.name for part in completion.parts)
+    return tuple(folder / part.name for part in parts)
 
 
 def stored_residues(length: NDArray[np.int32], fingerprint: Fingerprint) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from plm_embed.findings import Findings, Problem
 from plm_embed.gather import Plan
 from plm_embed.hdf5 import decode, read_bits, storage_dtype
 from plm_embed.parts import is_per_residue, read_part
-from plm_embed.store import PartInfo, store_folder
+from plm_embed.store import PartInfo, current_parts, store_folder
 
 _KEYS_AT_ONCE = 1 << 20
 _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
@@ -54,7 +54,7 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
     named: dict[str, PartInfo] = {}
     with findings.check("parts") as problem:
         for name in plan.names:
-            for part in read_completion(embedded / f"{name}.json").parts:
+            for part in current_parts(read_completion(embedded / f"{name}.json").parts, folder.parent):
                 if named.setdefault(part.name, part) != part:
                     problem(f"{part.name}: completion records disagree about its size or hash")
     for name, part in sorted(named.items()):

@@ -26,7 +26,7 @@ from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
 from plm_embed.settings import Settings
-from plm_embed.store import Store, keys_sha256
+from plm_embed.store import Store, current_parts, keys_sha256
 from plm_embed.windows import spans
 
 log = logging.getLogger(__name__)
@@ -131,11 +131,11 @@ class Embedder:
         except UserError:
             return False
         keys: Keys = np.array(pq.read_table(bucket, columns=["key"])["key"].to_pylist(), dtype="S64")
-        folder = self.store.parts_folder
+        parts = current_parts(record.parts, self.store.folder)
         return (
             record.fingerprint == self.store.fingerprint
             and record.keys_sha256 == keys_sha256(keys)
-            and all((folder / part.name).exists() for part in record.parts)
+            and all((self.store.parts_folder / part.name).exists() for part in parts)
         )
 
     def _loaded(self) -> engine.Engine:

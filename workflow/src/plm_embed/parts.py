@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
-from plm_embed.fingerprint import Fingerprint, StorageDtype
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import (
     Array,
     connect,
@@ -70,33 +70,52 @@ def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance:
         raise ValueError(f"vectors for {list(rows.representations)}, expected {fingerprint.representations}")
     if any(len(part) != len(keys) for part in (rows.length, rows.windows, *rows.representations.values())):
         raise ValueError("keys, lengths, windows and vectors differ in number")
+    vectors = {name: _stored(name, rows.representations[name], order) for name in fingerprint.representations}
+    offset = None
+    for name in filter(is_per_residue, fingerprint.representations):
+        counts = [len(rows.representations[name][i]) for i in order]
+        if offset is not None and not np.array_equal(np.diff(offset), counts):
+            raise ValueError(f"{name}: other numbers of residues than the layer before")
+        offset = np.cumsum([0, *counts], dtype=np.int64)
+    columns = Columns(keys, rows.length[order], rows.windows[order], offset)
     with connect(path, "w") as file:
-        create_column(file, "emb_keys", len(keys), "S64")[...] = keys
-        create_column(file, "length", len(keys), "<i4")[...] = rows.length[order]
-        create_column(file, "windows", len(keys), "<i4")[...] = rows.windows[order]
-        group = file.create_group("representations")
-        for name in fingerprint.representations:
-            values = rows.representations[name]
-            if is_per_residue(name):
-                _write_flat(file, name, [values[i] for i in order], fingerprint.storage_dtype)
-            else:
-                vectors = np.asarray(values)[order]
-                dataset = create_vectors(group, name, vectors.shape, fingerprint.storage_dtype)
-                write_bits(dataset, 0, encode(vectors, fingerprint.storage_dtype))
-        file.attrs["schema_version"] = SCHEMA_VERSION
-        file.attrs["fingerprint"] = fingerprint.to_json()
-        file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
+        dims = {name: values.shape[1] for name, values in vectors.items()}
+        create_part(file, columns, dims, fingerprint, provenance)
+        for name, values in vectors.items():
+            write_bits(file["representations"][name], 0, encode(values, fingerprint.storage_dtype))
 
 
-def _write_flat(file: h5py.File, name: str, matrices: list[Array], dtype: StorageDtype) -> None:
-    offset = np.cumsum([0, *(len(matrix) for matrix in matrices)], dtype="<i8")
-    if "offset" not in file:
-        create_column(file, "offset", len(offset), "<i8")[...] = offset
-    elif not np.array_equal(file["offset"][...], offset):
-        raise ValueError(f"{name}: other numbers of residues than the layer before")
-    dataset = create_vectors(file["representations"], name, (int(offset[-1]), matrices[0].shape[1]), dtype)
-    for start, matrix in zip(offset.tolist(), matrices, strict=False):
-        write_bits(dataset, start, encode(matrix, dtype))
+def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]) -> Array:
+    """All rows of a representation in the given order of its sequences: (n, D), or flat (R, D) when per residue."""
+    return np.concatenate([values[i] for i in order]) if is_per_residue(name) else np.asarray(values)[order]
+
+
+class Columns(NamedTuple):
+    """What a part says about each of its keys; offset (n + 1,): where their per-residue rows begin, if any."""
+
+    keys: Keys
+    length: NDArray[np.int32]
+    windows: NDArray[np.int32]
+    offset: NDArray[np.int64] | None
+
+
+def create_part(
+    file: h5py.File, columns: Columns, dims: Mapping[str, int], fingerprint: Fingerprint, provenance: dict[str, Any]
+) -> None:
+    """Write a part but for its vectors, for which there is room then: `dims` (D) by representation."""
+    count = len(columns.keys)
+    create_column(file, "emb_keys", count, "S64")[...] = columns.keys
+    create_column(file, "length", count, "<i4")[...] = columns.length
+    create_column(file, "windows", count, "<i4")[...] = columns.windows
+    if columns.offset is not None:
+        create_column(file, "offset", count + 1, "<i8")[...] = columns.offset
+    group = file.create_group("representations")
+    for name in fingerprint.representations:
+        rows = count if columns.offset is None or not is_per_residue(name) else int(columns.offset[-1])
+        create_vectors(group, name, (rows, dims[name]), fingerprint.storage_dtype)
+    file.attrs["schema_version"] = SCHEMA_VERSION
+    file.attrs["fingerprint"] = fingerprint.to_json()
+    file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
 class Part:
@@ -205,6 +224,14 @@ class Part:
         """All attributes of the file."""
         with self._reading():
             return dict(self._file.attrs)
+
+    def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
+        """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no limit)."""
+        with self._reading():
+            column = self._file["emb_keys"]
+            first = bisect_left(column, low.encode())
+            stop = self.count if high is None else bisect_left(column, high.encode(), first)
+        return np.arange(first, stop, dtype=np.int64)
 
     def column_at(self, name: str, rows: NDArray[np.int64]) -> Array:
         """Some rows (increasing) of a column such as `length`; only the range from the first to the last is read."""

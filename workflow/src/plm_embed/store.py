@@ -7,10 +7,11 @@ compute is always `keys - store`.
 
 import errno
 import hashlib
+import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,12 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import DamagedPartError, Keys, PartRows, is_per_residue, read_part, write_part
 
 __all__ = [
-    "PartInfo", "PartRows", "Store", "is_per_residue", "keys_sha256", "parts_between", "read_part", "store_folder",
-    "write_part",
+    "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256", "parts_between",
+    "read_note", "read_part", "store_folder", "write_part",
 ]  # fmt: skip
+
+NOTES = "compacted"
+"""Folder, beside the parts, of the notes that say which parts were replaced by which."""
 
 _PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
 _log = logging.getLogger(__name__)
@@ -93,6 +97,10 @@ class Store:
         self._infos[final.name] = info
         return info
 
+    def infos(self, paths: list[Path]) -> list[PartInfo]:
+        """What completion records say about these parts; each is hashed once in the life of this object."""
+        return [self._info(path) for path in paths]
+
     def parts(self, first_key: str, last_key: str) -> list[Path]:
         """Parts, by name, that can hold a key of the inclusive range: their names say so, no file is opened."""
         return parts_between(self.parts_folder, first_key, last_key)
@@ -147,9 +155,49 @@ class Store:
 
 
 def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
-    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened."""
+    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened.
+
+    Parts that `plm-embed compact` has replaced are left out.
+    """
+    replaced = _replacements(folder.parent)
     named = ((match, path) for path in folder.iterdir() if (match := _PART_NAME.fullmatch(path.name)))
-    return sorted(path for match, path in named if match[1] <= last_key[:8] and first_key[:8] <= match[2])
+    return sorted(
+        path
+        for match, path in named
+        if match[1] <= last_key[:8]
+        and first_key[:8] <= match[2]
+        and not (path.name in replaced and all((folder / part.name).exists() for part in replaced[path.name]))
+    )
+
+
+def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:
+    """The parts, by name, that hold what these held when they were named; `folder` is that of the fingerprint.
+
+    A part that is still there stands for itself, one that was replaced and removed for those that replaced it.
+    """
+    replaced: dict[str, tuple[PartInfo, ...]] | None = None
+    found: dict[str, PartInfo] = {}
+    open_parts = list(named)
+    while open_parts:
+        part = open_parts.pop()
+        if not (folder / "parts" / part.name).exists():
+            replaced = _replacements(folder) if replaced is None else replaced
+            if part.name in replaced:
+                open_parts.extend(replaced[part.name])
+                continue
+        found[part.name] = part
+    return tuple(found[name] for name in sorted(found))
+
+
+def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
+    """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that replace them."""
+    note = json.loads(path.read_text(encoding="utf-8"))
+    return note["replaced"], tuple(PartInfo(**part) for part in note["by"])
+
+
+def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
+    notes = (read_note(path) for path in sorted((folder / NOTES).glob("*.json")))
+    return {name: by for replaced, by in notes for name in replaced}
 
 
 def keys_sha256(keys: Keys) -> str:
