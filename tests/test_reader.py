@@ -174,3 +174,62 @@ def test_metadata_is_the_fingerprint_and_more(embeddings) -> None:
 def test_version_is_that_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     assert plm_embed.__version__ == project["project"]["version"]
+
+
+def test_tensors_and_annotated_data(embeddings) -> None:
+    torch, anndata = pytest.importorskip("torch"), pytest.importorskip("anndata")
+    assert torch.equal(embeddings.to_torch("max_l2"), torch.from_numpy(expected(KEYS, "max_l2")))
+    found = embeddings.to_anndata()
+    assert isinstance(found, anndata.AnnData) and found.shape == (len(RECORDS), DIM)
+    assert found.obs_names.tolist() == embeddings.ids
+    assert list(found.obs.columns) == ["cache_key", "row", "length", "source", "number", "function"]
+    np.testing.assert_array_equal(found.X, expected(found.obs["cache_key"].tolist()))
+
+
+def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
+    for path in (campaign.store, campaign.store / EVERYTHING.id):
+        with plm_embed.open(path) as store:
+            assert (len(store), store.dim, store.names) == (len(KEYS), DIM, list(EVERYTHING.representations))
+            assert [key.decode() for key in store.keys] == KEYS and store.fingerprint == EVERYTHING
+            assert store.lengths.tolist() == [len(SEQUENCES[key]) for key in KEYS]
+            for name in ("emb", "mean_l3", "max_l2"):
+                np.testing.assert_array_equal(store.to_numpy(name), embeddings.to_numpy(name))
+            chosen = [KEYS[9], KEYS[1], KEYS[9]]
+            np.testing.assert_array_equal(store.by_key(chosen), expected(chosen))
+            np.testing.assert_array_equal(store[5], embeddings[5])
+            np.testing.assert_array_equal(store[10:40:3], embeddings[10:40:3])
+            batches = list(store.iter_batches(17, "mean_l3"))
+            np.testing.assert_array_equal(np.concatenate([each for _, each in batches]), expected(KEYS, "mean_l3"))
+            wanted = vectors(SEQUENCES[KEYS[3]], EVERYTHING)["per_residue_l2"].astype(np.float16)
+            np.testing.assert_array_equal(store.per_residue_by_key(KEYS[3]), wanted)
+            np.testing.assert_array_equal(embeddings.per_residue_by_key(KEYS[3]), wanted)
+            with pytest.raises(UserError, match="a store has keys, no ids: use by_key"):
+                store.get(["p1"])
+            with pytest.raises(UserError, match="no vector for ffff"):
+                store.by_key(["f" * 64])
+            assert store.to_anndata().obs_names.tolist() == KEYS
+
+
+def test_a_folder_of_several_stores_is_refused(tmp_path: Path) -> None:
+    for fingerprint in (MEAN, EVERYTHING):
+        make_campaign(tmp_path, fingerprint=fingerprint)
+    with pytest.raises(UserError, match="2 stores of different settings; open one of them"):
+        plm_embed.open(tmp_path / "store")
+    empty = make_campaign(tmp_path / "empty", records=[])
+    with plm_embed.open(empty.store) as store:
+        assert len(store) == 0 and store.keys.tolist() == [] and list(store.iter_batches()) == []
+
+
+def test_keys_of_a_large_master_are_found_without_reading_them_all(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plm_embed.reader._SMALL", 1)
+    for spread in (4, 0):  # with 0 the first guess is mostly wrong
+        monkeypatch.setattr("plm_embed.reader._SPREAD", spread)
+        with plm_embed.open(campaign.master) as embeddings:
+            for key in KEYS:
+                np.testing.assert_array_equal(embeddings.by_key([key]), expected([key]))
+            for absent in ("0" * 64, "f" * 64, KEYS[3][:-1] + "x", "no key"):
+                with pytest.raises(UserError, match="no vector"):
+                    embeddings.by_key([absent])
+            assert "keys" not in vars(embeddings)
