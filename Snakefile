@@ -15,18 +15,20 @@ localrules:
 
 
 rule all:
-    """The proven result: master file, index, every record's fate, checksums."""
+    """The proven result: master file, index, every record's fate, checksums, the report."""
     input:
         "<vectors>/master_esm2_embeddings.h5",
         "<vectors>/master_esm2_embeddings.parquet",
         "<vectors>/checksums.sha256",
         "<results>/records.parquet",
+        "<results>/report.html",
 
 
 include: "workflow/rules/weights.smk"
 include: "workflow/rules/sequences.smk"
 include: "workflow/rules/embed.smk"
 include: "workflow/rules/gather.smk"
+include: "workflow/rules/report.smk"
 
 
 if workflow.is_main_process:

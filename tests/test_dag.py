@@ -29,10 +29,10 @@ SCIENCE: list[tuple[dict[str, Any], str]] = [
     ({"validate": {"spot_checks": 3}}, "validate"),
 ]
 DOWNSTREAM = {
-    "deduplicate": {"deduplicate": 1, "embed": 4, "gather": 1, "validate": 1, "all": 1},
-    "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "all": 1},
-    "embed": {"embed": 4, "gather": 1, "validate": 1, "all": 1},
-    "validate": {"validate": 1, "all": 1},
+    "deduplicate": {"deduplicate": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "embed": {"embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "validate": {"validate": 1, "report": 1, "all": 1},
 }
 
 
@@ -91,7 +91,7 @@ def finished(fresh: Path, model_campaign: Path) -> None:
 
 
 def test_the_plan_is_complete_before_anything_ran() -> None:
-    once = {"deduplicate": 1, "weights": 1, "gather": 1, "validate": 1, "all": 1}
+    once = {"deduplicate": 1, "weights": 1, "gather": 1, "validate": 1, "report": 1, "all": 1}
     for buckets in (1, 4, 100):
         plan = Plan({"buckets": buckets})
         assert plan.runs == plan.total == once | {"embed": buckets}

@@ -82,4 +82,23 @@ def plan(
         show(found, Console(highlight=False))
 
 
-COMMANDS = (plan, watch)
+@click.command()
+@click.argument("results", type=EXISTING, default=Path("results"))
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The HTML file to write; without it, report.html in RESULTS."
+)
+def report(results: Path, output: Path | None) -> None:
+    """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
+
+    \b
+    Example:
+      plm-embed report results --output so_far.html
+    """
+    from plm_embed.report import write_report
+
+    output = output or results / "report.html"
+    write_report(results, output)
+    click.echo(f"{output}: open it in a browser")
+
+
+COMMANDS = (plan, watch, report)

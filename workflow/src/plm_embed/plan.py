@@ -317,7 +317,7 @@ def _bytes(
 
     def one_file(rows: int, residues: int) -> int:
         columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else [])))
-        vectors = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
+        vectors: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
         return columns + vectors * model.dim * item + PART_BYTES
 
     parts = max(1, min(config["buckets"], rows))

@@ -1,0 +1,200 @@
+"""The report: whole and in part, offline, and in a real browser without an error on a wide and on a narrow screen."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import checkpoints
+from plm_embed.buckets import bucket_names
+from plm_embed.cli import group
+from plm_embed.deduplicate import deduplicate
+from plm_embed.embed import Embedder
+from plm_embed.errors import UserError
+from plm_embed.facts import collect, principal_components
+from plm_embed.gather import gather
+from plm_embed.models import MODELS
+from plm_embed.readers import Table
+from plm_embed.report import citation, methods, write_report
+from plm_embed.residues import ResiduePolicy
+from plm_embed.self_test import write_golden
+from plm_embed.settings import Settings
+from plm_embed.validate import validate
+from plm_embed.weights import prepare
+
+DEMO = Path(__file__).parents[1] / "config" / "demo"
+MODEL = "esm2_t3_untrained"
+FIGURES = ("lengths", "fates", "throughput", "timeline", "map", "norms")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished and validated campaign over the demo's proteins."""
+    root = tmp_path_factory.mktemp("campaign")
+    folder, weights = root / "results", root / "weights"
+    model = folder / MODEL
+    sequences = folder / "sequences"
+    inputs = [DEMO / "proteins.fasta", DEMO / "proteins.csv"]
+    table = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
+    deduplicate(inputs, sequences, buckets=3, table=table, policy=ResiduePolicy("skip", "remove"), memory_mb=1000)
+    prepare(MODELS[MODEL], checkpoints.DEMO, weights)
+    write_golden(weights)
+    embedder = Embedder(weights, model / "store", Settings(scratch=""))
+    for name in bucket_names(3):
+        embedder.embed(sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json")
+    master = model / "master_esm2_embeddings.h5"
+    outputs = master, master.with_suffix(".parquet"), folder / "records.parquet"
+    gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": "0123456789abcdef"})
+    problems = validate(
+        sequences=sequences,
+        embedded=model / "embedded",
+        store=model / "store",
+        weights=weights,
+        master=outputs[0],
+        index=outputs[1],
+        records=outputs[2],
+        spot_checks=2,
+        report=folder / "validation.json",
+        checksums=model / "checksums.sha256",
+    )
+    assert not problems
+    plan = {
+        "model": MODEL,
+        "todo": {"tokens": 39_823, "sequences": 129},
+        "bytes": {"master": 35_000, "store": 60_000},
+        "forecasts": [
+            {"speed": {"device": device, "basis": "measured here"}, "hours": 0.01} for device in devices(model)
+        ],
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return folder
+
+
+def devices(model: Path) -> list[str]:
+    return sorted({run.device for run in collect(model.parent).runs})
+
+
+def words(page: Path) -> str:
+    """The text of a page without its scripts, styles and marks."""
+    text = re.sub(r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+
+
+def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(results, page)
+    text = words(page)
+    for expected in (
+        "complete and validated",
+        "181 records from 2 files, 129 distinct sequences",
+        "51 of them (28.3 %) repeat a sequence",
+        "3 of 3 buckets are finished",
+        "upper_cased",
+        "sequences to compute 129 129 1.00",
+        "hours on",
+        "14 checks, each over every row; 2 vectors computed again",
+        "0123456789abcdef",
+        "doi:10.1126/science.ade2574",
+        "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records were skipped)",
+    ):
+        assert expected in text
+    assert page.stat().st_size < 10_000_000
+    raw = page.read_text(encoding="utf-8")
+    assert all(f'id="figure-{name}"' in raw for name in FIGURES)
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw), "it loads nothing"
+
+
+@pytest.mark.parametrize("missing", ["validation.json", "plan.json", f"{MODEL}/master_esm2_embeddings.h5", MODEL])
+def test_an_unfinished_campaign_has_what_there_is(results: Path, tmp_path: Path, missing: str) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    for name in ("validation.json", missing):
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    result = CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
+    assert str(copy / "report.html") in result.output
+    text = words(copy / "report.html")
+    assert "not finished yet" in text and "Not validated yet" in text and "Lengths of the unique sequences" in text
+    assert ("There is no master file yet" in text) == missing.startswith(MODEL)
+    assert ("No bucket is finished yet" in text) == (missing == MODEL)
+
+
+def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing of a campaign"):
+        write_report(tmp_path, tmp_path / "report.html")
+
+
+def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    summary = json.loads((copy / "sequences" / "summary.json").read_text())
+    summary["inputs"][0]["path"] = "<script>alert(1)</script>"
+    (copy / "sequences" / "summary.json").write_text(json.dumps(summary))
+    write_report(copy, copy / "report.html")
+    assert "<script>alert(1)" not in (copy / "report.html").read_text()
+
+
+def test_methods_and_citation_name_what_was_done(results: Path) -> None:
+    facts = collect(results)
+    assert "computed with esm2_t3_untrained (layers 3; weights SHA-256" in methods(facts)
+    assert "(commit 0123456789ab)" in methods(facts) and "embedded in one piece" in methods(facts)
+    facts.model = "esm1v_t33_650M_UR90S_1"
+    assert "Meier" in citation(facts)
+
+
+def test_principal_components_are_those_of_the_data() -> None:
+    random = np.random.default_rng(1)
+    vectors = np.outer(random.normal(size=200), [3.0, 4.0, 0.0]) + np.outer(random.normal(size=200), [0.0, 0.0, 1.0])
+    coordinates, (first, second) = principal_components(vectors)
+    assert first + second == pytest.approx(1) and first > 0.9
+    along = (vectors - vectors.mean(axis=0)) @ [0.6, 0.8, 0.0]
+    assert abs(np.corrcoef(coordinates[:, 0], along)[0, 1]) == pytest.approx(1, abs=1e-3)
+
+
+HARNESS = """<!doctype html><body><script>
+const found = [];
+async function look(width) {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width:${width}px;height:900px`;
+  frame.src = "report.html";
+  document.body.append(frame);
+  await new Promise(done => frame.onload = done);
+  await new Promise(done => setTimeout(done, 1500));
+  const page = frame.contentDocument;
+  found.push({
+    width,
+    scroll: page.documentElement.scrollWidth,
+    drawn: [...page.querySelectorAll(".js-plotly-plot")].filter(plot =>
+      [...plot.querySelectorAll("path, rect.bg")].some(mark => mark.getBoundingClientRect().width > 0)
+      && plot.getBoundingClientRect().right <= width).map(plot => plot.id),
+  });
+}
+look(1280).then(() => look(390)).then(() => {
+  const result = document.createElement("pre");
+  result.textContent = "FOUND" + JSON.stringify(found) + "END";
+  document.body.append(result);
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
+def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
+    write_report(results, tmp_path / "report.html")
+    (tmp_path / "harness.html").write_text(HARNESS)
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    told = re.search(r"FOUND(.*?)END</pre>", done.stdout)
+    assert told, done.stdout[-2000:]
+    for look in json.loads(html.unescape(told[1])):
+        assert look["drawn"] == [f"figure-{name}" for name in FIGURES]
+        assert look["scroll"] <= look["width"], "nothing sticks out to the right"

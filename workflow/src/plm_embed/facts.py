@@ -1,0 +1,202 @@
+"""What the report tells: everything that the files of a results folder say about a campaign, finished or not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.costs import completion_records, device_label
+from plm_embed.errors import UserError
+from plm_embed.gather import INDEX_COLUMNS
+from plm_embed.parts import is_per_residue
+from plm_embed.reader import MASTER, Embeddings
+from plm_embed.tables import read_batches, read_schema
+
+SAMPLE = 2000
+"""Vectors on the map, evenly spaced in the order of the keys, which is a random order of the sequences."""
+COLOURS = 8
+"""Categories with a colour of their own; the rest is one more."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One bucket's computation, from its completion record. seconds and tokens_per_second of the whole job."""
+
+    bucket: str
+    worker: str
+    device: str
+    started: str
+    ended: str
+    seconds: float
+    tokens: int
+    tokens_per_second: float
+    busy: float
+    unique: int
+    computed: int
+    found: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some vectors: coordinates (k, 2), norms (k,), and for each an id, a length and the colour's category."""
+
+    coordinates: NDArray[np.float64]
+    explained: tuple[float, float]
+    norms: NDArray[np.float64]
+    ids: tuple[str, ...]
+    lengths: NDArray[np.int32]
+    column: str
+    categories: tuple[str, ...]
+
+
+@dataclass
+class Facts:
+    """All about one model's campaign; parts that do not exist yet are None or empty."""
+
+    results: Path
+    model: str
+    summary: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
+    runs: list[Run] = field(default_factory=list)
+    fingerprint: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, Any] | None = None
+    rows: int = 0
+    dim: int = 0
+    sample: Sample | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def collect(results: Path) -> Facts:
+    """Read a results folder. UserError when there is nothing of a campaign in it."""
+    models = sorted(path.parent for path in results.glob("*/embedded"))
+    summary = _json(results / "sequences" / "summary.json")
+    if not summary and not models:
+        raise UserError(f"{results}: nothing of a campaign in it yet; run the workflow first")
+    newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
+    facts = Facts(results, newest.name if models else "", summary, _json(results / "plan.json"))
+    facts.model = facts.model or (facts.plan or {}).get("model", "")
+    if models:
+        _add_runs(facts, newest / "embedded")
+        master = newest / MASTER
+        if master.is_file():
+            _add_master(facts, master)
+        facts.sizes = {"store": _size(newest / "store")}
+        facts.sizes |= {"master": _size(master), "index": _size(master.with_suffix(".parquet"))}
+    facts.sizes |= {"sequences": _size(results / "sequences"), "records": _size(results / "records.parquet")}
+    facts.validation = _json(results / "validation.json")
+    return facts
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _size(path: Path) -> int:
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _add_runs(facts: Facts, embedded: Path) -> None:
+    for record in completion_records(embedded):
+        facts.fingerprint = record["fingerprint"]
+        worker = record["worker"]
+        job = f", job {worker['job']}" if worker.get("job") else ""
+        facts.runs.append(
+            Run(
+                bucket=record["bucket"],
+                worker=f"{worker['host']}{job}",
+                device=device_label(worker),
+                started=record["started"],
+                ended=record["ended"],
+                seconds=record["seconds"],
+                tokens=record["tokens"],
+                tokens_per_second=record["tokens_per_second"] or 0.0,
+                busy=record["busy"] or 0.0,
+                unique=record["unique"],
+                computed=record["computed"],
+                found=record["found"] + record.get("reused", 0),
+                skipped=len(record["skipped"]),
+            )
+        )
+
+
+def _add_master(facts: Facts, master: Path) -> None:
+    with Embeddings(master) as embeddings:
+        facts.metadata = embeddings.metadata
+        facts.rows, facts.dim = len(embeddings), embeddings.dim
+        pooled = [name for name in embeddings.names if not is_per_residue(name)]
+        if pooled and facts.rows >= 3:
+            rows = np.linspace(0, facts.rows - 1, min(SAMPLE, facts.rows)).astype(np.int64)
+            vectors = embeddings.by_key(embeddings.keys[rows], pooled[0]).astype(np.float64)
+            lengths = embeddings.lengths[rows]
+            facts.sample = _sample(master.with_suffix(".parquet"), rows, vectors, lengths)
+
+
+def _sample(index: Path, rows: NDArray[np.int64], vectors: NDArray[np.float64], lengths: NDArray[np.int32]) -> Sample:
+    coordinates, explained = principal_components(vectors)
+    kept = [name for name in read_schema(index).names if name not in INDEX_COLUMNS]
+    ids: dict[int, str] = {}
+    values: dict[str, dict[int, str]] = {name: {} for name in kept}
+    for batch in read_batches(index):
+        table = batch.filter(pc.is_in(batch["row"], value_set=pa.array(rows)))
+        numbers = table["row"].to_pylist()
+        for row, id in zip(numbers, table["id"].to_pylist(), strict=True):
+            ids.setdefault(row, id)
+        for name in kept:
+            for row, value in zip(numbers, table[name].to_pylist(), strict=True):
+                if value:
+                    values[name].setdefault(row, value)
+    column = _colouring(values, len(rows))
+    categories = [values[column].get(row, "no value") if column else "" for row in rows.tolist()]
+    return Sample(
+        coordinates=coordinates,
+        explained=explained,
+        norms=np.linalg.norm(vectors, axis=1),
+        ids=tuple(ids.get(row, "") for row in rows.tolist()),
+        lengths=lengths,
+        column=column,
+        categories=tuple(_most_frequent(categories)),
+    )
+
+
+def principal_components(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[float, float]]:
+    """Coordinates (k, 2) along the first two principal components, and the share of the variance of each."""
+    centred = vectors - vectors.mean(axis=0)
+    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    variance = singular**2
+    shares = variance / (variance.sum() or 1.0)
+    return left[:, :2] * singular[:2], (float(shares[0]), float(shares[1]))
+
+
+def _colouring(values: dict[str, dict[int, str]], count: int) -> str:
+    """The kept column that says most with few colours: the one whose most frequent values cover most rows."""
+
+    def covered(name: str) -> float:
+        found = _counts(list(values[name].values()))
+        return sum(sorted(found.values(), reverse=True)[:COLOURS]) / count if len(found) > 1 else 0.0
+
+    best = max(values, key=covered, default="")
+    return best if best and covered(best) > 0 else ""
+
+
+def _counts(values: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for value in values:
+        found[value] = found.get(value, 0) + 1
+    return found
+
+
+def _most_frequent(values: Sequence[str]) -> list[str]:
+    """The values, all but the most frequent ones replaced by 'other'."""
+    counts = _counts(values)
+    named = set(sorted(counts, key=lambda value: (-counts[value], value))[:COLOURS])
+    return [value if value in named else "other" for value in values]

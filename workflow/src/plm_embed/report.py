@@ -1,0 +1,273 @@
+"""The report: one HTML file that stands by itself, offline, about a campaign that is finished or under way."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+from markupsafe import Markup
+
+from plm_embed import __version__, figures
+from plm_embed.facts import Facts, collect
+from plm_embed.files import atomic_path
+from plm_embed.fingerprint import POOLING_DEFINITIONS
+from plm_embed.plan_view import readable
+from plm_embed.watch_view import duration
+
+PAPERS = {
+    "esm2": "Lin Z. et al. Evolutionary-scale prediction of atomic-level protein structure with a language model. "
+    "Science 379, 1123-1130 (2023). doi:10.1126/science.ade2574",
+    "esm1b": "Rives A. et al. Biological structure and function emerge from scaling unsupervised learning to 250 "
+    "million protein sequences. PNAS 118, e2016239118 (2021). doi:10.1073/pnas.2016239118",
+    "esm1v": "Meier J. et al. Language models enable zero-shot prediction of the effects of mutations on protein "
+    "function. NeurIPS 34 (2021).",
+}
+SECTIONS = (
+    ("asked", "asked"),
+    ("found", "input"),
+    ("computed", "computation"),
+    ("vectors", "vectors"),
+    ("proof", "proof"),
+    ("provenance", "provenance"),
+)
+Rows = list[tuple[str, str]]
+
+
+def write_report(results: Path, output: Path) -> None:
+    """Write the report about a results folder. UserError when there is nothing in it yet."""
+    facts = collect(results)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("plm_embed", ""), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    page = environment.get_template("report.html.j2").render(_content(facts))
+    with atomic_path(output) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _content(facts: Facts) -> dict[str, Any]:
+    """Everything that the template names."""
+    status = (facts.validation or {}).get("status", "pending")
+    words = {"passed": "✓ complete and validated", "failed": "✗ validation FAILED", "pending": "not finished yet"}
+    runs = [run for run in facts.runs if run.tokens and run.tokens_per_second]
+    norms: dict[str, Any] = next(iter((facts.validation or {}).get("norms", {}).values()), {})
+    return {
+        "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
+        "subtitle": _subtitle(facts),
+        "status": status,
+        "status_words": words[status],
+        "sections": SECTIONS,
+        "plotly_js": Markup(plotly.offline.get_plotlyjs()),
+        "cards": list(_cards(facts)),
+        "asked": list(_asked(facts)),
+        "summary": facts.summary,
+        "repeats": _repeats(facts.summary) if facts.summary else "",
+        "events": sorted(facts.summary["events"].items()) if facts.summary else [],
+        "devices": list(_devices(facts)),
+        "progress": _progress(facts),
+        "comparison": list(_comparison(facts)) if facts.plan else [],
+        "figures": {
+            "lengths": Markup(figures.lengths(_lengths(facts))) if _lengths(facts) else "",
+            "fates": Markup(figures.fates(_fates(facts))) if facts.summary else "",
+            "throughput": Markup(figures.throughput(runs)) if runs else "",
+            "timeline": Markup(figures.timeline(facts.runs)) if facts.runs else "",
+            "map": Markup(figures.embedding_map(facts.sample)) if facts.sample else "",
+            "norms": Markup(figures.norms(facts.sample)) if facts.sample else "",
+        },
+        "norm_words": _norm_words(norms),
+        "outliers": norms.get("listed", [])[:10],
+        "validation": facts.validation,
+        "validation_words": _validation_words(facts.validation) if facts.validation else "",
+        "provenance": list(_provenance(facts)),
+        "methods": methods(facts),
+        "citation": citation(facts),
+        "version": __version__,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _subtitle(facts: Facts) -> str:
+    if not facts.summary:
+        return f"{facts.results}"
+    sources = len(facts.summary["inputs"])
+    files = "1 file" if sources == 1 else f"{sources} files"
+    return f"{facts.summary['records']:,} records from {files}, {facts.summary['unique']:,} distinct sequences"
+
+
+def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
+    if facts.summary:
+        yield f"{facts.summary['records']:,}", "records"
+        yield f"{facts.summary['unique']:,}", "distinct sequences"
+        yield f"{sum(facts.summary['skipped'].values()):,}", "records skipped when read"
+    if facts.rows:
+        yield f"{facts.rows:,} × {facts.dim:,}", "vectors"
+    if facts.runs:
+        hours = sum(run.seconds for run in facts.runs) / 3600
+        yield (f"{hours:,.1f} h" if hours >= 1 else duration(3600 * hours)), "device time"
+        yield readable(sum(facts.sizes.values())), "on disk"
+
+
+def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
+    yield "results", str(facts.results)
+    yield "model", facts.model
+    fingerprint = facts.fingerprint
+    if fingerprint:
+        long = fingerprint["long_sequences"]
+        yield "layers", ", ".join(map(str, fingerprint["layers"]))
+        for pooling in fingerprint["pooling"]:
+            yield f"pooling: {pooling}", POOLING_DEFINITIONS[pooling]
+        limit = f", at most {long['max_residues']:,} residues" if long["max_residues"] else ""
+        overlap = f", {long['overlap']:,} shared" if long["overlap"] else ""
+        yield "long sequences", f"{long['policy']}{limit}{overlap}"
+        yield "precision", f"computed in {fingerprint['compute_dtype']}, stored as {fingerprint['storage_dtype']}"
+    if facts.summary:
+        yield "kept columns", ", ".join(facts.summary["keep"]) or "none"
+        yield "buckets", f"{facts.summary['buckets']:,}"
+
+
+def _lengths(facts: Facts) -> dict[int, int]:
+    return {int(length): count for length, count in facts.summary["lengths"].items()} if facts.summary else {}
+
+
+def _repeats(summary: dict[str, Any]) -> str:
+    accepted, unique = summary["accepted"], summary["unique"]
+    repeats = accepted - unique
+    share = f"{100 * repeats / accepted:.1f} %" if accepted else "none"
+    return (
+        f"{accepted:,} of {summary['records']:,} records were accepted. {repeats:,} of them ({share}) repeat a "
+        "sequence that was there already: it was embedded once and answers for all of them."
+    )
+
+
+def _fates(facts: Facts) -> dict[str, int]:
+    """Records by how they ended: as validated, or so far as they were read."""
+    counts = (facts.validation or {}).get("counts", {})
+    if counts.get("statuses"):
+        found = {name.replace("_", " "): count for name, count in counts["statuses"].items() if name != "skipped"}
+        return found | {f"skipped: {reason}": count for reason, count in counts["skipped"].items()}
+    summary = facts.summary or {}
+    return {"accepted": summary["accepted"]} | {f"skipped: {why}": count for why, count in summary["skipped"].items()}
+
+
+def _devices(facts: Facts) -> Iterator[dict[str, str]]:
+    for device in sorted({run.device for run in facts.runs}):
+        runs = [run for run in facts.runs if run.device == device]
+        tokens = sum(run.tokens for run in runs)
+        seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
+        busy = sum(run.busy * run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
+        yield {
+            "device": device,
+            "workers": f"{len({run.worker for run in runs}):,}",
+            "buckets": f"{len(runs):,}",
+            "sequences": f"{sum(run.computed for run in runs):,}",
+            "tokens": f"{tokens:,}",
+            "rate": f"{tokens / seconds:,.0f}" if seconds else "",
+            "busy": f"{100 * busy / seconds:.0f} %" if seconds else "",
+            "hours": f"{sum(run.seconds for run in runs) / 3600:,.3f}",
+        }
+
+
+def _progress(facts: Facts) -> str:
+    found, skipped = sum(run.found for run in facts.runs), sum(run.skipped for run in facts.runs)
+    total = facts.summary["buckets"] if facts.summary else len(facts.runs)
+    text = f"{len(facts.runs):,} of {total:,} buckets are finished. "
+    text += f"{found:,} vectors were there already and were not computed again"
+    return text + (f"; {skipped:,} sequences were skipped." if skipped else ".")
+
+
+def _comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is named."""
+    plan: dict[str, Any] = facts.plan or {}
+    spent: dict[str, float] = {}
+    tokens: dict[str, int] = {}
+    for run in facts.runs:
+        spent[run.device] = spent.get(run.device, 0.0) + run.seconds / 3600
+        tokens[run.device] = tokens.get(run.device, 0) + run.tokens
+    whole = plan["todo"]["tokens"]
+    for forecast in plan["forecasts"]:
+        device, hours = forecast["speed"]["device"], forecast["hours"]
+        if device in spent and hours and whole:
+            planned = hours * tokens[device] / whole  # of what this device did
+            name = f"hours on {device} ({forecast['speed']['basis']})"
+            yield name, f"{planned:,.3f}", f"{spent[device]:,.3f}", f"{spent[device] / planned:.2f}"
+    computed = sum(run.computed for run in facts.runs)
+    if plan["todo"]["sequences"]:
+        planned = plan["todo"]["sequences"]
+        yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
+    for name, planned in plan["bytes"].items():
+        if facts.sizes.get(name):
+            fact = facts.sizes[name]
+            yield f"bytes: {name}", readable(planned), readable(fact), f"{fact / planned:.2f}" if planned else ""
+
+
+def _norm_words(norms: dict[str, Any]) -> str:
+    if not norms:
+        return "A sample; the proof looks at every vector."
+    return (
+        f"Of all {norms['rows']:,} vectors: smallest norm {norms['min']:.4g}, median {norms['median']:.4g}, "
+        f"largest {norms['max']:.4g}; {norms['outliers']:,} unusual, {norms['zero']:,} zero."
+    )
+
+
+def _validation_words(validation: dict[str, Any]) -> str:
+    spots = validation["spot_checks"]
+    text = f"{len(validation['checks'])} checks, each over every row; {len(spots)} vectors computed again by fair-esm"
+    if spots:
+        text += f", all within cosine {min(spot['cosine'] for spot in spots):.8f}"
+    return text + "."
+
+
+def _provenance(facts: Facts) -> Iterator[tuple[str, str]]:
+    yield "plm-embed", __version__
+    metadata = facts.metadata
+    if metadata:
+        yield "workflow commit", str(metadata.get("workflow_commit", "")) or "unknown"
+        for name, version in metadata["library_versions"].items():
+            yield name, version
+        yield "devices", ", ".join(metadata["devices"])
+        yield "fingerprint", str(metadata["fingerprint_id"])
+    if facts.fingerprint:
+        yield "weights, SHA-256", facts.fingerprint["weights_sha256"]
+        yield "engine", facts.fingerprint["engine"]
+    for one in (facts.summary or {}).get("inputs", []):
+        yield f"SHA-256 of {one['path']}", one["sha256"]
+    for name, digest in (facts.validation or {}).get("files", {}).items():
+        yield f"SHA-256 of {name}", digest
+
+
+def methods(facts: Facts) -> str:
+    """A paragraph for a paper."""
+    if not facts.summary or not facts.fingerprint:
+        return "There will be a paragraph here once something is computed."
+    fingerprint, summary = facts.fingerprint, facts.summary
+    skipped = sum(summary["skipped"].values())
+    text = (
+        f"Embeddings of {summary['accepted']:,} protein sequences ({summary['unique']:,} distinct"
+        + (f"; {skipped:,} of {summary['records']:,} records were skipped" if skipped else "")
+        + f") were computed with {facts.model} (layers {', '.join(map(str, fingerprint['layers']))}; "
+        f"weights SHA-256 {fingerprint['weights_sha256'][:12]}) in {fingerprint['compute_dtype']} by plm-embed "
+        f"{__version__}"
+    )
+    commit = str(facts.metadata.get("workflow_commit", ""))
+    text += f" (commit {commit[:12]}). " if commit not in ("", "unknown") else ". "
+    text += "; ".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint["pooling"]).capitalize() + ". "
+    long = fingerprint["long_sequences"]
+    words = {
+        "whole": "Sequences of any length were embedded in one piece.",
+        "window": f"Sequences of more than {long['max_residues']:,} residues were embedded in windows that share "
+        f"{long['overlap']:,} residues.",
+        "crop": f"Only the first {long['max_residues']:,} residues of longer sequences were embedded.",
+        "skip": f"Sequences of more than {long['max_residues']:,} residues were left out.",
+    }
+    text += words[long["policy"]]
+    if (facts.validation or {}).get("status") == "passed":
+        spots = len(facts.validation["spot_checks"]) if facts.validation else 0
+        text += f" The result was validated in full, and {spots} vectors were compared with the reference, fair-esm."
+    return text
+
+
+def citation(facts: Facts) -> str:
+    """What to cite: this software and the model."""
+    family = facts.model.split("_")[0]
+    return "\n".join([f"plm-embed {__version__}.", PAPERS.get(family, PAPERS["esm2"])])
