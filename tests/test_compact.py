@@ -26,7 +26,7 @@ COMPACT = """
 import sys
 from pathlib import Path
 from plm_embed.compact import compact
-compact(Path(sys.argv[1]), 9000, 0)
+compact(Path(sys.argv[1]), 25_000, 0)
 """
 
 

@@ -1,5 +1,7 @@
-"""Sub-commands about what is stored already: compact."""
+"""Sub-commands about what is stored already: compare, merge, adopt."""
 
+import json
+import sys
 from pathlib import Path
 
 import click
@@ -31,4 +33,26 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     )
 
 
-COMMANDS = (compact,)
+@click.command()
+@click.argument("first", type=EXISTING)
+@click.argument("second", type=EXISTING)
+@click.option("--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers that differ by no more are equal.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
+def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
+    """Compare two masters: the same keys? the same vectors? which differ, and by how much?
+
+    Exit code 0: the same keys, and no number differs by more than --tolerance. 1: they differ.
+
+    \b
+    Example:
+      plm-embed diff old/master_esm2_embeddings.h5 new/master_esm2_embeddings.h5 --tolerance 1e-3
+    """
+    from plm_embed.diff import compare, in_words
+
+    found = compare(first, second, tolerance)
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
+    if not found.equal:
+        sys.exit(1)
+
+
+COMMANDS = (compact, diff)
