@@ -23,6 +23,6 @@ rule report:
         mem_mb=lambda wildcards, attempt: attempt * 4000,
         runtime=lambda wildcards, attempt: attempt * 60,
     params:
-        results=config["results"],
+        results=lambda wildcards, output: Path(output[0]).parent,
     shell:
         "python -m plm_embed report {params.results:q} --output {output:q} &> {log:q}"

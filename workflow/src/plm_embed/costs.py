@@ -28,12 +28,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from."""
+    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from.
+
+    startup: seconds until the first batch (weights, self-test), where they were measured.
+    """
 
     device: str
     tokens_per_second: float | None
     basis: Basis
     why: str
+    startup: float = 0.0
 
 
 def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:

@@ -267,13 +267,14 @@ def measure(config: Config, sequences: Path, threads: int) -> Speed:
             return embedder.embed(bucket, folder / f"{name}.json")
 
         embedder = Embedder(weights, folder / "store", settings)
-        run(2000, "warm")
+        warm = run(2000, "warm")
         first = run(8000, "first")
         record = run(first["tokens_per_second"] * SAMPLE_SECONDS, "sample")
     why = (
         f"{record['computed']:,} of the sequences, {record['tokens']:,} tokens, just now on {record['worker']['host']}"
     )
-    return Speed(costs.device_label(record["worker"]), record["tokens_per_second"], "measured here", why)
+    startup = warm["seconds"] - warm["tokens"] / warm["tokens_per_second"]
+    return Speed(costs.device_label(record["worker"]), record["tokens_per_second"], "measured here", why, startup)
 
 
 def _sample(table: pa.Table, tokens: float) -> pa.Table:
@@ -286,7 +287,9 @@ def _sample(table: pa.Table, tokens: float) -> pa.Table:
 
 
 def _hours(todo: Work, speed: Speed) -> float | None:
-    return todo.tokens / speed.tokens_per_second / 3600 if speed.tokens_per_second else None
+    if speed.tokens_per_second is None:
+        return None
+    return (speed.startup + todo.tokens / speed.tokens_per_second) / 3600 if todo.tokens else 0.0
 
 
 def _chosen(question: Question, forecasts: tuple[Forecast, ...]) -> Forecast:
