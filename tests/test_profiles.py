@@ -52,6 +52,17 @@ def test_the_workflow_can_be_planned_with_every_profile(name: str, tmp_path: Pat
 
 
 @pytest.mark.workflow
+def test_whole_node_profiles_put_several_buckets_into_a_job(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "mine.yaml").write_text("buckets: 32\n")
+    chosen = ["--profile", str(ROOT / "profiles/polaris-preemptable"), "--configfile", str(folder / "mine.yaml")]
+    plan = snakemake(folder, "-n", "-q", "rules", *chosen)
+    assert plan.returncode == 0, plan.stdout
+    assert "32 buckets in 2 submissions" in plan.stdout
+    assert re.search(r"^embed +2$", plan.stdout, re.MULTILINE)
+
+
+@pytest.mark.workflow
 @pytest.mark.parametrize("name", ["slurm", "pbs"])
 def test_the_short_name_works_from_the_root_of_a_clone(name: str) -> None:
     command = [sys.executable, "-m", "snakemake", "--profile", name, "-n", "-q", "rules"]

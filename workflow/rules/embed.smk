@@ -50,6 +50,6 @@ rule embed:
         " --records {params.records:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
-        " --device {resources.device} --workers {resources.gpu} --threads {threads}"
-        " --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
+        " --device {resources.device} --nodes {resources.nodes} --workers {resources.gpu}"
+        " --threads {threads} --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
         " --flush-minutes {resources.flush_minutes} --minutes {resources.runtime} &> {log:q}"

@@ -237,6 +237,10 @@ def workflow_commit(root: Path) -> str:
 def plan_line(config: Config) -> str:
     """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
+    per_submission = config["speed"]["buckets_per_submission"]
+    if per_submission > 1:
+        count = -(-config["buckets"] // per_submission)
+        buckets += " in 1 submission" if count == 1 else f" in {count:,} submissions"
     records = "records not counted yet"
     summary = Path(config["results"]) / "sequences" / "summary.json"
     if summary.is_file():
