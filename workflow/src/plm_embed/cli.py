@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed import __version__, cli_store, cli_views
+from plm_embed import __version__, cli_export, cli_store, cli_views
 from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
@@ -301,5 +301,5 @@ def summary(results: Path) -> None:
     click.echo(summarise(results))
 
 
-for command in (*cli_views.COMMANDS, *cli_store.COMMANDS):
+for command in (*cli_views.COMMANDS, *cli_store.COMMANDS, *cli_export.COMMANDS):
     group.add_command(command)

@@ -109,6 +109,14 @@ class Embeddings(Vectors):
         """
         return self._take(self._pooled(name), self._rows_of_ids(ids))
 
+    def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
+        """Vectors (k, D) of these rows, in the order asked for."""
+        return self._take(self._pooled(name), np.asarray(rows, dtype=np.int64))
+
+    def matrix(self, row: int, name: str) -> Array:
+        """The matrix (L, D) of a row in a per-residue representation."""
+        return self._residues(self._known(name), row)
+
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one record; `name` defaults to the first per-residue representation."""
         names = [each for each in self.names if is_per_residue(each)]
