@@ -15,6 +15,7 @@ KEY = pa.binary(KEY_BYTES)
 _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows
+_PIECE = 1 << 24  # bytes; larger blocks of memory are new ones each time, and slow for it
 
 
 class _Range:
@@ -81,7 +82,7 @@ class KeySorter:
     def add(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= self._limit:
+        if self._bytes >= (min(self._limit, _PIECE) if self._spilled else self._limit):
             self._spill()
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
@@ -105,7 +106,7 @@ class KeySorter:
         rows = self._sort()
         if not self._spilled:
             expected = rows.nbytes / max(self._done(), 1e-6)
-            count = int(min(max(2 * expected / self._limit, 2), _MOST_RANGES))
+            count = int(min(max(2 * expected / min(self._limit, 2 * _PIECE), 2), _MOST_RANGES))
             self._bounds = np.array([SPACE * number // count for number in range(1, count)], dtype=np.uint64)
             self._spilled = self._ranges(count)
         _distribute(rows, self._spilled, self._bounds)
