@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 SNAKEMAKE = (sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
+BUCKETS = 4
 SEQUENCES = 320
 LENGTHS = (1000, 3000)  # Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job.
 
@@ -43,16 +44,15 @@ validate:
 class Campaign:
     """A working folder, the profile in it, and the `snakemake` that runs there."""
 
-    def __init__(self, folder: Path, cluster: Cluster, *, buckets: int = 4, profile: str = "slurm") -> None:
+    def __init__(self, folder: Path, cluster: Cluster, *, profile: str = "slurm") -> None:
         """Make the folder with its input, its configuration and the edited profile."""
         self.folder = folder
         self.cluster = cluster
-        self.buckets = buckets
         self.profile = profile
         self.log = folder / "snakemake.log"
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "config").mkdir(parents=True)
-        (folder / "config" / "config.yaml").write_text(CONFIG.format(root=ROOT, model=MODEL, buckets=buckets))
+        (folder / "config" / "config.yaml").write_text(CONFIG.format(root=ROOT, model=MODEL, buckets=BUCKETS))
         random = Random(1)
         with (folder / "proteins.fasta").open("w") as fasta:
             for number in range(SEQUENCES):
@@ -182,7 +182,7 @@ class Campaign:
         return parts if bucket is None else [part for part in parts if self._bucket_of(part) == bucket]
 
     def _bucket_of(self, part: Path) -> int:
-        return int(part.name[:8], 16) * self.buckets >> 32
+        return int(part.name[:8], 16) * BUCKETS >> 32
 
     def wait_for_parts(self, *buckets: int) -> None:
         """Return when each of these buckets has a part more than now."""

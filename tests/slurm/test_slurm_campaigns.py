@@ -155,7 +155,8 @@ def test_what_cannot_succeed_is_explained(campaign: Campaign) -> None:
 
 def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
     """One job with four GPUs and as many workers; one of them dies, and the others and its successor do the rest."""
-    campaign = Campaign(tmp_path / "c", cluster, buckets=8, profile="slurm-node")
+    campaign = Campaign(tmp_path / "c", cluster, profile="slurm-node")
+    campaign.adopt(undisturbed)
     with campaign.running(MASTER):
         cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=120)
         assert campaign.gpus_of(0)[1] == "0,1,2,3"
