@@ -13,7 +13,8 @@ from random import Random
 from cluster import GPU_NODES, Cluster, descendants
 
 ROOT = Path(__file__).parents[2]
-SNAKEMAKE = (sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
+# It ends when the test session does, however that ends.
+SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
 BUCKETS = 4
