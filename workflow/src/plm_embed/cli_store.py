@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from plm_embed.fingerprint import ComputeDtype, StorageDtype
+
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
@@ -55,4 +57,64 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
         sys.exit(1)
 
 
-COMMANDS = (compact, diff)
+@click.command("import")
+@click.argument("master", type=EXISTING)
+@click.option("--index", required=True, type=EXISTING, help="Parquet index of the master: row, and ids or cache_key.")
+@click.option("--index-id", default="id", help="Column of the index with the ids of the records.")
+@click.option("--sequences", required=True, multiple=True, type=EXISTING, help="The sequence files (repeatable).")
+@click.option("--id-column", default="id", help="Column with the record id (tables only).")
+@click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
+@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
+@click.option("--store", required=True, type=click.Path(path_type=Path), help="Store to publish the vectors in.")
+@click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
+@click.option(
+    "--compute-dtype",
+    default="float32",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="What the vectors were computed in; the campaign that reuses them has to ask for the same.",
+)
+@click.option("--storage-dtype", default="float16", type=click.Choice(["float16", "float32", "bfloat16"]))
+@click.option("--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare.")
+def import_(
+    *,
+    master: Path,
+    index: Path,
+    index_id: str,
+    sequences: tuple[Path, ...],
+    id_column: str,
+    sequence_column: str,
+    weights_folder: Path,
+    store: Path,
+    layer: int,
+    compute_dtype: ComputeDtype,
+    storage_dtype: StorageDtype,
+    sample: int,
+) -> None:
+    """Adopt a master of another program (data sets emb and emb_keys) as a store, after a check of its vectors.
+
+    Random rows are computed again by fair-esm. If they are not the mean over the residues alone, as where the end token
+    of padded sequences was pooled in, the master is refused with the measured deviation. Sequences that may have been
+    cut, and rows without a sequence, are left out; a campaign computes them. Name the store in `store` or `reuse`.
+
+    \b
+    Example:
+      plm-embed import old/master_esm2_embeddings.h5 --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
+        --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
+        --weights resources/weights/esm2_t33_650M_UR50D --store imported
+    """
+    from plm_embed.adopt import Files, adopt
+    from plm_embed.readers import Table
+    from plm_embed.settings import Settings
+
+    files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
+    settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
+    done = adopt(files, store, weights_folder, settings, sample)
+    click.echo(
+        f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative distance to the reference "
+        f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
+    )
+    for reason, count in done.left_out.items():
+        click.echo(f"  {count:,} left out: {reason}")
+
+
+COMMANDS = (compact, diff, import_)
