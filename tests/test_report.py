@@ -89,7 +89,7 @@ def words(page: Path) -> str:
 
 def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    write_report(results, page)
+    write_report(collect(results), page)
     text = words(page)
     for expected in (
         "complete and validated",
@@ -126,9 +126,28 @@ def test_an_unfinished_campaign_has_what_there_is(results: Path, tmp_path: Path,
     assert ("No bucket is finished yet" in text) == (missing == MODEL)
 
 
+def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
+    crate = json.loads((copy / "ro-crate-metadata.json").read_text())
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    assert len(entities) == len(crate["@graph"])
+    root = entities["./"]
+    assert entities["ro-crate-metadata.json"]["about"] == {"@id": "./"}
+    for part in root["hasPart"]:
+        assert (copy / part["@id"]).stat().st_size == int(entities[part["@id"]]["contentSize"])
+    assert {"report.html", "records.parquet", f"{MODEL}/master_esm2_embeddings.h5"} <= set(entities)
+    told = {entities[one["@id"]]["name"] for one in root["additionalProperty"]}
+    assert told == set(collect(copy).metadata) and "workflow_commit" in told
+    for value in crate["@graph"]:  # nothing is referred to that is not there
+        for one in [one for field in value.values() if isinstance(field, list) for one in field]:
+            assert one["@id"] in entities
+
+
 def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing of a campaign"):
-        write_report(tmp_path, tmp_path / "report.html")
+        collect(tmp_path)
 
 
 def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None:
@@ -137,7 +156,7 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
     summary = json.loads((copy / "sequences" / "summary.json").read_text())
     summary["inputs"][0]["path"] = "<script>alert(1)</script>"
     (copy / "sequences" / "summary.json").write_text(json.dumps(summary))
-    write_report(copy, copy / "report.html")
+    write_report(collect(copy), copy / "report.html")
     assert "<script>alert(1)" not in (copy / "report.html").read_text()
 
 
@@ -186,7 +205,7 @@ look(1280).then(() => look(390)).then(() => {
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
 def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
-    write_report(results, tmp_path / "report.html")
+    write_report(collect(results), tmp_path / "report.html")
     (tmp_path / "harness.html").write_text(HARNESS)
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += ["--enable-logging=stderr", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path / 'profile'}"]

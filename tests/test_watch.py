@@ -78,7 +78,7 @@ def test_nothing_runs_yet_or_everything_is_done(tmp_path: Path) -> None:
     assert Watch(tmp_path).look() == []
     assert "in the queue" in shown(tmp_path)
     model = campaign(tmp_path, 2)
-    assert look(tmp_path).eta is None and "waiting for a worker" in shown(tmp_path)
+    assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
     finish(model, 0)
     finish(model, 1)
     assert look(tmp_path).finished and "100.0 %  finished" in shown(tmp_path)

@@ -1,9 +1,9 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions, the master and its proof
-# OUTPUTS          <results>/report.html; also shown by `snakemake --report`
+# OUTPUTS          <results>/report.html, also shown by `snakemake --report`; <results>/ro-crate-metadata.json
 
 
 rule report:
-    """Everything about the campaign in one HTML file that needs no network."""
+    """Everything about the campaign: for people in one HTML file that needs no network, for machines in an RO-Crate."""
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
@@ -11,7 +11,8 @@ rule report:
         index="<vectors>/master_esm2_embeddings.parquet",
         proof="<vectors>/checksums.sha256",
     output:
-        report("<results>/report.html", category="Report"),
+        report=report("<results>/report.html", category="Report"),
+        crate="<results>/ro-crate-metadata.json",
     log:
         f"<logs>/{config['model']}/report.log",
     benchmark:
@@ -23,6 +24,6 @@ rule report:
         mem_mb=lambda wildcards, attempt: attempt * 4000,
         runtime=lambda wildcards, attempt: attempt * 60,
     params:
-        results=lambda wildcards, output: Path(output[0]).parent,
+        results=lambda wildcards, output: Path(output.report).parent,
     shell:
-        "python -m plm_embed report {params.results:q} --output {output:q} &> {log:q}"
+        "python -m plm_embed report {params.results:q} --output {output.report:q} &> {log:q}"

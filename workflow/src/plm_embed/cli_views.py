@@ -90,14 +90,20 @@ def plan(
 def report(results: Path, output: Path | None) -> None:
     """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
 
+    For machines, the same goes into ro-crate-metadata.json in RESULTS.
+
     \b
     Example:
       plm-embed report results --output so_far.html
     """
+    from plm_embed.crate import write_crate
+    from plm_embed.facts import collect
     from plm_embed.report import write_report
 
     output = output or results / "report.html"
-    write_report(results, output)
+    facts = collect(results)
+    write_report(facts, output)
+    write_crate(facts)
     click.echo(f"{output}: open it in a browser")
 
 

@@ -10,7 +10,7 @@ import plotly.offline
 from markupsafe import Markup
 
 from plm_embed import __version__, figures
-from plm_embed.facts import Facts, collect
+from plm_embed.facts import Facts
 from plm_embed.files import atomic_path
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.plan_view import readable
@@ -35,9 +35,8 @@ SECTIONS = (
 Rows = list[tuple[str, str]]
 
 
-def write_report(results: Path, output: Path) -> None:
-    """Write the report about a results folder. UserError when there is nothing in it yet."""
-    facts = collect(results)
+def write_report(facts: Facts, output: Path) -> None:
+    """Write the report."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("plm_embed", ""), autoescape=True, undefined=jinja2.StrictUndefined
     )

@@ -70,7 +70,8 @@ def _when(state: State) -> str:
     if state.finished:
         return "finished"
     if state.eta is None:
-        return "waiting for a worker" if not state.workers else "no speed known yet"
+        alive = any(not worker.trouble for worker in state.workers)
+        return "no speed known yet" if alive else "no worker is at work"
     end = datetime.now() + timedelta(seconds=state.eta)
     return f"about {duration(state.eta)} left at this speed, until {end:%a %H:%M}"
 

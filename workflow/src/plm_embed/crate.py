@@ -1,0 +1,114 @@
+"""Provenance for machines: one RO-Crate 1.1 per campaign, the vocabulary of schema.org in JSON-LD."""
+
+import json
+import mimetypes
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from plm_embed import __version__
+from plm_embed.facts import Facts
+from plm_embed.files import write_json
+from plm_embed.reader import MASTER
+
+NAME = "ro-crate-metadata.json"
+SOFTWARE = "#plm-embed"
+Entity = dict[str, Any]
+
+
+def write_crate(facts: Facts) -> None:
+    """Write ro-crate-metadata.json into the results folder, which becomes the crate's root."""
+    files = list(_files(facts))
+    inputs = list(_inputs(facts))
+    properties = list(_properties(facts))
+    libraries = [
+        {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": version}
+        for name, version in sorted(facts.metadata.get("library_versions", {}).items())
+        if name != "plm-embed"
+    ]
+    ended = max((run.ended for run in facts.runs), default=datetime.now(UTC).isoformat(timespec="seconds"))
+    action: Entity = {
+        "@id": "#embedding",
+        "@type": "CreateAction",
+        "name": f"Embedding of protein sequences with {facts.model}",
+        "instrument": _references([{"@id": SOFTWARE}, *libraries]),
+        "object": _references(inputs),
+        "result": _references(files),
+    }
+    if facts.runs:
+        action |= {"startTime": min(run.started for run in facts.runs), "endTime": ended}
+    summary = facts.summary or {}
+    root: Entity = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": f"Protein embeddings: {facts.model}",
+        "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for {summary.get('accepted', 0):,} of "
+        f"{summary.get('records', 0):,} records",
+        "datePublished": ended,
+        "license": "not stated",
+        "hasPart": _references(files),
+        "mentions": {"@id": "#embedding"},
+        "additionalProperty": _references(properties),
+    }
+    descriptor: Entity = {
+        "@id": NAME,
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+        "about": {"@id": "./"},
+    }
+    software: Entity = {
+        "@id": SOFTWARE,
+        "@type": "SoftwareApplication",
+        "name": "plm-embed",
+        "softwareVersion": __version__,
+    }
+    graph = [descriptor, root, action, software, *libraries, *inputs, *files, *properties]
+    write_json(facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph})
+
+
+def _references(entities: list[Entity]) -> list[Entity]:
+    return [{"@id": entity["@id"]} for entity in entities]
+
+
+def _inputs(facts: Facts) -> Iterator[Entity]:
+    for number, one in enumerate((facts.summary or {}).get("inputs", []), start=1):
+        yield {
+            "@id": f"#input-{number}",
+            "@type": "CreativeWork",
+            "name": one["path"],
+            "sha256": one["sha256"],
+            "contentSize": str(one["bytes"]),
+            "description": f"{one['records']:,} records",
+        }
+
+
+def _files(facts: Facts) -> Iterator[Entity]:
+    """The files that a campaign leaves, those that exist."""
+    model, digests = facts.model, (facts.validation or {}).get("files", {})
+    index = MASTER.removesuffix(".h5") + ".parquet"
+    what = {
+        f"{model}/{MASTER}": "vectors, one row per distinct sequence in the order of the keys",
+        f"{model}/{index}": "index: one row per record that has a vector",
+        "records.parquet": "what became of every input record",
+        "validation.json": "every check of the proof and its result",
+        f"{model}/checksums.sha256": "checksums of the result",
+        "report.html": "report for people",
+    }
+    types = {".h5": "application/x-hdf5", ".parquet": "application/vnd.apache.parquet", ".sha256": "text/plain"}
+    for name, description in what.items():
+        path = facts.results / name
+        if path.is_file():
+            kind = types.get(path.suffix) or mimetypes.guess_type(name)[0]
+            digest = {"sha256": digests[path.name]} if path.name in digests else {}
+            size = str(path.stat().st_size)
+            yield {
+                "@id": name, "@type": "File", "name": path.name, "description": description,
+                "encodingFormat": kind, "contentSize": size, **digest,
+            }  # fmt: skip
+
+
+def _properties(facts: Facts) -> Iterator[Entity]:
+    """Every attribute of the master, or of the fingerprint while there is no master."""
+    for name, value in sorted((facts.metadata or facts.fingerprint or {}).items()):
+        plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
+        yield {"@id": f"#attribute-{name}", "@type": "PropertyValue", "name": name, "value": plain}
