@@ -29,6 +29,7 @@ rule embed:
         device=config["speed"]["device"],
         toks_per_batch=config["speed"]["toks_per_batch"],
         flush_minutes=config["speed"]["flush_minutes"],
+        per_residue_limit_gb=config["embedding"]["per_residue_limit_gb"],
         scratch=config["speed"]["scratch"],
     # What decides the numbers: a change computes again.
     params:
@@ -52,4 +53,5 @@ rule embed:
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
         " --device {resources.device} --nodes {resources.nodes} --workers {resources.gpu}"
         " --threads {threads} --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
-        " --flush-minutes {resources.flush_minutes} --minutes {resources.runtime} &> {log:q}"
+        " --flush-minutes {resources.flush_minutes} --per-residue-limit-gb {resources.per_residue_limit_gb}"
+        " --minutes {resources.runtime} &> {log:q}"

@@ -164,6 +164,7 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 @click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
 @click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
 @click.option("--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most this much work.")
+@click.option("--per-residue-limit-gb", default=100.0, type=click.FloatRange(0), help="More per-residue output: stop.")
 @click.option("--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the SLURM or PBS job; 0: none.")
 def embed(
     *,
@@ -187,6 +188,7 @@ def embed(
     toks_per_batch: int,
     scratch: str,
     flush_minutes: float,
+    per_residue_limit_gb: float,
     minutes: float,
 ) -> None:
     """Embed what the store lacks of some buckets.
@@ -198,6 +200,7 @@ def embed(
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
     """
     from plm_embed.launch import on_all_nodes
+    from plm_embed.per_residue import announce
     from plm_embed.settings import Settings
     from plm_embed.submission import Plan, embed_buckets
 
@@ -217,6 +220,7 @@ def embed(
         threads=threads,
         reuse=reuse,
     )
+    announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
     plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
     embed_buckets(plan, settings, output)
