@@ -4,13 +4,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from plm_embed.tokens import RESIDUES
 
 EVENTS = ("whitespace_removed", "upper_cased", "gaps_removed", "stop_removed", "substituted")
 GAPS = "-."
 POSITIONS_SHOWN = 5
 
-_LETTERS = RESIDUES.encode("ascii")
+_FIRST, *_, _LAST = sorted(RESIDUES.encode("ascii"))
+_BETWEEN = set(range(_FIRST, _LAST)).difference(RESIDUES.encode("ascii"))  # J
 _ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
 
 
@@ -42,8 +45,10 @@ def is_clean(text: str) -> bool:
 
 
 def is_clean_text(text: bytes) -> bool:
-    """`is_clean` for bytes."""
-    return not text.translate(None, _LETTERS)
+    """`is_clean` for bytes; many times faster than `bytes.translate`."""
+    codes = np.frombuffer(text, np.uint8)
+    within = not text or (codes.min() >= _FIRST and codes.max() <= _LAST)
+    return bool(within) and not any(other in text for other in _BETWEEN)
 
 
 def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
