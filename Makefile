@@ -11,7 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --quiet $(if $(TORCH_INDEX),--extra-
 
 .PHONY: demo test test-unit test-workflow test-pbs test-slurm lint slurm-packages clean help
 
-demo: .venv/installed  ## run the whole workflow on config/config.yaml (as shipped: the sample) and sum it up
+demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
+	@$(BIN)/python -m plm_embed plan
 	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 
