@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -36,6 +36,7 @@ from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.pipeline import OneAtATime, VectorWriter
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
+from plm_embed.virtual import Links
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -70,33 +71,42 @@ class Plan:
             self.versions.setdefault(library, set()).add(version)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """By representation: (n, D), or (R, D) per residue."""
+        return {
+            name: (self.residues if is_per_residue(name) else self.vectors, self.dims.get(name, 0))
+            for name in self.fingerprint.representations
+        }
+
+    @property
     def bytes(self) -> int:
         width = 4 if self.fingerprint.storage_dtype == "float32" else 2
-        rows = {
-            name: self.residues if is_per_residue(name) else self.vectors for name in self.fingerprint.representations
-        }
-        return 80 * self.vectors + sum(width * dim * rows[name] for name, dim in self.dims.items())
+        return 80 * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
 
 
 def gather(  # noqa: PLR0917
-    sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any]
-) -> None:
+    sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any],
+    merge: Literal["copy", "virtual"] = "copy",
+) -> None:  # fmt: skip
     """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
     provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
     the first byte is written, and so does a disk with too little room.
+
+    merge: "virtual" leaves the vectors in the parts, see `plm_embed.virtual`; then the bytes depend on the parts.
     """
     plan = make_plan(sequences, embedded, store)
+    links = Links(plan.fingerprint) if merge == "virtual" else None
     numbers = RecordNumbers(sequences)
-    _check_space(plan, sequences, numbers, [master, index, records])
+    _check_space(plan, sequences, numbers, [master, index, records], copy=links is None)
     index_schema = _index_schema(read_schema(sequences / "members" / f"{plan.names[0]}.parquet"))
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         rows = stack.enter_context(row_group_writer(index, index_schema))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
-        create_master(file, plan)
+        create_master(file, plan, vectors=links is None)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(OneAtATime())
 
@@ -114,7 +124,9 @@ def gather(  # noqa: PLR0917
             served = serve(bucket, store)
             tables.run(write_tables, bucket, start, served.windows)
             ends = _write_columns(file, bucket, served, start, flat)
-            for block in blocks(served, memory):
+            if links is not None:
+                links.add(served, start, flat)
+            for block in blocks(served, memory) if links is None else ():
                 residue = int(ends[block.start] - served.residues[block.start])
                 for representation, bits in block.bits.items():
                     writer.write(
@@ -123,6 +135,9 @@ def gather(  # noqa: PLR0917
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         tables.wait()
         writer.wait()
+        if links is not None:
+            links.write(file, master.parent, plan.shapes)
+            file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         fates.write(sequences / "records.parquet", records)
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
@@ -149,12 +164,13 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
     return plan
 
 
-def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
+def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path], *, copy: bool) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
     tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    master = plan.bytes if copy else 80 * plan.vectors
+    needed = master + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
     if needed > free:
@@ -164,18 +180,18 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
         )
 
 
-def create_master(file: h5py.File, plan: Plan) -> None:
-    """Lay out all data sets of the master at their final size."""
+def create_master(file: h5py.File, plan: Plan, *, vectors: bool = True) -> None:
+    """Lay out all data sets of the master, the vectors' if they are asked for, at their final size."""
     create_column(file, "emb_keys", plan.vectors, "S64")
     create_column(file, "length", plan.vectors, "<i4")
     create_column(file, "windows", plan.vectors, "<i4")
     group = file.create_group("representations")
-    for name in plan.fingerprint.representations:
-        rows = plan.residues if is_per_residue(name) else plan.vectors
-        create_vectors(group, name, (rows, plan.dims.get(name, 0)), plan.fingerprint.storage_dtype)
+    for name, shape in plan.shapes.items():
+        if vectors:
+            create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
         if is_per_residue(name) and "offset" not in file:
             create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
-        if not is_per_residue(name) and "emb" not in file:
+        if vectors and not is_per_residue(name) and "emb" not in file:
             file["emb"] = group[name]
 
 
