@@ -175,7 +175,7 @@ def embedding_map(sample: Sample) -> str:
                 hovertext=[hover[i] for i in mine],
                 hovertemplate="%{hovertext}<extra>%{fullData.name}</extra>",
             )
-        figure.update_layout(legend={"title": {"text": sample.column}})
+        figure.update_layout(legend={"title": {"text": sample.column, "side": "top"}})
     else:
         figure.add_scatter(
             x=x.tolist(),

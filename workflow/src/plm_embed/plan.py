@@ -318,17 +318,17 @@ def _bytes(
     pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
     flat = ("per_residue" in asked["pooling"]) * layers
 
-    def one_file(rows: int, residues: int) -> int:
+    def one_file(rows: int, residues: int, *, virtual: bool = False) -> int:
         columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else [])))
         vectors: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
-        return columns + vectors * model.dim * item + PART_BYTES
+        return columns + (0 if virtual else vectors * model.dim * item) + PART_BYTES
 
     parts = max(1, min(config["buckets"], rows))
     files = {name: _size(sequences / name) for name in ("records.parquet", "buckets", "members")}
     return {
         "sequences": sum(files.values()),
         "store": parts * one_file(math.ceil(rows / parts), math.ceil(residues / parts)),
-        "master": one_file(rows, residues),
+        "master": one_file(rows, residues, virtual=config["merge"] == "virtual"),
         "index": files["members"] + 4 * int(summary["accepted"]),
         "records": files["records.parquet"] + 4 * int(summary["accepted"]),
     }
