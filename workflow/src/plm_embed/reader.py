@@ -14,6 +14,7 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, connect, decode, open_hdf5, read_bits, storage_dtype, take_bits
 from plm_embed.identifiers import ABSENT, SEVERAL, Identifiers
 from plm_embed.parts import Keys, is_per_residue
+from plm_embed.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.store_reader import StoreVectors, is_store
 from plm_embed.vectors import Rows, Vectors, make_anndata, some
 
@@ -46,6 +47,7 @@ class Embeddings(Vectors):
         self._datasets = dict(self._file["representations"].items())
         if "emb" in self._file:
             self._datasets["emb"] = self._file["emb"]
+        self._extents: dict[str, Extents | None] = {}
 
     def close(self) -> None:
         self._file.close()
@@ -175,7 +177,15 @@ class Embeddings(Vectors):
     def _take(self, name: str, rows: Rows) -> Array:
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
-        return decode(take_bits(dataset, unique)[back], storage_dtype(dataset))
+        if name not in self._extents:
+            self._extents[name] = extents(dataset)
+        where = self._extents[name]
+        if where is None:
+            bits = take_bits(dataset, unique)
+        else:
+            bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
+            read_scattered(self.path, where, Scatter(unique, np.ones_like(unique), np.arange(len(unique))), bits)
+        return decode(bits[back], storage_dtype(dataset))
 
     def _residues(self, name: str, row: int) -> Array:
         start, stop = self._file["offset"][row : row + 2].tolist()
