@@ -39,11 +39,13 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/snakefmt --line-length 120 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-# policy-rc.d keeps Debian from starting the services
+# policy-rc.d keeps Debian from starting the services; one that is there already stays
+slurm-packages: POLICY := /usr/sbin/policy-rc.d
 slurm-packages:  ## install what the SLURM suite needs (Debian and Ubuntu, as root)
-	printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d
+	test -e $(POLICY) || { printf '#!/bin/sh\nexit 101\n# plm-embed\n' > $(POLICY); chmod 755 $(POLICY); }
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-	  slurmctld slurmd slurm-client munge slurmdbd mariadb-server; status=$$?; rm -f /usr/sbin/policy-rc.d; exit $$status
+	  slurmctld slurmd slurm-client munge slurmdbd mariadb-server; status=$$?; \
+	  ! grep -q plm-embed $(POLICY) || rm $(POLICY); exit $$status
 
 clean:  ## remove .venv and the tools' caches; results and weights stay
 	rm -rf .venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis workflow/src/*.egg-info

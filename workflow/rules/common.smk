@@ -14,6 +14,8 @@ from plm_embed.config import (
     check_reuse,
     checked,
     host_memory_mb,
+    job_memory_mb,
+    job_minutes,
     options,
     plan_line,
     submissions,

@@ -24,11 +24,11 @@ rule embed:
     resources:
         gpu=1,
         nodes=1,
-        mem_mb=lambda wildcards, attempt: attempt * host_memory_mb(config["model"]),
-        runtime=lambda wildcards, attempt: attempt * 240,
+        mem_mb=lambda wildcards, attempt: attempt * job_memory_mb(config, SUBMISSIONS[wildcards.submission]),
+        runtime=lambda wildcards, attempt: attempt * job_minutes(config, SUBMISSIONS[wildcards.submission]),
         device=config["speed"]["device"],
         toks_per_batch=config["speed"]["toks_per_batch"],
-        flush_minutes=config["speed"]["flush_minutes"],
+        flush_minutes=str(config["speed"]["flush_minutes"]),
         per_residue_limit_gb=config["embedding"]["per_residue_limit_gb"],
         scratch=config["speed"]["scratch"],
     # What decides the numbers: a change computes again.

@@ -103,8 +103,8 @@ def test_a_resource_that_is_no_number_is_refused(value: object) -> None:
 def test_generic_writes_a_select_and_never_the_environment() -> None:
     found = words("generic")
     assert found[: found.index("-W")] == [
-        *("-N", "name", "-A", "proj", "-l", "select=1:ncpus=4:ngpus=1:mem=8000mb", "-l", "walltime=01:00:00"),
-        *("-j", "oe", "-o", "/logs/x.log", "-r", "n"),
+        *("-N", "name", "-A", "proj", "-l", "select=1:ncpus=4:ngpus=1:mem=8000mb", "-l", "place=scatter"),
+        *("-l", "walltime=01:00:00", "-j", "oe", "-o", "/logs/x.log", "-r", "n"),
     ]
     assert re.fullmatch(r"umask=\d{3}", found[found.index("-W") + 1])
     assert "-V" not in found

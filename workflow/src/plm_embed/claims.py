@@ -80,7 +80,8 @@ def _myself() -> dict[str, str]:
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
         "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or "",
-        "start": os.environ.get("SLURM_RESTART_COUNT", "0"),
+        # Snakemake's plugin for SLURM hides the count of restarts from the step; its port is another at each start
+        "start": os.environ.get("SLURM_RESTART_COUNT") or os.environ.get("SLURM_SRUN_COMM_PORT") or "0",
         "token": secrets.token_hex(8),
     }
 

@@ -159,7 +159,7 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 @click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes of the PBS job; the workers are per node.")
-@click.option("--workers", default=1, type=click.IntRange(1), help="Worker processes, one per GPU.")
+@click.option("--workers", default=1, type=click.IntRange(0), help="Processes, one per GPU; 0: one per visible GPU.")
 @click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
 @click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
 @click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
@@ -199,6 +199,7 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
     """
+    from plm_embed.gpus import visible_gpus
     from plm_embed.launch import on_all_nodes
     from plm_embed.per_residue import announce
     from plm_embed.settings import Settings
@@ -221,6 +222,7 @@ def embed(
         reuse=reuse,
     )
     announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
+    workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
     plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
     embed_buckets(plan, settings, output)
