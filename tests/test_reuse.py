@@ -10,10 +10,12 @@ import h5py
 import numpy as np
 import pytest
 
+from campaign_runs import snakemake, working_folder
 from campaigns import EVERYTHING, MEAN, make_campaign, make_records, part_rows
 from plm_embed import reuse
 from plm_embed.buckets import bucket_of, key
 from plm_embed.config import check_reuse
+from plm_embed.diff import compare
 from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
 from plm_embed.hdf5 import encode
@@ -175,3 +177,22 @@ def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a fingerprint"):
         copy(earlier.store)
     assert store.missing(keys).all()
+
+
+@pytest.mark.workflow
+def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None:
+    master = f"results/{MEAN.model}/master_esm2_embeddings.h5"
+    options = ("--cores", "2", "--set-threads", "embed=1")
+    earlier, later = working_folder(tmp_path / "earlier"), working_folder(tmp_path / "later")
+    assert snakemake(earlier, *options).returncode == 0
+    run = snakemake(later, *options, buckets=2, merge="virtual", reuse=[str(earlier / master)])
+    assert run.returncode == 0, run.stdout
+    records = [json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")]
+    assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
+    assert sum(record["reused"] for record in records) == sum(record["unique"] for record in records) > 0
+    assert compare(earlier / master, later / master, 0).equal
+    plan = snakemake(later, "-n", buckets=2, merge="virtual")
+    assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
+    other = {"embedding": {"pooling": ["max"]}, "reuse": [str(earlier / f"results/{MEAN.model}/store")]}
+    refused = snakemake(later, "-n", buckets=2, **other)
+    assert refused.returncode and "pooling is ['mean'] there, ['max'] here" in refused.stdout
