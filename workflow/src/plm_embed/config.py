@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -235,17 +236,25 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     again and ten minutes to start.
     """
     summary = Path(config["results"]) / "sequences" / "summary.json"
-    everything = sum(_sizes(config, bucket_names(config["buckets"])))
-    if not summary.is_file() or not everything:
+    if not summary.is_file():
         return BOUND_MINUTES
-    residues = json.loads(summary.read_text(encoding="utf-8")).get("residues", 0)
-    share = sum(_sizes(config, buckets)) / everything
-    seconds = share * residues * 2 * _parameters(find_model(config["model"])) / FLOPS_PER_SECOND
+    residues_per_byte = _residues_per_byte(summary, config["buckets"], summary.stat().st_mtime_ns)
+    residues = residues_per_byte * sum(_sizes(config, buckets))
+    seconds = residues * 2 * _parameters(find_model(config["model"])) / FLOPS_PER_SECOND
     return 10 + round(1.5 * seconds / 60)
 
 
 BOUND_MINUTES = 240
 FLOPS_PER_SECOND = 1e13
+
+
+@cache
+def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
+    """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the summary changes."""
+    residues: int = json.loads(summary.read_text(encoding="utf-8")).get("residues", 0)
+    paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
+    everything = sum(path.stat().st_size for path in paths if path.is_file())
+    return residues / everything if everything else 0.0
 
 
 def _parameters(model: Model) -> int:
