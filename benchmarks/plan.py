@@ -1,0 +1,168 @@
+"""plm-embed plan against what really happens: time and bytes of ESM-2 8M and 35M on this machine's CPU.
+
+PYTHONPATH=workflow/src:tests python benchmarks/plan.py --output benchmarks/results/plan.json
+
+For each shape: a checkpoint with random weights, random sequences of natural lengths, a forecast with --measure, then
+the real embed; both once more, turn about, so that a load that comes and goes shows; then gather, and all bytes.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import checkpoints
+from plm_embed import embed
+from plm_embed import plan as planning
+from plm_embed.deduplicate import deduplicate
+from plm_embed.embed import Embedder
+from plm_embed.files import write_json
+from plm_embed.gather import gather
+from plm_embed.models import find_model
+from plm_embed.readers import Table
+from plm_embed.residues import ResiduePolicy
+from plm_embed.self_test import write_golden
+from plm_embed.settings import Settings
+from plm_embed.weights import prepare
+
+TOKENS = {"esm2_8M": 60_000, "esm2_35M": 25_000}
+BUCKETS = 2
+CPU_SECONDS_PER_TOKEN: dict[str, list[float]] = {"sample": [], "fact": []}
+"""Processor time by what it was spent for: on a machine that others use too, wall times say little."""
+
+
+class Timed(Embedder):
+    """Notes the processor time of each bucket: plan calls its sample `sample`, the campaign's buckets are numbers."""
+
+    def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
+        began = time.process_time()
+        record = super().embed(bucket, output)
+        spent = (time.process_time() - began) / record["tokens"]
+        if bucket.stem == "sample" or bucket.stem.isdigit():
+            CPU_SECONDS_PER_TOKEN["sample" if bucket.stem == "sample" else "fact"].append(spent)
+        return record
+
+
+def write_input(path: Path, tokens: int) -> None:
+    """Random sequences with the lengths of a proteome: log-normal, median 280 residues."""
+    random = np.random.default_rng(2)
+    letters = np.array(list("LAGVSERTIDPKQNFYMHWC"))
+    with path.open("w", encoding="ascii") as handle:
+        number = written = 0
+        while written < tokens:
+            length = int(np.clip(random.lognormal(np.log(280), 0.6), 30, 2000))
+            handle.write(
+                f">sp|P{number:05d}|SEQ{number}_TEST protein {number}\n{''.join(random.choice(letters, length))}\n"
+            )
+            number, written = number + 1, written + length
+
+
+def campaign(folder: Path, name: str) -> planning.Question:
+    """Weights, input and configuration in `folder`; the question that plan is asked."""
+    model = find_model(name)
+    write_input(folder / "input.fasta", TOKENS[name])
+    checkpoint = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
+    prepare(model, checkpoint, folder / "weights" / model.name)
+    write_golden(folder / "weights" / model.name)
+    config = {
+        "results": str(folder / "results"),
+        "inputs": [str(folder / "input.fasta")],
+        "table": {"keep": []},
+        "model": model.name,
+        "weights": str(checkpoint),
+        "weights_folder": str(folder / "weights"),
+        "buckets": BUCKETS,
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return planning.Question(folder / "config.yaml", measure=True)
+
+
+def fact(folder: Path, config: dict[str, Any], name: str) -> float:
+    """Seconds that the embed jobs of all buckets take, one after the other in one process."""
+    weights = folder / "weights" / config["model"]
+    embedder = Timed(weights, folder / name / "store", Settings(scratch="", threads=1))
+    buckets = sorted((folder / "results" / "sequences" / "buckets").glob("*.parquet"))
+    began = time.monotonic()
+    for bucket in buckets:
+        embedder.embed(bucket, folder / name / "embedded" / f"{bucket.stem}.json")
+    return time.monotonic() - began
+
+
+def size(path: Path) -> int:
+    return (
+        sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
+    )
+
+
+def compare(shape: str) -> dict[str, Any]:
+    """Forecasts and facts of one model's shape."""
+    embed.Embedder = Timed  # type: ignore[misc]
+    for spent in CPU_SECONDS_PER_TOKEN.values():
+        spent.clear()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        question = campaign(folder, shape)
+        config = planning.read_config(question.configfile)
+        sequences = folder / "results" / "sequences"
+        policy = ResiduePolicy("skip", "remove")
+        inputs, table = [folder / "input.fasta"], Table("id", "sequence", ())
+        deduplicate(inputs, sequences, buckets=BUCKETS, table=table, policy=policy, memory_mb=1000)
+        facts, plans = [], []
+        for name in ("one", "two"):
+            plans.append(planning.plan(question))
+            facts.append(fact(folder, config, name))
+        vectors = folder / "one"
+        outputs = folder / "master.h5", folder / "index.parquet", folder / "records.parquet"
+        gather(sequences, vectors / "embedded", vectors / "store", *outputs, {"workflow_commit": ""})
+        found = dict(
+            zip(
+                ("sequences", "store", "master", "index", "records"),
+                map(size, (sequences, vectors / "store", *outputs)),
+                strict=True,
+            )
+        )
+    first = plans[0]
+    forecasts = [3600 * (plan.forecasts[0].hours or 0) for plan in plans]
+    return {
+        "model": config["model"],
+        "sequences": first.unique,
+        "tokens": first.todo.tokens,
+        "forecast_seconds": forecasts,
+        "fact_seconds": facts,
+        "time_ratio": sum(forecasts) / sum(facts),
+        "cpu_time_ratio": statistics.mean(CPU_SECONDS_PER_TOKEN["sample"])
+        / statistics.mean(CPU_SECONDS_PER_TOKEN["fact"]),
+        "forecast_bytes": first.bytes,
+        "fact_bytes": found,
+        "bytes_ratio": sum(first.bytes.values()) / sum(found.values()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    load = os.getloadavg()
+    result = {
+        "machine": platform.processor() or platform.machine(),
+        "load": load,
+        "models": [compare(shape) for shape in TOKENS],
+    }
+    for one in result["models"]:
+        told = f"time {one['time_ratio']:.2f} of the fact, processor time {one['cpu_time_ratio']:.2f}"
+        print(f"{one['model']}: {told}, bytes {one['bytes_ratio']:.4f}", flush=True)
+    print(json.dumps(result, indent=2))
+    if options.output:
+        write_json(options.output, result)
+
+
+if __name__ == "__main__":
+    main()

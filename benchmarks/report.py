@@ -1,0 +1,118 @@
+"""The report of a campaign of 2 million records: its size, and the time and memory it takes.
+
+    PYTHONPATH=workflow/src python benchmarks/report.py --output benchmarks/results/report.json
+
+Makes the files that the report reads: 2,000,000 records, 1,260,000 vectors of 320 numbers (0.8 GB), an index with two
+kept columns, 400 completion records of 40 workers. The report runs in a
+process of its own.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_embed.files import write_json
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
+
+RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
+FINGERPRINT = Fingerprint("esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSequences(), "float32", "float16", "x")
+RUN = """
+import resource, sys
+from pathlib import Path
+from plm_embed.facts import collect
+from plm_embed.report import write_report
+write_report(collect(Path(sys.argv[1])), Path(sys.argv[1]) / "report.html")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def make(results: Path) -> None:
+    """The results folder."""
+    random = np.random.default_rng(3)
+    model = results / FINGERPRINT.model
+    (model / "embedded").mkdir(parents=True)
+    keys = np.char.mod("%016x", np.sort(random.integers(0, 2**63, UNIQUE))).astype("S64")
+    keys = np.char.add(keys, b"0" * 48).astype("S64")
+    lengths = random.lognormal(5.8, 0.6, UNIQUE).astype(np.int32) + 1
+    with connect(model / "master_esm2_embeddings.h5", "w") as file:
+        create_column(file, "emb_keys", UNIQUE, "S64")[...] = keys
+        create_column(file, "length", UNIQUE, "<i4")[...] = lengths
+        vectors = create_vectors(file.create_group("representations"), "mean_l6", (UNIQUE, DIM), "float16")
+        for start in range(0, UNIQUE, 1 << 16):
+            block = random.normal(size=(min(1 << 16, UNIQUE - start), DIM)).astype(np.float16)
+            write_bits(vectors, start, block.view(np.uint16))
+        file["emb"] = vectors
+        file.attrs["fingerprint"] = FINGERPRINT.to_json()
+        file.attrs["fingerprint_id"] = FINGERPRINT.id
+        file.attrs["library_versions"] = json.dumps({"torch": "2"})
+        file.attrs["devices"] = ["NVIDIA A100-SXM4-40GB"]
+    rows = np.sort(random.integers(0, UNIQUE, RECORDS))
+    columns = {
+        "id": [f"fig|11320.{number}.peg.1" for number in range(RECORDS)],
+        "cache_key": pa.array(keys[rows].tolist(), pa.binary()).cast(pa.string()),
+        "row": rows,
+        "length": lengths[rows],
+        "source": np.full(RECORDS, "protein_final.csv"),
+        "number": np.arange(1, RECORDS + 1),
+        "assembly_id": [f"assembly_{number // 10}" for number in range(RECORDS)],
+        "function": [f"segment {number % 11}" for number in range(RECORDS)],
+    }
+    pq.write_table(pa.table(columns), model / "master_esm2_embeddings.parquet")
+    source = {"path": "protein_final.csv", "format": "csv", "compression": "none", "bytes": 10**9, "sha256": "0" * 64}
+    counts = zip(*np.unique(lengths, return_counts=True), strict=True)
+    summary = {
+        "inputs": [source | {"records": RECORDS}],
+        "records": RECORDS, "accepted": RECORDS, "skipped": {"unknown_residues": 17}, "events": {"upper_cased": 5},
+        "unique": UNIQUE, "residues": int(lengths.sum()), "buckets": BUCKETS, "keep": ["assembly_id", "function"],
+        "lengths": {str(value): int(count) for value, count in counts},
+    }  # fmt: skip
+    write_json(results / "sequences" / "summary.json", summary)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    for bucket in range(BUCKETS):
+        began = start + timedelta(minutes=10 * (bucket // 40))
+        record = {
+            "bucket": f"{bucket:04d}", "fingerprint": json.loads(FINGERPRINT.to_json()), "unique": 3150,
+            "computed": 3150,
+            "worker": {"host": f"x{bucket % 10}", "device": "NVIDIA A100-SXM4-40GB", "job": str(bucket % 40)},
+            "started": began.isoformat(), "ended": (began + timedelta(seconds=500)).isoformat(), "seconds": 500.0,
+            "tokens": 1_200_000, "tokens_per_second": 2400.0 + bucket % 40, "busy": 0.97, "found": 0, "skipped": [],
+        }  # fmt: skip
+        write_json(model / "embedded" / f"{bucket:04d}.json", record)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        results = Path(temporary)
+        make(results)
+        load, began = os.getloadavg(), time.monotonic()
+        done = subprocess.run([sys.executable, "-c", RUN, str(results)], check=True, capture_output=True, text=True)
+        seconds = time.monotonic() - began
+        size = (results / "report.html").stat().st_size
+    result = {
+        "records": RECORDS,
+        "load": load,
+        "seconds": seconds,
+        "bytes": size,
+        "peak_memory_bytes": 1024 * int(done.stdout.split()[-1]),
+    }
+    print(json.dumps(result, indent=2))
+    if options.output:
+        write_json(options.output, result)
+
+
+if __name__ == "__main__":
+    main()
