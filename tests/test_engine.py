@@ -1,6 +1,7 @@
 """The forward pass against fair-esm's own models, on whole models and on random batches."""
 
 import argparse
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -150,22 +151,33 @@ def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
         assert (pool("mean", ours[6]) - pool("mean", theirs[6])).abs().max() < 1e-5
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="extra cases: golden values in float64, not shipped")
-def test_golden_values_in_float64(tmp_path: Path) -> None:
-    weights.prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", tmp_path)
-    engine = engine_of(tmp_path)
-    expected = np.load(GOLDEN / "esm2_t3_tiny_random.expected.npz")
+@cache
+def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
+    """The tiny model's engine, its inputs by key, and their expected values from a float64 forward pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights.prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", Path(folder))
+        engine = engine_of(Path(folder))
+    expected = dict(np.load(GOLDEN / "esm2_t3_tiny_random.expected.npz"))
     with (GOLDEN / "esm2_t3_tiny_random.fasta").open() as lines:
         sequences = dict(SimpleFastaParser(lines))
-    cases = []  # (key, sequence); '-', '.' and <mask> are tokens to the model, but no residues here
-    for key in sorted({name.rsplit("|", 1)[0] for name in expected.files}):
+    cases = {}
+    for key in sorted({name.rsplit("|", 1)[0] for name in expected}):
         record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
-        if set(sequence) <= set(RESIDUES):
-            cases.append((key, sequence[:1022] if variant == "first1022" else sequence))
+        if set(sequence) <= set(RESIDUES):  # '-', '.' and <mask> are tokens to the model, but no residues here
+            cases[key] = sequence[:1022] if variant == "first1022" else sequence
+    return engine, cases, expected
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="extra cases: golden values in float64, not shipped")
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_golden_values_in_float64_in_any_batch(data: st.DataObject) -> None:
+    engine, cases, expected = golden()
     assert len(cases) > 15
+    batch = data.draw(st.lists(st.sampled_from(sorted(cases)), min_size=1, max_size=len(cases)))
     layers = list(range(4))
-    for (key, _), found in zip(cases, hidden(engine, [sequence for _, sequence in cases], layers), strict=True):
+    for key, found in zip(batch, hidden(engine, [cases[key] for key in batch], layers), strict=True):
         means = np.stack([pool("mean", found[layer]).numpy() for layer in layers])
         assert np.abs(means - expected[f"{key}|mean"]).max() < 1e-4
         assert np.abs(found[3][0].numpy() - expected[f"{key}|bos"]).max() < 1e-4
