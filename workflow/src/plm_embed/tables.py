@@ -53,9 +53,8 @@ def read_batches(path: Path) -> Iterator[pa.Table]:
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
-    with _reading(path):
-        with pq.ParquetFile(path) as file:  # pq.read_table would import pandas
-            return file.read(columns)
+    with _reading(path), pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+        return file.read(columns)
 
 
 def read_schema(path: Path) -> pa.Schema:
