@@ -74,6 +74,7 @@ def _content(facts: Facts) -> dict[str, Any]:
             "map": Markup(figures.embedding_map(facts.sample)) if facts.sample else "",
             "norms": Markup(figures.norms(facts.sample)) if facts.sample else "",
         },
+        "no_map": "Too few pooled vectors for a map." if facts.metadata else "There is no master file yet.",
         "norm_words": _norm_words(norms),
         "outliers": norms.get("listed", [])[:10],
         "validation": facts.validation,
