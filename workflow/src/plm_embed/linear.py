@@ -19,11 +19,12 @@ class Linear:
         self._weight = weight if self._packed is None else None
 
     def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
+        y: Tensor
         if self._weight is not None:
             y = F.linear(x, self._weight, self._bias)
             return F.gelu(y) if gelu else y
         post, algorithm = ("gelu", "none") if gelu else ("none", "")
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
+        y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
         return y
 
 
