@@ -73,7 +73,7 @@ def choice(literal: Any) -> click.Choice[str]:
     type=click.Choice(["remove", "skip"]),
     help="'-' and '.': remove them, or skip the record.",
 )
-@click.option("--memory-mb", default=2000, type=click.IntRange(400), help="Memory to stay within.")
+@click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
 def deduplicate(
     *,
     inputs: tuple[Path, ...],

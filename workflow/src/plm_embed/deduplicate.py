@@ -30,8 +30,8 @@ from plm_embed.spill import KeySorter
 from plm_embed.threads import Behind
 
 log = logging.getLogger(__name__)
-LEAST_MEMORY_MB = 400
-_OWN_MEMORY_MB = 260  # the interpreter, its libraries, one batch, the row groups being written
+LEAST_MEMORY_MB = 500
+_OWN_MEMORY_MB = 390  # the interpreter, its libraries, batches and row groups that wait for a thread, fragmentation
 _BEHIND = 2  # pieces of work that wait for a thread
 _NUCLEOTIDES = frozenset("ACGTUN")
 _NUCLEOTIDE_SAMPLE = 1000
@@ -66,7 +66,7 @@ def deduplicate(
     the accepted records (key, id, source, number, events, length, kept columns) sorted by key, then in input order.
     A file for every bucket, empty ones too. The bytes depend on the inputs and options, not on `memory_mb`, which
     bounds the memory of the process. UserError: an input that cannot be read (see `readers`), columns that cannot
-    be kept, `memory_mb` below 400, `buckets` out of range, a full disk. After an error there is no summary.json.
+    be kept, `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no summary.json.
     """
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
