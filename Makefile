@@ -64,7 +64,7 @@ help:
 .venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
 	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
 	@$(PIP) --requirement requirements/cpu.txt
-	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs
 	@touch $@
 
 .venv/installed-test: .venv/installed requirements/test.txt

@@ -275,3 +275,18 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     assert 100 < job_minutes(config, ["0000"]) < 120
     assert 35 < job_minutes(config, ["0001"]) < 50
     assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
+
+
+def test_one_file_under_two_spellings_and_braces_are_refused() -> None:
+    Path("a{b}.fasta").write_text(">a\nMK\n", encoding="utf-8")
+    assert problems(inputs=["a.fasta", "./a.fasta", "a{b}.fasta"], results="res{x}") == [
+        "results: res{x}: must not hold braces, which Snakemake takes for wildcards",
+        "inputs: a{b}.fasta: must not hold braces, which Snakemake takes for wildcards",
+        "inputs: a.fasta: is the same file as a.fasta; name it once",
+    ]
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    found = checked(config(buckets=64.0, speed={"toks_per_batch": "1e3"}), SCHEMA_FILE)
+    assert (found["buckets"], found["speed"]["toks_per_batch"]) == (64, 1000)
+    assert isinstance(found["buckets"], int) and isinstance(found["speed"]["toks_per_batch"], int)

@@ -293,7 +293,7 @@ def remove_summary(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (remove_part, "missing, but .* names it; remove that record and run again"),
+        (remove_part, "missing, but .* names it; run `snakemake --forcerun embed`"),
         (shorten_part, "bytes, .* says"),
         (remove_record, r"0001\.json: no completion record"),
         (spoil_record, r"0001\.json: not a completion record"),

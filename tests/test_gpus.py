@@ -27,6 +27,8 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_scheduler_says_which_gpus() -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2,GPU-7f"}) == ["2", "GPU-7f"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1,-1,2"}) == ["1"]
 
 
 @pytest.mark.usefixtures("nvidia_smi")

@@ -253,8 +253,8 @@ def test_missing_values_are_faults_only_in_the_sequence_column(tmp_path: Path) -
 
 
 def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
-    content = 'id,seq,note\na,MK,x\nb,MK\n\nc,MK,x,y\nd\ne,MK,"not closed\nf,MK,x\n'
-    found = read(write(tmp_path / "ragged.csv", content.replace('"not', 'x,"not')))
+    content = 'id,seq,note\na,MK,x\nb,MK\n\nc,MK,x,y\nd\ne,MK,x,"two\nlines"\n'
+    found = read(write(tmp_path / "ragged.csv", content))
     assert found.ids == ["a", "b", "c", "d", "e"] and found.residues == ["MK", "", "", "", ""]
     assert found.faults == {
         1: ("ragged_row", "line 3: 2 fields instead of 3"),
@@ -262,6 +262,15 @@ def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
         3: ("ragged_row", "line 6: 1 fields instead of 3"),
         4: ("ragged_row", "lines 7 to 8: 4 fields instead of 3"),
     }
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['id,seq,note\na,MK,"never closed\nb,MKV,x\n', 'id\tseq\tnote\na\tMK\t"five prime\nb\tMKV\tthe "end" of it\n'],
+)
+def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
+    with pytest.raises(UserError, match=r"line \d after 0 complete records: .*is there a quote that is never closed"):
+        read(write(tmp_path / "quotes.csv", content))
 
 
 def test_quotes_newlines_and_nul_in_cells(tmp_path: Path) -> None:

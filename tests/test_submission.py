@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import checkpoints
-from plm_embed import weights
+from plm_embed import submission, weights
 from plm_embed.buckets import key
 from plm_embed.errors import UserError
 from plm_embed.models import MODELS
@@ -170,6 +170,20 @@ def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: 
         _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert "0000" not in errors.split("\n", 1)[1]  # complete already: not even looked at again
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), RuntimeError("anything")])
+def test_a_worker_that_cannot_be_started_is_a_failure(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(submission, "Worker", fail)
+    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    with pytest.raises(UserError, match=str(error.args[-1])):
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert not (tmp_path / "done.json").exists()
 
 
 def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:

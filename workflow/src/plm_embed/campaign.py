@@ -109,10 +109,10 @@ def read_completion(path: Path) -> Completion:
         )
     except FileNotFoundError:
         raise UserError(
-            f"{path}: no completion record: the bucket is not embedded yet; run the workflow again"
+            f"{path}: no completion record: the bucket is not embedded yet; run `snakemake --forcerun embed`"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a completion record ({error!r}); remove it and run again") from None
+        raise UserError(f"{path}: not a completion record ({error!r}); run `snakemake --forcerun embed`") from None
 
 
 def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
@@ -122,13 +122,16 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
         raise UserError(
-            f"{completion.path}: made for other sequences or another number of buckets; remove it and run again "
+            f"{completion.path}: made for other sequences or another number of buckets; "
+            "run `snakemake --forcerun embed` "
             "(only what the store lacks is computed)"
         )
     length = table["length"].to_numpy().astype(np.int32)
     kept = ~np.isin(keys, np.array(sorted(completion.skipped), dtype="S64"))
     if len(keys) - kept.sum() != len(completion.skipped):
-        raise UserError(f"{completion.path}: skips sequences that are not in the bucket; remove it and run again")
+        raise UserError(
+            f"{completion.path}: skips sequences that are not in the bucket; run `snakemake --forcerun embed`"
+        )
     return Bucket(name, keys[kept], length[kept], completion)
 
 
@@ -142,11 +145,11 @@ def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
     for part in parts:
         path = folder / part.name
         if not path.is_file():
-            raise UserError(f"{path}: missing, but {completion.path} names it; remove that record and run again")
+            raise UserError(f"{path}: missing, but {completion.path} names it; run `snakemake --forcerun embed`")
         if path.stat().st_size != part.bytes:
             raise UserError(
                 f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; "
-                "remove the part and that record and run again"
+                "run `snakemake --forcerun embed`"
             )
     return tuple(folder / part.name for part in parts)
 
@@ -170,7 +173,10 @@ def serve(bucket: Bucket, store: Path) -> Served:
         with read_part(path) as part:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
-                raise UserError(f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; remove it")
+                raise UserError(
+                    f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; "
+                    "remove it and run `snakemake --forcerun embed`"
+                )
             places.append({name: extents(part.vectors(name)) for name in part.names})
             at = part.locate(bucket.keys)
             new = (which < 0) & (at >= 0)
@@ -182,12 +188,15 @@ def serve(bucket: Bucket, store: Path) -> Served:
                 wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
             if wrong.any():
                 key = bucket.keys[new][wrong][0].decode()
-                raise UserError(f"{path}: says another length for {key} than bucket {bucket.name}; remove the part")
+                raise UserError(
+                    f"{path}: says another length for {key} than bucket {bucket.name}; "
+                    "remove the part and run `snakemake --forcerun embed`"
+                )
     if (which < 0).any():
         key = bucket.keys[which < 0][0].decode()
         raise UserError(
             f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key}); "
-            "remove it and run again"
+            "run `snakemake --forcerun embed`"
         )
     width = 4 if fingerprint.storage_dtype == "float32" else 2
     return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)

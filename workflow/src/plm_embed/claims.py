@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -43,7 +44,8 @@ class Claim:
         """Give the claim back. A claim that was taken over meanwhile is left alone."""
         self._released.set()
         if _owner(self.path) == self.owner:
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # left behind it only costs others a wait
+                self.path.unlink()
 
     def _create(self) -> bool:
         try:

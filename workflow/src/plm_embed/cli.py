@@ -15,7 +15,7 @@ from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-STEPS = ("deduplicate", "weights", "embed", "gather", "validate")
+STEPS = ("deduplicate", "weights", "embed", "gather", "validate", "report")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -32,6 +32,8 @@ def main() -> None:
         sys.exit(1)
     except click.Abort:
         sys.exit("plm-embed: stopped")
+    except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        sys.exit(f"plm-embed: error: {error.filename}: {error.strerror}")
     except Exception as error:
         full = no_space(error)
         if not full:

@@ -18,7 +18,7 @@ from plm_embed import devices
 from plm_embed.batches import Packer
 from plm_embed.buffer import Buffer
 from plm_embed.engine import TOKENS, Engine
-from plm_embed.errors import UserError
+from plm_embed.errors import DeviceError, UserError
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.parts import Keys, write_part
 from plm_embed.pooling import pool
@@ -77,7 +77,11 @@ class Computation:
                     windows = waiting.setdefault(i, {})
                     windows[span] = found
                     if len(windows) == len(self._spans(i)):
-                        self._finish(buffer, i, waiting.pop(i))
+                        try:
+                            self._finish(buffer, i, waiting.pop(i))
+                        except UserError:
+                            self._publish(buffer, scratch)
+                            raise
                         computed += 1
                 heartbeat.advance(done, computed)
                 overdue = time.monotonic() - flushed > 60 * flush_minutes
@@ -121,6 +125,9 @@ class Computation:
         """After an out-of-memory error: halve the budget, or give up a sequence that does not fit alone."""
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
+        if len(batch) == 1 and costs[batch[0]] <= self.model.rows:
+            # even the smallest batch does not fit: the sequence is not to blame
+            raise DeviceError(f"{devices.device_name(self.model.device)} has too little free memory for this model")
         if len(batch) == 1:
             i = pieces[batch[0]][0]
             length = len(self.sequences[i])

@@ -22,7 +22,7 @@ Config = dict[str, Any]
 # Columns that the index and records.parquet have by themselves.
 OWN_COLUMNS = {
     *("id", "cache_key", "key", "row", "length", "source", "number"),
-    *("header", "status", "reason", "detail", "events"),
+    *("header", "status", "reason", "detail", "events", "sequence"),
 }
 
 
@@ -49,6 +49,8 @@ def _completed(value: Any, schema: Mapping[str, Any]) -> Any:
     """`value` with defaults for absent keys, and with numbers and lists that came as text (`--config`) parsed."""
     if isinstance(value, str) and schema.get("type", "string") != "string":
         value = _parsed(value)
+    if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 and 64.0
     if isinstance(value, Mapping) and "properties" in schema:
         properties = schema["properties"]
         given = {key: item for key, item in value.items() if item is not None}  # `weights:` and nothing after it
@@ -131,6 +133,9 @@ def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
         wrong = any(bad.startswith(place) or place.startswith(bad) for bad in unusable for place in places)
         return not wrong and all(place.split(".")[0] in config for place in places)
 
+    for place in ("results", "weights", "weights_folder", "store", "inputs"):
+        if usable(place):
+            yield from _brace_problems(place, config[place])
     model = None
     if usable("model"):
         try:
@@ -155,8 +160,17 @@ def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
         config["store"] = config["store"] or f"{config['results']}/{model.name}/store"
 
 
+def _brace_problems(place: str, value: str | Sequence[str]) -> Iterator[str]:
+    for path in [value] if isinstance(value, str) else value:
+        if set("{}") & set(path):
+            yield f"{place}: {path}: must not hold braces, which Snakemake takes for wildcards"
+
+
 def _input_problems(inputs: Sequence[Path]) -> Iterator[str]:
+    seen: dict[Path, Path] = {}
     for path in inputs:
+        if seen.setdefault(path.resolve(), path) is not path:
+            yield f"inputs: {path}: is the same file as {seen[path.resolve()]}; name it once"
         if path.is_dir():
             yield f"inputs: {path}: is a folder, not a file"
         elif not path.is_file():

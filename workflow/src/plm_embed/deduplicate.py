@@ -105,6 +105,11 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
         raise UserError("no input file is named")
     if memory_mb < LEAST_MEMORY_MB:
         raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
+    seen: dict[Path, Path] = {}
+    for path in inputs:
+        same = seen.setdefault(path.resolve(), path)
+        if same is not path:
+            raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
     for place, name in enumerate(table.keep):
         if name in _TAKEN:
             raise UserError(f"keep: {name!r} is a column that the results have anyway; leave it out or rename it")

@@ -21,7 +21,7 @@ from plm_embed.errors import UserError
 from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
-from plm_embed.parts import Keys
+from plm_embed.parts import DamagedPartError, Keys
 from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
@@ -125,18 +125,21 @@ class Embedder:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
     def is_complete(self, bucket: Path, output: Path) -> bool:
-        """Whether `output` is a completion record of this very bucket and fingerprint, and all its parts are there."""
+        """Whether `output` is a completion record of this very bucket and fingerprint, and all its parts are whole."""
         try:
             record = read_completion(output)
         except UserError:
             return False
         keys: Keys = np.array(pq.read_table(bucket, columns=["key"])["key"].to_pylist(), dtype="S64")
+        if record.fingerprint != self.store.fingerprint or record.keys_sha256 != keys_sha256(keys):
+            return False
+        if "out_of_memory" in record.skipped.values():
+            return False  # this device may have more
         parts = current_parts(record.parts, self.store.folder)
-        return (
-            record.fingerprint == self.store.fingerprint
-            and record.keys_sha256 == keys_sha256(keys)
-            and all((self.store.parts_folder / part.name).exists() for part in parts)
-        )
+        try:
+            return self.store.infos([self.store.parts_folder / part.name for part in parts]) == list(parts)
+        except (DamagedPartError, FileNotFoundError):
+            return False
 
     def _loaded(self) -> engine.Engine:
         if self._model is None:
@@ -173,6 +176,11 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
 def _within_limit(long: LongSequences, manifest: weights.Manifest) -> LongSequences:
     """Models with learned positions have a hard limit: `whole` then means that longer sequences are skipped."""
     limit = manifest.max_residues
+    if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
+        raise UserError(
+            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an overlap below it "
+            f"(max_residues {long.max_residues}, overlap {long.overlap})"
+        )
     if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
         return long
     if long == LongSequences("whole"):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 SYSFS = Path("/sys/bus/pci/devices")
@@ -12,7 +13,8 @@ SYSFS = Path("/sys/bus/pci/devices")
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
     if "CUDA_VISIBLE_DEVICES" in environment:
-        return [name for name in environment["CUDA_VISIBLE_DEVICES"].split(",") if name]
+        listed = environment["CUDA_VISIBLE_DEVICES"].split(",")
+        return list(takewhile(lambda name: not name.startswith("-"), filter(None, listed)))  # CUDA stops at -1 too
     return _ask("--query-gpu=index")
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
             "a submission over several nodes runs in a PBS job; elsewhere set the resource nodes to 1"
         )
     command = [sys.executable, "-m", "plm_embed", *arguments]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal"))  # by way of `finally`
     started = [subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ)]
     log.info("started on %s", ", ".join(hosts[:nodes]))
     try:
@@ -90,7 +92,10 @@ def _pals_mpiexec() -> bool:
     """Whether mpiexec is one that can leave the other ranks alone when one fails."""
     if shutil.which("mpiexec") is None:
         return False
-    said = subprocess.run(["mpiexec", "--help"], capture_output=True, text=True, check=False, timeout=60)
+    try:
+        said = subprocess.run(["mpiexec", "--help"], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return "--no-abort-on-failure" in said.stdout + said.stderr
 
 

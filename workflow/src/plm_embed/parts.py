@@ -163,7 +163,7 @@ class Part:
             raise DamagedPartError(self._damage(error)) from error
 
     def _damage(self, error: Exception) -> str:
-        return f"{self.path}: truncated, corrupt or not a part of a store ({error}); remove it and run again"
+        return f"{self.path}: truncated, corrupt or not a part of a store ({error}); run `snakemake --forcerun embed`"
 
     def __enter__(self) -> Self:
         return self

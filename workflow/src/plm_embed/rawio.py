@@ -107,7 +107,7 @@ def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> Non
     while done < len(piece):
         got = os.preadv(descriptor, [piece[done:]], place + done)
         if not got:
-            raise UserError(f"{path}: ends too early; remove it and run again")
+            raise UserError(f"{path}: ends too early; run `snakemake --forcerun embed`")
         done += got
 
 

@@ -143,7 +143,7 @@ class Reader:
             yield batch
 
     def _delimited(self, text: io.TextIOWrapper) -> Iterator[Batch]:
-        rows = csv.reader(text, delimiter=self._delimiter)
+        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
         try:
             yield from self._rows(rows, [name.strip() for name in next(row for row in rows if row)])
         except csv.Error as error:

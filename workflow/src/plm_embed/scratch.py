@@ -3,10 +3,11 @@
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plm_embed.errors import UserError
@@ -27,7 +28,8 @@ MEMORY = {"tmpfs", "ramfs"}
 LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
 
-PREFIX = "plm."
+PREFIX = f"plm.{socket.gethostname()[:12]}."
+"""With the host: on a shared filesystem the locks of another host cannot be seen."""
 SECONDS_TO_LOCK = 60
 """A younger folder may belong to a job that is just about to lock it."""
 
@@ -110,7 +112,8 @@ def _expanded(candidates: tuple[str, ...]) -> list[str]:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock for as long as this process lives: the sign that the folder is in use."""
     with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # some network filesystems know no locks; then nobody cleans up there either
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 

@@ -62,6 +62,7 @@ class Store:
         note = self.folder / "fingerprint.json"
         if note.exists():
             self._check_note(note)
+            self.parts_folder.mkdir(exist_ok=True)
         else:
             self.parts_folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(note) as temporary:

@@ -55,8 +55,10 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     submission = _Submission(plan, settings)
     with _signals(submission):
         submission.run()
-    if submission.problems:
-        raise UserError("\n  ".join(["not all buckets are embedded:", *submission.problems]))
+    lacking = [bucket.stem for bucket in plan.buckets if not (plan.records / f"{bucket.stem}.json").exists()]
+    if submission.problems or lacking:
+        problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
+        raise UserError("\n  ".join(["not all buckets are embedded:", *problems]))
     write_json(output, {"schema_version": 1, "buckets": sorted(bucket.stem for bucket in plan.buckets)})
 
 
@@ -70,7 +72,8 @@ class _Submission:
         self._gpus = self._assign()
         self._pending = sorted(plan.buckets, key=lambda path: (-path.stat().st_size, path))
         self._failures: Counter[Path] = Counter()
-        self._rates: list[float] = []  # bytes of bucket file per second, of finished buckets
+        self._broken: list[str] = []  # what retired devices said
+        self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
         self._workers: dict[int, Worker] = {}
         self._changed = threading.Condition()
         self._active = 0
@@ -86,10 +89,10 @@ class _Submission:
         if self._stopping:
             self.problems.append("stopped by a signal; run it again: only the rest will be computed")
         left = ", ".join(bucket.stem for bucket in self._pending)
-        if left and self._time_is_short(self._pending[-1]):
+        if left and not self._broken and self._time_is_short(self._pending[-1]):
             self.problems.append(f"no time left for {left}; run it again, or ask for a longer runtime")
-        elif left:
-            self.problems.append(f"no working device left for {left}")
+        elif left and not self._stopping:
+            self.problems += [*self._broken, f"no working device left for {left}"]
 
     def stop(self) -> None:
         """Take no new bucket and ask the workers to publish what they have."""
@@ -114,20 +117,22 @@ class _Submission:
         while in_a_row < FAILURES_IN_A_ROW and (taken := self._next()):
             bucket, claim = taken
             began = time.monotonic()
-            failure: WorkerError | None = None
+            computed, failure = False, None
             try:
                 if slot not in self._workers:
                     self._workers[slot] = Worker(self.plan.weights, self.plan.store, self.settings, self._gpus[slot])
-                self._workers[slot].embed(bucket, self.plan.records / f"{bucket.stem}.json")
+                    if self._stopping:  # the signal came before there was a worker to tell
+                        self._workers[slot].terminate()
+                computed = self._workers[slot].embed(bucket, self.plan.records / f"{bucket.stem}.json")
                 in_a_row = 0
-            except WorkerError as error:
-                failure = error
-                del self._workers[slot]
-                in_a_row = FAILURES_IN_A_ROW if error.blames == "device" else in_a_row + 1
-                log.warning("worker %d: bucket %s: %s", slot, bucket.stem, error)
-            finally:
-                claim.release()
-                self._note(bucket, time.monotonic() - began, failure)
+            except Exception as error:
+                # whatever it was (a process that could not be started, for one), the bucket is not done
+                failure = error if isinstance(error, WorkerError) else WorkerError(f"{type(error).__name__}: {error}")
+                self._workers.pop(slot, None)
+                in_a_row = FAILURES_IN_A_ROW if failure.blames == "device" else in_a_row + 1
+                log.warning("worker %d: bucket %s: %s", slot, bucket.stem, failure)
+            claim.release()
+            self._note(bucket, time.monotonic() - began, computed, failure)
         if slot in self._workers:
             self._workers.pop(slot).close()
 
@@ -148,23 +153,29 @@ class _Submission:
                 self._changed.wait(SECONDS_BETWEEN_LOOKS)
         return None
 
-    def _note(self, bucket: Path, seconds: float, failure: WorkerError | None) -> None:
+    def _note(self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None) -> None:
         """Take down how a bucket ended; one that failed is tried again unless it or its user is to blame."""
         with self._changed:
             self._active -= 1
-            if failure is None:
-                self._rates.append(bucket.stat().st_size / seconds)
+            if failure is None and computed:
+                self._bytes += bucket.stat().st_size
+                self._seconds += seconds
+            elif failure is None:
+                pass  # it was complete already, and says nothing about the speed
             elif not self._stopping:
                 self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[failure.blames]
                 if self._failures[bucket] < FAILURES_PER_BUCKET:
                     self._pending.insert(0, bucket)
-                if self._failures[bucket] >= FAILURES_PER_BUCKET or failure.blames == "device":
+                else:
                     self.problems.append(f"bucket {bucket.stem}: {failure}")
+                if failure.blames == "device":
+                    self._broken.append(str(failure))
             self._changed.notify_all()
 
     def _time_is_short(self, bucket: Path) -> bool:
-        estimate = bucket.stat().st_size / (sum(self._rates) / len(self._rates)) if self._rates else 0.0
-        needed = TIME_MARGIN * estimate + SECONDS_MARGIN if self._rates else 0.0
+        if not self._bytes:
+            return time.monotonic() > self._end
+        needed = TIME_MARGIN * bucket.stat().st_size * self._seconds / self._bytes + SECONDS_MARGIN
         return time.monotonic() + needed > self._end
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
@@ -44,23 +45,28 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def embed(self, bucket: Path, output: Path) -> None:
-        """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended."""
+    def embed(self, bucket: Path, output: Path) -> bool:
+        """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended.
+
+        Returns whether anything had to be computed.
+        """
         try:
             self._connection.send((bucket, output))
-            failure: tuple[str, Blames] | None = self._connection.recv()
+            answer: tuple[str, Blames] | bool = self._connection.recv()
         except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode or 0
-            raise WorkerError(f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}") from None
-        if failure is not None:
+            names = {number.value: number.name for number in signal.Signals}
+            raise WorkerError(f"killed by {names.get(-code, -code)}" if code < 0 else f"ended with {code}") from None
+        if isinstance(answer, tuple):
             self._process.join()
-            raise WorkerError(*failure)
+            raise WorkerError(*answer)
+        return answer
 
     def terminate(self) -> None:
         """Ask the worker to publish what it has and to end."""
-        if self._process.pid is not None and self._process.is_alive():
-            os.kill(self._process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            self._process.terminate()
 
     def close(self) -> None:
         """Let an idle worker end."""
@@ -69,7 +75,10 @@ class Worker:
 
 
 def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
-    """The worker's process: embed each bucket received; answer None, or with what went wrong, and then end."""
+    """The worker's process: embed each bucket received; answer, after a failure with what went wrong, and end.
+
+    The answer is whether anything was computed, or what went wrong and who is to blame.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
     _end_with_parent()
@@ -82,9 +91,8 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         while True:
             bucket, output = connection.recv()
             embedder = embedder or embed.Embedder(weights_folder, store, settings)
-            if not embedder.is_complete(bucket, output):
-                embedder.embed(bucket, output)
-            connection.send(None)
+            computed = not embedder.is_complete(bucket, output) and embedder.embed(bucket, output)["computed"] > 0
+            connection.send(computed)
     except EOFError:
         return
     except DeviceError as error:
@@ -95,7 +103,9 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         full = no_space(error)
         if not full:
             traceback.print_exc()
-        connection.send((full, "user") if full else (f"{type(error).__name__}: {error}", ""))
+        # after a CUDA error (ECC, Xid, a failed launch) another device may do the same bucket
+        blames = "user" if full else "device" if "CUDA error" in str(error) else ""
+        connection.send((full or f"{type(error).__name__}: {error}", blames))
     sys.exit(1)
 
 
