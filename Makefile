@@ -22,7 +22,7 @@ test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm and not gpu" -n $(CORES) --cov --cov-fail-under=90
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m workflow --durations=5
+	$(BIN)/python -m pytest -m "workflow and not slurm" --durations=5
 
 test-pbs: .venv/installed-test  ## the executor plugin, on a real PBS if qsub is here (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
