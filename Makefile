@@ -19,7 +19,7 @@ demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml 
 test: lint test-unit test-workflow test-pbs test-slurm  ## all checks and tests
 
 test-unit: .venv/installed-test
-	$(BIN)/python -m pytest -m "not workflow and not slurm and not gpu" -n $(CORES) --cov --cov-fail-under=90
+	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
 	$(BIN)/python -m pytest -m "workflow and not slurm" --durations=5
