@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from cluster import NODES, Cluster
 from slurm_campaign import MASTER, MODEL, Campaign
 
@@ -107,19 +108,19 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign) -> None:
     assert campaign.master() == undisturbed.master()
 
 
-def test_interrupts(campaign: Campaign, undisturbed: Campaign) -> None:
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) -> None:
     """Ctrl-C cancels the jobs, a second one does no harm, and the same command goes on."""
-    for interrupts in (1, 2):
-        process = campaign.start(MASTER)
-        try:
-            campaign.wait_for_parts(0)
-            for _ in range(interrupts):
-                process.send_signal(signal.SIGINT)
-                time.sleep(0.2)
-            assert campaign.finish(process, timeout=60) != 0
-            campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
-        finally:
-            campaign.abandon(process)
+    process = campaign.start(MASTER)
+    try:
+        campaign.wait_for_parts(0)
+        for _ in range(interrupts):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        assert campaign.finish(process, timeout=60) != 0
+        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
+    finally:
+        campaign.abandon(process)
     with campaign.running(MASTER):
         pass
     assert campaign.computed_again() == 0
