@@ -53,7 +53,7 @@ def completion_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def parts(folder: Path) -> list[Path]:
-    return list(folder.glob(f"results/{MODEL}/store/*/parts/*.h5"))
+    return list(folder.glob(f"results/{MODEL}/store/*/parts/[!.]*.h5"))
 
 
 def rows_in_store(folder: Path) -> int:
