@@ -162,7 +162,7 @@ def test_every_file_of_the_collection_comes_to_its_end(tmp_path: Path, name: str
 def odd_records() -> str:
     return (
         f"free text\n{PLAIN}>AAD51929.1 other residues\n{M2[:40]}J\n>low\n{M2.lower()}*\n"
-        f">blanks\n{NEP[:60]} {NEP[60:]}\n"
+        f">blanks\n{NEP[:60]} {NEP[60:]}\n>blanks at line ends\n{NEP[:60]}  \n{NEP[60:]}\t\n"
         f">gaps\n{M2[:9]}-{M2[9:]}\n>none\n>mask\nMK<mask>T\n>plain again\n{M2}\n>plain again\n{M2}\n"
     )
 
@@ -183,7 +183,7 @@ def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs:
     output = tmp_path / "out"
     summary = run(inputs, output)
     check(output, summary, inputs)
-    assert (summary.records, summary.accepted, summary.unique) == (21, 12, 3)
+    assert (summary.records, summary.accepted, summary.unique) == (22, 13, 3)
     assert summary.skipped == {
         "text_before_first_header": 1,
         "unknown_residues": 3,
@@ -191,7 +191,7 @@ def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs:
         "missing_value": 2,
         "ragged_row": 1,
     }
-    assert summary.events == {"upper_cased": 1, "stop_removed": 1, "whitespace_removed": 1, "gaps_removed": 1}
+    assert summary.events == {"upper_cased": 1, "stop_removed": 1, "whitespace_removed": 2, "gaps_removed": 1}
     assert summary.lengths == {96: 1, 97: 1, 121: 1}
     assert [(entry["format"], entry["compression"]) for entry in summary.inputs] == [
         ("fasta", "zstd"),

@@ -40,7 +40,7 @@ def read(path: Path, table: Table = TABLE) -> Batch:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    records=st.lists(st.tuples(HEADERS, st.text("ACDEFGHIKLMNPQRSTVWYXJ*-.acd1", max_size=150)), min_size=1),
+    records=st.lists(st.tuples(HEADERS, st.text("ACDEFGHIKLMNPQRSTVWYXJ*-.acd1 ", max_size=150)), min_size=1),
     width=st.integers(1, 80),
     line_end=st.sampled_from(["\n", "\r\n", "\r"]),
     closed=st.booleans(),
@@ -102,7 +102,7 @@ def test_cells_are_read_as_they_were_written(
 @pytest.mark.parametrize(
     ("content", "ids", "headers", "residues"),
     [
-        (">a b  \nM K\tT \n", ["a"], ["a b"], ["M\tK\tT"]),
+        (">a b  \n M K\tT \t\n  \nMM ", ["a"], ["a b"], [" M K\tT    MM "]),
         (">\nMK\n>  \nMT\n", ["", ""], ["", ""], ["MK", "MT"]),
         ("> a b\nMK\n>\tc\nMT\n", ["a", "c"], [" a b", "\tc"], ["MK", "MT"]),
         (">a>b c>d\nMK\n", ["a>b"], ["a>b c>d"], ["MK"]),

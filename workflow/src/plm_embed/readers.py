@@ -28,6 +28,7 @@ BATCH_CHARACTERS = 1 << 22
 _BLOCKS_AHEAD = 2
 _PARQUET_ROWS = 2_048
 _MISSING = frozenset({"NaN", "nan", "NA", "N/A", "None", "null", "NULL", "<NA>"})
+_BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
 _NO_VALUE = ("missing_value", None)
 
 
@@ -49,7 +50,7 @@ class Batch:
     """Consecutive records of one file, numbered from `first`; lists of equal length.
 
     `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as given, white space
-    within lines included. `kept` has one list per kept column, or none at all for FASTA. `faults` says by place in
+    included but for line ends. `kept` has one list per kept column, or none at all for FASTA. `faults` says by place in
     the batch why a record cannot be used: a word to group by, and the particulars.
     """
 
@@ -130,11 +131,11 @@ class Reader:
         if not header.startswith(">"):
             return
         batch, characters = Batch(number), 0
-        for title, residues in SimpleFastaParser(_show_blanks(chain([header], text))):  # type: ignore[no-untyped-call]
+        for title, residues in SimpleFastaParser(_keep_blanks(chain([header], text))):  # type: ignore[no-untyped-call]
             name = title.split(None, 1)
             batch.ids.append(name[0] if name else "")
             batch.headers.append(title)
-            batch.residues.append(residues)
+            batch.residues.append(residues.replace(_BLANK, " "))
             characters += len(title) + len(residues)
             if characters > BATCH_CHARACTERS or len(batch.ids) == BATCH_RECORDS:
                 yield batch
@@ -222,10 +223,12 @@ class Reader:
         self.sha256 = sha256_file(self.path)
 
 
-def _show_blanks(lines: Iterable[str]) -> Iterator[str]:
-    """Make the blanks within residue lines tabs: SimpleFastaParser drops blanks without a word, and keeps tabs."""
+def _keep_blanks(lines: Iterable[str]) -> Iterator[str]:
+    """Residue lines in which the blanks that SimpleFastaParser would drop without a word are `_BLANK`."""
     for line in lines:
-        yield line.replace(" ", "\t") if " " in line and line[0] != ">" else line
+        body = line.removesuffix("\n")
+        bare = body.rstrip()
+        yield line if line[0] == ">" else bare.replace(" ", _BLANK) + _BLANK * (len(body) - len(bare)) + "\n"
 
 
 def _first_line(error: BaseException) -> str:
