@@ -257,7 +257,8 @@ def test_the_plan_line_says_what_is_known() -> None:
     write_json(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
     parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
     parts.mkdir(parents=True)
-    (parts / "a.h5").touch()
+    (parts / "00000000-ffffffff-3-0123456789abcdef.h5").touch()
+    (parts / ".tmp-01-00000000-ffffffff-3-fedcba9876543210.h5").touch()  # half written
     line = plan_line(complete | {"buckets": 1024})
     assert "1,024 buckets; 2,000 records with 1,500 unique sequences; 1 part in" in line
 

@@ -12,6 +12,7 @@ import pytest
 import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
 from plm_embed.errors import UserError
+from plm_embed.store import part_files
 
 RECORDS = [record for record in make_records() if record["key"]]
 SEQUENCES = {record["key"]: record["sequence"] for record in RECORDS}
@@ -208,6 +209,17 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             with pytest.raises(UserError, match="no vector for ffff"):
                 store.by_key(["f" * 64])
             assert store.to_anndata().obs_names.tolist() == KEYS
+
+
+def test_a_store_into_which_a_part_is_being_copied_is_read_without_it(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, parts=1)
+    whole = sorted(campaign.parts.iterdir())
+    (campaign.parts / f".tmp-0123-{whole[0].name}").write_bytes(whole[0].read_bytes()[:1000])
+    (campaign.parts / f"{whole[0].name}.damaged").write_bytes(b"set aside")
+    with plm_embed.open(campaign.store) as store:
+        assert len(store) == len(KEYS)
+    assert part_files(campaign.parts) == whole
+    assert part_files(tmp_path / "absent") == []
 
 
 def test_a_folder_of_several_stores_is_refused(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def campaign(sound: Campaign, tmp_path: Path) -> Campaign:
 def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint) -> None:
     campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, out_of_memory=1)
     campaign.gather()
+    half_written = campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"  # by a job that was killed
+    half_written.write_bytes(b"\x89HDF")
     assert check(campaign) == []
     found = report(campaign)
     assert found["status"] == "passed"
@@ -187,7 +189,10 @@ DAMAGES = {
     "missing part": (lambda c: a_part(c).unlink(), r"parts: .*: missing, though completion records name it"),
     "truncated part": (lambda c: a_part(c).write_bytes(a_part(c).read_bytes()[:-9]), r"parts: .*\(truncated\?\)"),
     "changed part": (lambda c: flip_a_bit(a_part(c)), "parts: .*its bytes have changed"),
-    "part that is no part": (lambda c: (c.parts / "x.h5").write_bytes(b"no"), "fingerprints in the store: .*corrupt"),
+    "part that is no part": (
+        lambda c: (c.parts / "00000000-ffffffff-1-0123456789abcdef.h5").write_bytes(b"no"),
+        "fingerprints in the store: .*corrupt",
+    ),
     "part of another fingerprint": (
         add_part_of_another_fingerprint,
         r"fingerprints in the store: .*of another fingerprint \(weights_sha256",

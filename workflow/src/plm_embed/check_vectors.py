@@ -16,7 +16,7 @@ from plm_embed.findings import Findings, Problem
 from plm_embed.gather import Plan
 from plm_embed.hdf5 import decode, read_bits, storage_dtype
 from plm_embed.parts import is_per_residue, read_part
-from plm_embed.store import PartInfo, current_parts, store_folder
+from plm_embed.store import PartInfo, current_parts, part_files, store_folder
 
 _KEYS_AT_ONCE = 1 << 20
 _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
@@ -66,8 +66,8 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
                 problem(f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} (truncated?)")
             elif sha256_file(path) != part.sha256:
                 problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
-    for path in sorted(folder.glob("*.h5")):
-        if path.name.startswith(".") or (path.name in named and path.stat().st_size != named[path.name].bytes):
+    for path in part_files(folder):
+        if path.name in named and path.stat().st_size != named[path.name].bytes:
             continue
         with findings.check("fingerprints in the store") as problem, read_part(path) as part_file:
             part_file.check(plan.fingerprint)

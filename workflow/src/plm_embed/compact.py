@@ -27,10 +27,9 @@ from plm_embed.parts import Columns, create_part, is_per_residue, read_part
 from plm_embed.pipeline import VectorWriter
 from plm_embed.rawio import extents
 from plm_embed.reuse import devices_of
-from plm_embed.store import NOTES, Store, current_parts, parts_between, read_note
+from plm_embed.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_note
 
 log = logging.getLogger(__name__)
-_KEY_SPACE = "0" * 64, "f" * 64
 _PREFIX = 8  # hexadecimal digits of a key in a part's name
 
 
@@ -55,7 +54,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     done = Compacted()
     for note in notes:
         store = Store(root, Fingerprint.from_json(note.read_text(encoding="utf-8")))
-        for group in _groups(parts_between(store.parts_folder, *_KEY_SPACE), part_bytes):
+        for group in _groups(parts_between(store.parts_folder, *KEY_SPACE), part_bytes):
             _merge(store, group, part_bytes, done)
         _remove(store, 3600 * keep_hours, done)
     return done

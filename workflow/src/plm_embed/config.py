@@ -295,6 +295,8 @@ def workflow_commit(root: Path) -> str:
 
 def plan_line(config: Config) -> str:
     """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
+    from plm_embed.store import part_files
+
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
     per_submission = config["speed"]["buckets_per_submission"]
     if per_submission > 1:
@@ -306,7 +308,7 @@ def plan_line(config: Config) -> str:
         counts = json.loads(summary.read_text(encoding="utf-8"))
         records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
     saved = str(savings(Path(config["results"]) / config["model"] / "embedded"))
-    parts = sum(1 for _ in Path(config["store"]).glob("*/parts/*.h5"))
+    parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
     line = f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
     return f"{line}; not computed: {saved}" if saved else line

@@ -25,12 +25,15 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import DamagedPartError, Keys, PartRows, is_per_residue, read_part, write_part
 
 __all__ = [
-    "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256", "parts_between",
-    "read_note", "read_part", "store_folder", "write_part",
+    "KEY_SPACE", "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256",
+    "part_files", "parts_between", "read_note", "read_part", "store_folder", "write_part",
 ]  # fmt: skip
 
 NOTES = "compacted"
 """Folder, beside the parts, of the notes that say which parts were replaced by which."""
+
+KEY_SPACE = "0" * 64, "f" * 64
+"""The first key and the last that there can be."""
 
 _PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
 _log = logging.getLogger(__name__)
@@ -155,20 +158,25 @@ class Store:
             path.rename(aside)
 
 
+def part_files(folder: Path) -> list[Path]:
+    """The parts in a folder, by name; not what is being copied there under a hidden name, or was set aside."""
+    return sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name)) if folder.is_dir() else []
+
+
 def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
     """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened.
 
     Parts that `plm-embed compact` has replaced are left out.
     """
     replaced = _replacements(folder.parent)
-    named = ((match, path) for path in folder.iterdir() if (match := _PART_NAME.fullmatch(path.name)))
-    return sorted(
+    named = ((match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name)))
+    return [
         path
         for match, path in named
         if match[1] <= last_key[:8]
         and first_key[:8] <= match[2]
         and not (path.name in replaced and all((folder / part.name).exists() for part in replaced[path.name]))
-    )
+    ]
 
 
 def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:

@@ -12,6 +12,7 @@ from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode
 from plm_embed.parts import Keys, Part, is_per_residue, read_part
+from plm_embed.store import KEY_SPACE, parts_between
 from plm_embed.vectors import Rows, Vectors, make_anndata
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StoreVectors(Vectors):
             self._fingerprint = Fingerprint.from_json(note.read_text(encoding="utf-8"))
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{note}: not a fingerprint ({error}); is {self.path} a store?") from None
-        self._parts = sorted((self.path / "parts").glob("*.h5"))
+        self._parts = parts_between(self.path / "parts", *KEY_SPACE)
         self._dim = 0
         held = []
         for file in self._parts:
