@@ -1,13 +1,13 @@
 # plm-embed: `make demo` shows it at work, `make test` proves it, `make help` lists the rest.
 
-# Any Python from 3.11 on. For the small build of torch (a fifth of the size, CPU only):
-#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Any Python from 3.11 on.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
-TORCH_INDEX ?=
+# where the small, CPU-only build of torch lies; if it is out of reach, the default index's build does
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CORES ?= 2
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PIP := $(BIN)/python -m pip install --quiet --quiet
 
 .PHONY: demo test test-unit test-workflow test-pbs test-slurm lint slurm-packages clean help
 
@@ -63,6 +63,8 @@ help:
 
 .venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
 	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
+	@$(PIP) --no-deps --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $$(grep ^torch= requirements/cpu.txt) || \
+	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"
 	@$(PIP) --requirement requirements/cpu.txt
 	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs
 	@touch $@
