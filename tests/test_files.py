@@ -1,11 +1,12 @@
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from plm_embed.files import atomic_path, sha256_file, write_json
+from plm_embed.files import atomic_path, exclusive, sha256_file, write_json
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -45,3 +46,34 @@ def test_json_is_readable_and_stable(tmp_path: Path) -> None:
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert sha256_file(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:
+    final = tmp_path / "new" / "folder"
+    code = f"""
+from pathlib import Path
+from plm_embed.files import exclusive
+for _ in range(200):
+    with exclusive(Path({str(final)!r})):
+        mine = Path({str(tmp_path / "mine")!r})
+        mine.open("x").close()
+        mine.unlink()
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert list(final.parent.iterdir()) == []
+
+
+def test_a_killed_maker_keeps_nobody_waiting(tmp_path: Path) -> None:
+    final = tmp_path / "folder"
+    code = f"""
+import os, signal
+from pathlib import Path
+from plm_embed.files import exclusive
+with exclusive(Path({str(final)!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    with exclusive(final):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +187,25 @@ def test_a_download_is_checked_against_a_published_checksum(server: FileServer, 
     assert list((tmp_path / "out").iterdir()) == []
     right = hashlib.md5(server.content).hexdigest()
     prepare(replace(model, md5=right), None, tmp_path / "out")
+
+
+def test_a_download_with_a_flipped_bit_is_refused(server: FileServer, tmp_path: Path) -> None:
+    model = served_model(server, tmp_path)
+    content = bytearray(server.content)
+    content[len(content) // 2] ^= 1  # in the numbers of a tensor: only a checksum can see it
+    server.content = bytes(content)
+    with pytest.raises(UserError, match=r"arrived damaged: .*data/"):
+        prepare(model, None, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_of_two_that_prepare_one_folder_one_waits(server: FileServer, tmp_path: Path) -> None:
+    model, out = served_model(server, tmp_path), tmp_path / "new" / "out"
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: prepare(model, None, out), range(4)))
+    assert made == [made[0]] * 4
+    assert server.asked == [""]
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 
 def test_a_download_that_is_no_checkpoint_is_not_kept(server: FileServer, tmp_path: Path) -> None:

@@ -1,13 +1,47 @@
 """Files that are either whole or absent: write beside the final place, sync, rename."""
 
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def exclusive(final: Path) -> Iterator[None]:
+    """Keep other processes from making `final` at the same time: they wait here until this one is done.
+
+    A process that ends, however it ends, lets go. On a filesystem without locks nobody waits.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    lock = final.with_name(f".{final.name}.lock")
+    while True:
+        with lock.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("another process is making %s: waiting for it", final)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError:
+                log.debug("no locks on the filesystem of %s", final)
+            try:
+                removed = not os.path.samestat(lock.stat(), os.fstat(handle.fileno()))
+            except FileNotFoundError:
+                removed = True
+            if removed:  # by its last owner
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
 
 
 @contextmanager

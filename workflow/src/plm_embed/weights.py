@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import shlex
+import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from plm_embed import layouts
 from plm_embed.download import download
 from plm_embed.errors import UserError
-from plm_embed.files import atomic_path, sha256_file, write_json
+from plm_embed.files import atomic_path, exclusive, sha256_file, write_json
 from plm_embed.models import Architecture, Model
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,13 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
 
     `source` is fair-esm's .pt file or a Hugging Face folder (config.json, safetensors). Does nothing when `output` is
     intact and made from the same source. Raises UserError when the source cannot be read or is not `model`.
+    Of several processes with one `output`, one works and the others wait for it.
     """
+    with exclusive(output):
+        return _prepare(model, source, output)
+
+
+def _prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
     made = _intact(output, model)
     if source is None:
         if made and made.source.url in model.urls:
@@ -216,11 +223,26 @@ def _fetch(model: Model, path: Path) -> str:
             path.unlink()
             failures.append(f"{url} has MD5 {found}; the published file has {model.md5}.")
             continue
+        if damaged := _damaged_member(path):
+            path.unlink()
+            failures.append(f"{url} arrived damaged: {damaged} in it is not what its checksum says.")
+            continue
         return url
     raise UserError(
         f"weights: {' '.join(failures)}\nFetch it where there is a network: curl -L -C - -o {staged} {model.urls[0]}\n"
         f"and set in the config: `weights: {staged}`"
     )
+
+
+def _damaged_member(path: Path) -> str | None:
+    """What differs from its CRC-32 in a file that torch wrote (a zip archive since torch 1.6); None if nothing does."""
+    if not zipfile.is_zipfile(path):
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip()
+    except zipfile.BadZipFile:
+        return "an entry"
 
 
 def _md5(path: Path) -> str:
