@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -84,12 +85,17 @@ def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
 def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configfile: Path, tmp_path: Path) -> None:
     config = plan.read_config(configfile)
     sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / "esm2_t3_untrained"
-    with plan._sequences(config) as (counted, _):
-        shutil.copytree(counted, sequences)
+    with plan._input(plan.Question(configfile), config) as given:
+        shutil.copytree(given.sequences, sequences)
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
     write_golden(tmp_path / "weights" / "esm2_t3_untrained")
-    before = plan.plan(plan.Question(configfile, measure=True))
-    assert before.forecasts[0].speed.basis == "measured here" and (before.forecasts[0].hours or 0) > 0
+    before = plan.plan(plan.Question(configfile, measure=True, workers=2))
+    speed, hours = before.forecasts[0].speed, before.forecasts[0].hours or 0
+    assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
+    # four jobs, two at a time: each starts anew, and the last is as long as the others
+    assert 3600 * hours == pytest.approx(4 * speed.startup + 39_823 / (speed.tokens_per_second or 0))
+    assert before.local_hours == pytest.approx(hours / 2)
+    assert before.command[:2] == ("snakemake", "--cores")
     embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
     embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")
     outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
@@ -116,7 +122,7 @@ def test_weights_are_needed_to_measure(configfile: Path) -> None:
 
 
 @pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
-@pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic"])
+@pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic", "perlmutter"])
 def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
     data = sites.read_site(site)
     found = sites.proposals(data, gpu_hours)
@@ -154,11 +160,90 @@ def test_whole_nodes_are_paid_whole() -> None:
 def test_the_command_runs_the_plan(configfile: Path) -> None:
     found = plan.plan(plan.Question(configfile, site="polaris", queue="capacity", device="V100"))
     words = list(found.command)
-    assert words[:7] == ["snakemake", "--profile", "pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity"]
-    assert str(configfile) in words and "embed:gpu=4" in words
+    assert words[:3] == ["snakemake", "--profile", "profiles/polaris-capacity"]
+    assert str(configfile) in words and {"embed:gpu=4", "embed:nodes=1"} <= set(words)
     (speed,) = (json.loads(word.removeprefix("speed=")) for word in words if word.startswith("speed="))
     assert speed["buckets_per_submission"] == 4 and speed["flush_minutes"] == 5
     assert found.device == "V100"
+    for site, queue, expected in (
+        ("polaris", "debug-scaling", ["pbs", "--pbs-site", "polaris", "--pbs-queue", "debug-scaling"]),
+        ("gadi", "", ["profiles/gadi", "--pbs-queue", "gpuvolta"]),
+        ("perlmutter", "", ["profiles/perlmutter", "--configfile"]),
+    ):
+        words = list(plan.plan(plan.Question(configfile, site=site, queue=queue)).command)
+        assert words[2 : 2 + len(expected)] == expected
+    assert "embed:qos=shared" in words
+
+
+SINFO = """#!/bin/sh
+cat <<END
+cpu*|up|2-00:00:00|40|(null)
+gpu|up|2-00:00:00|8|gpu:l40s:4(S:0-1)
+gpu|up|2-00:00:00|2|gpu:h100:8
+big|up|infinite|1|gpu:2
+dead|down|1:00:00|1|gpu:a100:4
+short|up|30:00|1|gpu:nvidia_a100:4,lscratch:1
+END
+"""
+
+
+def test_a_slurm_cluster_is_asked_for_its_partitions(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "sinfo"
+    tool.write_text(SINFO)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
+    assert found.command[:3] == ("snakemake", "--profile", "slurm") and "embed:slurm_partition=gpu" in found.command
+    queues = sites.read_site("slurm")["queues"]
+    assert list(queues) == ["gpu", "big", "short"]
+    assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == ["48:00:00", "168:00:00", "0:30:00"]
+    assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
+    for line, message in (("exit 1", "sinfo says: 1"), ("echo 'cpu*|up|1:00|1|(null)'", "no partition")):
+        tool.write_text(f"#!/bin/sh\n{line}\n")
+        with pytest.raises(UserError, match=message):
+            sites.read_site("slurm")
+    tool.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UserError, match="there is no sinfo here"):
+        sites.read_site("slurm")
+
+
+def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> None:
+    config = plan.read_config(configfile)
+    weights = tmp_path / "weights" / "esm2_t3_untrained"
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
+    write_golden(weights)
+    with plan._input(plan.Question(configfile), config) as given:
+        table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
+    pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")
+    Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(tmp_path / "some.parquet", tmp_path / "r.json")
+    with configfile.open("a") as handle:
+        handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
+    found = plan.plan(plan.Question(configfile))
+    assert (found.stored, found.reused, found.todo.sequences) == (0, 50, 79)
+    assert "0 are in the store, 50 in earlier results" in text(found)
+    (part,) = (tmp_path / "earlier").glob("*/parts/*.h5")
+    part.write_bytes(part.read_bytes()[:5000])
+    assert plan.plan(plan.Question(configfile)).reused == 0
+    assert part.exists(), "a plan changes nothing"
+
+
+def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.tsv"
+    lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
+    found = plan.plan(plan.Question(configfile, lengths=lengths))
+    assert (found.unique, found.residues, found.todo.tokens) == (41, 6000, 6082)
+    assert set(found.bytes) == {"store", "master"} and f"by the lengths in {lengths}" in text(found)
+    (tmp_path / "summary.json").write_text(json.dumps(found.to_json()))
+    again = plan.plan(plan.Question(configfile, lengths=tmp_path / "summary.json"))
+    assert again.todo == found.todo
+    for content, message in (("100\n", "line 1: 100: must be"), ("{}", "not the summary.json"), ("x 3", "line 1")):
+        lengths.write_text(content)
+        with pytest.raises(UserError, match=message):
+            plan.plan(plan.Question(configfile, lengths=lengths))
 
 
 def test_what_does_not_exist_is_said(configfile: Path) -> None:

@@ -32,13 +32,28 @@ def watch(results: Path, once: bool) -> None:
     type=EXISTING,
     help="Configuration of the campaign, as for snakemake; without it, config/config.yaml alone.",
 )
-@click.option("--site", default="", help="Site of the PBS executor (polaris, sophia, gadi) or a YAML file like theirs.")
+@click.option(
+    "--site",
+    default="",
+    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a YAML file like executors/pbs has.",
+)
 @click.option("--queue", default="", help="Queue of the site; without it, its default one.")
 @click.option("--device", default="", help="Device to plan for, such as A100; without it, the site's or the one here.")
 @click.option(
     "--measure", is_flag=True, help="Try some of the sequences on the device that is here, for half a minute."
 )
-@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads for --measure.")
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads of each worker, for --measure.")
+@click.option(
+    "--workers",
+    default=0,
+    type=click.IntRange(0),
+    help="Embed jobs that will run here at a time, for --measure; 0: one per GPU, without GPUs one per core.",
+)
+@click.option(
+    "--lengths",
+    type=EXISTING,
+    help="Plan by a table of lengths (lines of `length number`, or another campaign's summary.json), not by the input.",
+)
 @click.option(
     "--elsewhere",
     multiple=True,
@@ -54,6 +69,8 @@ def plan(
     device: str,
     measure: bool,
     threads: int,
+    workers: int,
+    lengths: Path | None,
     elsewhere: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -73,7 +90,7 @@ def plan(
     from plm_embed.files import write_json
     from plm_embed.plan_view import show
 
-    question = planning.Question(configfile, site, queue, device, measure, threads, elsewhere)
+    question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
     found = planning.plan(question)
     write_json(Path(planning.read_config(configfile)["results"]) / "plan.json", found.to_json())
     if as_json:

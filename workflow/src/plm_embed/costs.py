@@ -30,7 +30,8 @@ class Work:
 class Speed:
     """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from.
 
-    startup: seconds until the first batch (weights, self-test), where they were measured.
+    startup: seconds until the first batch (libraries, weights, self-test), where they were measured.
+    workers: how many worked beside each other when it was measured here, each this fast.
     """
 
     device: str
@@ -38,6 +39,7 @@ class Speed:
     basis: Basis
     why: str
     startup: float = 0.0
+    workers: int = 1
 
 
 def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:

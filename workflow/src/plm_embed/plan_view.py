@@ -17,13 +17,12 @@ BINS = 12
 
 def show(plan: Plan, console: Console) -> None:
     """Print a plan."""
-    stored = "none yet with these settings" if plan.stored is None else f"{plan.stored:,}"
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name, value in (
         ("model", plan.model),
         ("records", f"{plan.records:,}, {plan.records - plan.accepted:,} of them skipped ({plan.counted})"),
         ("unique", f"{plan.unique:,} sequences, {plan.residues:,} residues"),
-        ("in the store", stored),
+        ("not computed", _spared(plan)),
         ("to compute", f"{plan.todo.sequences:,} sequences, {plan.todo.tokens:,} tokens, {plan.todo.flops:.3g} FLOP"),
     ):
         facts.add_row(f"[bold]{name}[/]", value)
@@ -35,6 +34,8 @@ def show(plan: Plan, console: Console) -> None:
     console.print(_times(plan))
     for forecast in plan.forecasts:
         console.print(f"  [dim]{forecast.speed.device}: {forecast.speed.why}[/]", soft_wrap=True)
+    if plan.local_hours is not None:
+        console.print(f"\nOn this machine alone: about {_hours(plan.local_hours)} to embed.")
     console.print("\n[bold]submissions[/]" + (f" at {plan.site}" if plan.site else "") + f", planned for {plan.device}")
     console.print(_submissions(plan))
     console.print(
@@ -65,6 +66,12 @@ def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
         eighths = math.ceil(8 * BAR * found / most)
         bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
         yield f"{start:>{width},} - {end - 1:>{width},}  {bar:<{BAR}} {found:,}"
+
+
+def _spared(plan: Plan) -> str:
+    if plan.stored is None:
+        return "nothing that is stored has these settings yet"
+    return f"{plan.stored:,} are in the store" + (f", {plan.reused:,} in earlier results" if plan.reused else "")
 
 
 def _times(plan: Plan) -> Table:

@@ -12,8 +12,11 @@ import yaml
 from plm_embed.buckets import MAX_BUCKETS
 from plm_embed.config import did_you_mean
 from plm_embed.errors import UserError
+from plm_embed.slurm_site import slurm_site
 
-SITES = Path(__file__).parents[3] / "executors" / "pbs" / "src" / "snakemake_executor_plugin_pbs" / "sites"
+ROOT = Path(__file__).parents[3]
+PBS_SITES = ROOT / "executors" / "pbs" / "src" / "snakemake_executor_plugin_pbs" / "sites"
+PROFILES = ROOT / "profiles"
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""
 WALLTIME_FACTOR = 1.3
@@ -43,14 +46,28 @@ class Proposal:
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Site data by name, or a YAML file by path."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else SITES / f"{name}.yaml"
-    known = sorted(file.stem for file in SITES.glob("*.yaml"))
-    if not path.is_file():
+    """Site data: of a PBS site or a profile by name, of a YAML file by path, or `slurm`: what sinfo says here."""
+    if name == "slurm":
+        return slurm_site()
+    found = _site_files()
+    path = Path(name) if name.endswith((".yaml", ".yml")) else found.get(name)
+    if path is None or not path.is_file():
+        known = sorted([*found, "slurm"])
         hint = did_you_mean(name, known)
         raise UserError(f"--site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
-    site: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        site = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--site: {path}: not YAML ({error})") from None
+    if not isinstance(site, dict):
+        raise UserError(f"--site: {path}: no site data; executors/pbs/README.md shows what they look like")
     return (read_site(site["base"]) | site) if "base" in site else site
+
+
+def _site_files() -> dict[str, Path]:
+    """Shipped site data by name."""
+    pbs = {path.stem: path for path in PBS_SITES.glob("*.yaml")}
+    return {path.parent.name: path for path in PROFILES.glob("*/site.yaml")} | pbs
 
 
 def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
@@ -76,7 +93,8 @@ def _propose(
     site: dict[str, Any], name: str, queue: dict[str, Any], limits: dict[str, Any], gpu_hours: float
 ) -> Proposal:
     node = site.get("node", {})
-    gpus, whole, nodes = node.get("gpus", 1), bool(node.get("whole")), limits["nodes"][0]
+    gpus = queue.get("gpus_per_node", node.get("gpus", 1))
+    whole, nodes = bool(queue.get("whole", node.get("whole"))), limits["nodes"][0]
     per_node = gpus if whole else min(queue.get("gpus", [1]))
     workers = nodes * per_node
     shortest, longest = (_hours(text) for text in limits["walltime"])
@@ -112,20 +130,32 @@ def _hours(text: str) -> float:
     return hours + minutes / 60 + seconds / 3600
 
 
-def command(proposal: Proposal, site: str, configfile: Path | None, speed: dict[str, Any]) -> Iterator[str]:
-    """The words of the call that runs the proposal."""
-    yield from ("snakemake", "--profile", "pbs" if site else "slurm")
-    if site:
-        yield from ("--pbs-site", site)
-        if proposal.queue != "default":
-            yield from ("--pbs-queue", proposal.queue)
+def command(
+    proposal: Proposal, name: str, site: dict[str, Any], configfile: Path | None, speed: dict[str, Any]
+) -> Iterator[str]:
+    """The words of the call that runs the proposal at the site called `name` ('' : plain SLURM)."""
+    yield from ("snakemake", "--profile", *_profile(proposal, name, site))
     if configfile:
         yield from ("--configfile", str(configfile))
     yield from ("--config", f"buckets={proposal.buckets}")
     if proposal.buckets_per_submission != speed["buckets_per_submission"]:
         yield f"speed={json.dumps(speed | {'buckets_per_submission': proposal.buckets_per_submission})}"
     yield from ("--set-resources", f"embed:runtime={proposal.walltime_minutes}", f"embed:gpu={proposal.gpus_per_node}")
-    if proposal.nodes > 1:
-        yield f"embed:nodes={proposal.nodes}"
+    yield f"embed:nodes={proposal.nodes}"
+    if "queue_resource" in site:
+        yield f"embed:{site['queue_resource']}={proposal.queue}"
     if proposal.jobs_at_once:
         yield from ("--jobs", str(min(proposal.jobs_at_once, proposal.submissions)))
+
+
+def _profile(proposal: Proposal, name: str, site: dict[str, Any]) -> Iterator[str]:
+    """The profile for a queue: one of its own, one of its site, or the general one with the site's name."""
+    queue = ("--pbs-queue", proposal.queue) if proposal.queue != "default" else ()
+    if not name or "profile" in site:
+        yield site.get("profile", "slurm")
+    elif (PROFILES / f"{name}-{proposal.queue}").is_dir():
+        yield f"profiles/{name}-{proposal.queue}"
+    elif (PROFILES / name).is_dir():
+        yield from (f"profiles/{name}", *queue)
+    else:
+        yield from ("pbs", "--pbs-site", name, *queue)

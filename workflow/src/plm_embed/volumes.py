@@ -1,0 +1,58 @@
+"""The bytes that a campaign will write, by what they are."""
+
+import math
+from pathlib import Path
+
+from plm_embed import costs
+from plm_embed.config import Config
+from plm_embed.fingerprint import LongSequences
+from plm_embed.hdf5 import CHUNK_ROWS
+from plm_embed.models import Model
+
+PART_BYTES = 18_000
+"""What HDF5 adds to each file, and the completion record of a bucket."""
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+def vectors(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, int]:
+    """Bytes of the store and of the master for sequences given by their number by length."""
+    asked = config["embedding"]
+    item, layers = ITEM_BYTES[asked["storage_dtype"]], len(asked["layers"])
+    policy = LongSequences(**asked["long_sequences"])
+    rows = costs.work(model, lengths, policy).sequences
+    kept = policy.max_residues if policy.policy == "crop" else max(lengths, default=0)
+    residues = sum(min(length, kept) * count for length, count in lengths.items())
+    pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
+    flat = ("per_residue" in asked["pooling"]) * layers
+
+    def one_file(rows: int, residues: int, *, virtual: bool = False) -> int:
+        columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else [])))
+        numbers: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
+        return columns + (0 if virtual else numbers * model.dim * item) + PART_BYTES
+
+    parts = max(1, min(config["buckets"], rows))
+    return {
+        "store": parts * one_file(math.ceil(rows / parts), math.ceil(residues / parts)),
+        "master": one_file(rows, residues, virtual=config["merge"] == "virtual"),
+    }
+
+
+def tables(sequences: Path, accepted: int) -> dict[str, int]:
+    """Bytes of everything that is not vectors, from deduplicated sequences."""
+    files = {name: _size(sequences / name) for name in ("records.parquet", "buckets", "members")}
+    return {
+        "sequences": sum(files.values()),
+        "index": files["members"] + 4 * accepted,
+        "records": files["records.parquet"] + 4 * accepted,
+    }
+
+
+def _padded(rows: int, chunk: int) -> int:
+    """Rows that HDF5 allocates: whole chunks, of at most the rows there are."""
+    return math.ceil(rows / min(chunk, rows)) * min(chunk, rows) if rows else 0
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of the files in a folder."""
+    total: int = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+    return total
