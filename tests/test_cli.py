@@ -49,6 +49,17 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("output", "words"), [("a_file", "File exists"), ("a_file/below", "Not a directory")])
+def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str) -> None:
+    (tmp_path / "a_file").touch()
+    fasta = tmp_path / "a.fasta"
+    fasta.write_text(">a\nMK\n")
+    done = plm_embed("deduplicate", fasta, "--output", tmp_path / output)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"plm-embed: error: {tmp_path}/a_file")
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_bug_keeps_its_traceback() -> None:
     code = """
 import plm_embed.summary

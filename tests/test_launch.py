@@ -10,7 +10,7 @@ import pytest
 
 from plm_embed.errors import UserError
 from plm_embed.launch import allocated_hosts, commands, on_all_nodes
-from test_submission import prepared, published, records, start, write_buckets
+from test_submission import prepared, published, records, start, wait_for_parts, write_buckets
 
 __all__ = ["prepared"]  # the fixture
 HERE = socket.gethostname()
@@ -69,6 +69,29 @@ def test_too_few_nodes_are_said_in_words(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("PBS_NODEFILE", raising=False)
     with pytest.raises(UserError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"):
         on_all_nodes(2, [], tmp_path / "done.json")
+
+
+@pytest.mark.workflow
+def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prepared: Path) -> None:
+    tool(tmp_path / "bin", "pbs_tmrsh", REMOTE)
+    (tmp_path / "nodes").write_text(f"{HERE}\nlives\n")
+    buckets = write_buckets(tmp_path, 500, 500)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    with start(tmp_path, prepared, buckets, "--nodes", "2", "--flush-minutes", "0.001", **environment) as job:
+        wait_for_parts(tmp_path)
+        job.terminate()
+        _, errors = job.communicate(timeout=60)  # ends when the nodes' processes, too, have closed the pipe
+    assert job.returncode == 1
+    assert "stopped by a signal" in errors and "Traceback" not in errors
+    before = published(tmp_path)
+    assert 0 < before < 1000
+    assert not (tmp_path / "done.json").exists()
+    with start(tmp_path, prepared, buckets) as again:
+        _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    done = records(tmp_path).values()
+    assert all(record["found"] + record["computed"] == 500 for record in done)
+    assert sum(record["found"] for record in done) >= before  # what was published was not computed again
 
 
 @pytest.mark.workflow

@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -116,3 +117,16 @@ with scratch_folder({str(short_tmp)!r}, 0, Path("/")) as folder:
     assert theirs.exists()
     with scratch_folder(str(short_tmp), 0, short_tmp):
         assert not theirs.exists()
+
+
+def test_without_locks_nobodys_folder_is_removed(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")  # what some network filesystems answer
+
+    monkeypatch.setattr(scratch, "SECONDS_TO_LOCK", 0)
+    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    with scratch_folder(str(short_tmp), 0, short_tmp) as mine:
+        with scratch_folder(str(short_tmp), 0, short_tmp) as other:
+            assert mine.exists() and other.exists() and mine != other
+        assert mine.exists()
+    assert list(short_tmp.iterdir()) == []
