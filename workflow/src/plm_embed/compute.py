@@ -100,6 +100,7 @@ class Computation:
             "tokens": tokens,
             "tokens_per_second": tokens / elapsed,
             "busy": busy / elapsed,
+            "busy_seconds": busy,
             "toks_per_batch": packer.budget,
         }
 

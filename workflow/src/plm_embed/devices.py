@@ -44,13 +44,28 @@ def set_up(device: torch.device, threads: int) -> None:
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
+def check(device: torch.device) -> None:
+    """Allocate and multiply on the device; raise DeviceError when it cannot, or when the product is wrong."""
+    size = 512
+    named = f"{device.type} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}".strip() + f" on {socket.gethostname()}"
+    try:
+        ones = torch.ones(size, size, device=device)
+        total = float((ones @ ones).sum())  # small powers of two: exact in any precision and order
+    except RuntimeError as error:
+        raise DeviceError(f"{named} does not compute: {error}") from error
+    if total != size**3:
+        raise DeviceError(f"{named} multiplies wrongly: {total:.0f}, not {size**3}")
+
+
 def describe(device: torch.device) -> dict[str, Any]:
-    """Host, device and scheduler job, for the completion record."""
+    """Host, process, device and scheduler job, for the completion record."""
     job = next((os.environ[name] for name in ("SLURM_JOB_ID", "PBS_JOBID") if name in os.environ), None)
-    found: dict[str, Any] = {"host": socket.gethostname(), "job": job, "device": device_name(device)}
+    found: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "job": job}
+    found["device"] = device_name(device)
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         found |= {
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "capability": f"{properties.major}.{properties.minor}",
             "memory_bytes": properties.total_memory,
             "cuda": torch.version.cuda,

@@ -46,6 +46,7 @@ class Embedder:
         self.reuse = Reuse(settings.reuse, fingerprint)
         self.store = Store(store_root, fingerprint)
         self.tested: dict[str, Any] | None = None
+        self._loading = 0.0  # seconds spent on loading the model since the last completion record
         self._model: engine.Engine | None = None
 
     def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
@@ -68,7 +69,9 @@ class Embedder:
             missing = self.store.missing(keys)
         spared = ~missing
         todo = [int(i) for i in np.flatnonzero(missing) if i not in excluded]
-        work: dict[str, Any] = {"computed": 0, "tokens": 0, "busy": None, "tokens_per_second": None}
+        work: dict[str, Any] = {
+            "computed": 0, "tokens": 0, "busy": None, "busy_seconds": 0.0, "tokens_per_second": None,
+        }  # fmt: skip
         if todo:
             with (
                 Heartbeat(output.parent, bucket.stem, self.device) as heartbeat,
@@ -107,10 +110,12 @@ class Embedder:
                 "plm-embed": __version__,
                 "python": platform.python_version(),
             },
+            "loading_seconds": self._loading,
             "seconds": (ended - started).total_seconds(),
-            "started": started.isoformat(timespec="seconds"),
-            "ended": ended.isoformat(timespec="seconds"),
+            "started": started.isoformat(timespec="milliseconds"),
+            "ended": ended.isoformat(timespec="milliseconds"),
         } | work
+        self._loading = 0.0
         write_json(output, record)
         log.info(
             "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s",
@@ -148,7 +153,8 @@ class Embedder:
             model = engine.Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
             self.tested = self_test(model, self.weights_folder)
             self._model = model
-            log.info("model loaded, self-test passed in %.1f s: %s", time.monotonic() - began, self.tested)
+            self._loading = time.monotonic() - began
+            log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)
         return self._model
 
 

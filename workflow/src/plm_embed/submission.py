@@ -5,6 +5,7 @@ them off each other's buckets. A failed bucket or a broken GPU does not stop the
 """
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +23,7 @@ from plm_embed.errors import UserError
 from plm_embed.files import write_json
 from plm_embed.gpus import visible_gpus
 from plm_embed.settings import Settings
+from plm_embed.shares import worker_shares
 from plm_embed.worker import Worker, WorkerError
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,9 @@ TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new bucket when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At claims that others hold."""
+"""At the completion records of others, while there is nothing to take."""
+SECONDS_BETWEEN_ATTEMPTS = 15.0
+"""To take a bucket that another holds: a look at a claim costs a network filesystem several requests."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +57,22 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
 
     Raises UserError when a bucket could not be done; what was done stays done, and a repetition does only the rest.
     """
-    submission = _Submission(plan, settings)
+    submission = Submission(plan, settings)
     with _signals(submission):
         submission.run()
     lacking = [bucket.stem for bucket in plan.buckets if not (plan.records / f"{bucket.stem}.json").exists()]
     if submission.problems or lacking:
         problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
         raise UserError("\n  ".join(["not all buckets are embedded:", *problems]))
-    write_json(output, {"schema_version": 1, "buckets": sorted(bucket.stem for bucket in plan.buckets)})
+    shares = worker_shares([plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began)
+    if shares:
+        worst = max(shares, key=lambda worker: worker["idle"])
+        log.info("%d workers; the idlest one was idle for %.1f %% of its time", len(shares), 100 * worst["idle"])
+    names = sorted(bucket.stem for bucket in plan.buckets)
+    write_json(output, {"schema_version": 1, "buckets": names, "workers": shares})
 
 
-class _Submission:
+class Submission:
     """The state that the threads, one per worker, share."""
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -71,6 +81,9 @@ class _Submission:
         self.problems: list[str] = []
         self._gpus = self._assign()
         self._pending = sorted(plan.buckets, key=lambda path: (-path.stat().st_size, path))
+        self.began = datetime.now(UTC)
+        self._recorded = self._records()
+        self._refused: dict[Path, float] = {}  # buckets that others hold, and when to ask again
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
         self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
@@ -81,7 +94,7 @@ class _Submission:
         self._end = time.monotonic() + 60 * plan.minutes if plan.minutes else float("inf")
 
     def run(self) -> None:
-        threads = [threading.Thread(target=self._drive, args=(slot,)) for slot in range(self.plan.workers)]
+        threads = [threading.Thread(target=self._drive, args=(slot,)) for slot in range(len(self._gpus))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -104,7 +117,9 @@ class _Submission:
         if self.plan.workers == 1 or self.settings.device == "cpu":
             return [None] * self.plan.workers
         gpus = visible_gpus()
-        if len(gpus) < self.plan.workers:
+        if gpus and len(gpus) < self.plan.workers and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            log.warning("this node shows %d GPUs, not %d: the others are lost to it", len(gpus), self.plan.workers)
+        elif len(gpus) < self.plan.workers:
             raise UserError(
                 f"{self.plan.workers} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
                 "request as many GPUs as the rule's resource `gpu` says"
@@ -114,44 +129,82 @@ class _Submission:
     def _drive(self, slot: int) -> None:
         """One worker's life: bucket after bucket, started anew after a failure, until nothing is left to do."""
         in_a_row = 0
-        while in_a_row < FAILURES_IN_A_ROW and (taken := self._next()):
-            bucket, claim = taken
-            began = time.monotonic()
-            computed, failure = False, None
+        while in_a_row < FAILURES_IN_A_ROW and self._work_may_come():
+            taken, began, computed, failure = None, time.monotonic(), False, None
             try:
-                if slot not in self._workers:
-                    self._workers[slot] = Worker(self.plan.weights, self.plan.store, self.settings, self._gpus[slot])
-                    if self._stopping:  # the signal came before there was a worker to tell
-                        self._workers[slot].terminate()
-                computed = self._workers[slot].embed(bucket, self.plan.records / f"{bucket.stem}.json")
+                worker = self._worker(slot)
+                taken = self._next()
+                if taken is None:
+                    break
+                began = time.monotonic()
+                computed = worker.embed(taken[0], self.plan.records / f"{taken[0].stem}.json")
                 in_a_row = 0
             except Exception as error:
                 # whatever it was (a process that could not be started, for one), the bucket is not done
                 failure = error if isinstance(error, WorkerError) else WorkerError(f"{type(error).__name__}: {error}")
                 self._workers.pop(slot, None)
                 in_a_row = FAILURES_IN_A_ROW if failure.blames == "device" else in_a_row + 1
-                log.warning("worker %d: bucket %s: %s", slot, bucket.stem, failure)
-            claim.release()
-            self._note(bucket, time.monotonic() - began, computed, failure)
+                log.warning("worker %d: %s%s", slot, f"bucket {taken[0].stem}: " if taken else "", failure)
+            if taken:
+                taken[1].release()
+                self._note(taken[0], time.monotonic() - began, computed, failure)
+            elif failure and in_a_row >= FAILURES_IN_A_ROW and not self._stopping:
+                self._broken.append(str(failure))
         if slot in self._workers:
             self._workers.pop(slot).close()
+
+    def _worker(self, slot: int) -> Worker:
+        """The slot's worker, started if there is none and checked before it claims anything; raises WorkerError."""
+        if slot not in self._workers:
+            self._workers[slot] = Worker(self.plan.weights, self.plan.store, self.settings, self._gpus[slot])
+            if self._stopping:  # the signal came before there was a worker to tell
+                self._workers[slot].terminate()
+            self._workers[slot].wait_until_ready()
+        return self._workers[slot]
+
+    def _work_may_come(self) -> bool:
+        """Whether a bucket is left; waits while the workers here may still fail theirs."""
+        with self._changed:
+            while not self._stopping and not self._pending and self._active:
+                self._changed.wait(SECONDS_BETWEEN_LOOKS)
+            return not self._stopping and bool(self._pending)
 
     def _next(self) -> tuple[Path, Claim] | None:
         """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may still fail theirs."""
         with self._changed:
             while not self._stopping and (self._pending or self._active):
+                self._drop_what_others_did()
                 if self._pending and self._time_is_short(self._pending[-1]):
                     break
                 for bucket in self._pending:
-                    if self._time_is_short(bucket):
+                    if self._refused.get(bucket, 0.0) > time.monotonic() or self._time_is_short(bucket):
                         continue
                     claim = Claim.take(self.plan.records / "claims" / bucket.stem)
                     if claim is not None:
                         self._pending.remove(bucket)
                         self._active += 1
                         return bucket, claim
+                    self._refused[bucket] = time.monotonic() + SECONDS_BETWEEN_ATTEMPTS
                 self._changed.wait(SECONDS_BETWEEN_LOOKS)
         return None
+
+    def _drop_what_others_did(self) -> None:
+        """Forget pending buckets whose completion record was written since the start: its writer has just checked it.
+
+        Older records are left to a worker, which compares them with the bucket, the settings and the store.
+        """
+        if len(self._pending) == 0:
+            return
+        new = {name for name, stamp in self._records().items() if self._recorded.get(name) != stamp}
+        self._pending = [bucket for bucket in self._pending if bucket.stem not in new or bucket in self._failures]
+
+    def _records(self) -> dict[str, int]:
+        """Inode of each completion record by bucket: records are replaced by rename, never written in place."""
+        try:
+            with os.scandir(self.plan.records) as entries:
+                return {entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")}
+        except FileNotFoundError:
+            return {}
 
     def _note(self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None) -> None:
         """Take down how a bucket ended; one that failed is tried again unless it or its user is to blame."""
@@ -180,7 +233,7 @@ class _Submission:
 
 
 @contextmanager
-def _signals(submission: _Submission) -> Iterator[None]:
+def _signals(submission: Submission) -> Iterator[None]:
     """SIGTERM (schedulers) and SIGINT (Ctrl-C) stop the submission in order."""
 
     def stop(_: int, __: FrameType | None) -> None:

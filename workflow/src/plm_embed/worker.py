@@ -22,6 +22,8 @@ from plm_embed.settings import Settings
 
 Blames = Literal["", "device", "user"]
 CONTEXT = multiprocessing.get_context("spawn")
+SECONDS_TO_START = 900.0
+"""A worker that has not checked its device by then hangs; libraries on a busy network filesystem load in minutes."""
 
 
 class WorkerError(Exception):
@@ -45,13 +47,25 @@ class Worker:
         self._process.start()
         theirs.close()
 
+    def wait_until_ready(self) -> None:
+        """Wait until the worker has checked its device; raises WorkerError when that failed."""
+        if not self._connection.poll(SECONDS_TO_START):
+            self._process.kill()
+            self._process.join(10)  # the kernel may never let go of a process that waits for a broken device
+            raise WorkerError(f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device")
+        self._answer()
+
     def embed(self, bucket: Path, output: Path) -> bool:
         """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended.
 
         Returns whether anything had to be computed.
         """
-        try:
+        with suppress(OSError):  # of a worker that has ended; the answer says how
             self._connection.send((bucket, output))
+        return self._answer()
+
+    def _answer(self) -> bool:
+        try:
             answer: tuple[str, Blames] | bool = self._connection.recv()
         except (EOFError, OSError):
             self._process.join()
@@ -75,9 +89,10 @@ class Worker:
 
 
 def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
-    """The worker's process: embed each bucket received; answer, after a failure with what went wrong, and end.
+    """The worker's process: check the device, embed each bucket received; after a failure say what went wrong and end.
 
-    The answer is whether anything was computed, or what went wrong and who is to blame.
+    The answers: True for the device, then for each bucket whether anything was computed; or what went wrong and who is
+    to blame.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
@@ -86,8 +101,12 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         _take(gpu)
     embedder = None
     try:
-        from plm_embed import embed
+        from plm_embed import devices, embed
 
+        device = devices.choose_device(settings.device)
+        devices.set_up(device, settings.threads)
+        devices.check(device)
+        connection.send(True)
         while True:
             bucket, output = connection.recv()
             embedder = embedder or embed.Embedder(weights_folder, store, settings)
