@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def configfile(tmp_path: Path) -> Path:
         "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
         "weights": str(DEMO / "esm2_t3_untrained.pt"),
         "weights_folder": str(tmp_path / "weights"),
+        "buckets": 1,
     }
     path = tmp_path / "my.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -92,9 +94,11 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     before = plan.plan(plan.Question(configfile, measure=True, workers=2))
     speed, hours = before.forecasts[0].speed, before.forecasts[0].hours or 0
     assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
-    # four jobs, two at a time: each starts anew, and the last is as long as the others
-    assert 3600 * hours == pytest.approx(4 * speed.startup + 39_823 / (speed.tokens_per_second or 0))
-    assert before.local_hours == pytest.approx(hours / 2)
+    assert 3600 * hours == pytest.approx(speed.startup + 39_823 / (speed.tokens_per_second or 0))
+    # three jobs, two at a time: each starts anew, and the last round is as long as the first
+    forecast = replace(before.forecasts[0], hours=3.0)
+    assert plan._hours(before.todo, speed, 3) == pytest.approx(hours + 2 * speed.startup / 3600)
+    assert before.local_hours == hours and plan._local_hours(forecast, 3) == pytest.approx(2.0)
     assert before.command[:2] == ("snakemake", "--cores")
     embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
     embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")

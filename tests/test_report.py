@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,20 @@ import pytest
 from click.testing import CliRunner
 
 import checkpoints
+from plm_embed.attempts import noted
 from plm_embed.buckets import bucket_names
+from plm_embed.citing import citation, methods
 from plm_embed.cli import group
 from plm_embed.deduplicate import deduplicate
+from plm_embed.effort import comparison, failures
 from plm_embed.embed import Embedder
+from plm_embed.energy import Meter
 from plm_embed.errors import UserError
 from plm_embed.facts import collect, principal_components
 from plm_embed.gather import gather
 from plm_embed.models import MODELS
 from plm_embed.readers import Table
-from plm_embed.report import citation, methods, write_report
+from plm_embed.report import write_report
 from plm_embed.residues import ResiduePolicy
 from plm_embed.self_test import write_golden
 from plm_embed.settings import Settings
@@ -47,8 +52,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(MODELS[MODEL], checkpoints.DEMO, weights)
     write_golden(weights)
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
+    with suppress(UserError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
+        raise UserError("no usable <device>\nask for one")
     for name in bucket_names(3):
-        embedder.embed(sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json")
+        with noted(model / "embedded", name, [name], 1, Counter(0) if name == "0000" else None):
+            embedder.embed(sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json")
+    killed = {"submission": "0001", "buckets": ["0001"], "host": "x1", "job": "17.pbs", "workers": 4}
+    killed["started"] = collect(folder).runs[1].started
+    (model / "attempts" / "killed.json").write_text(json.dumps(killed))
     master = model / "master_esm2_embeddings.h5"
     outputs = master, master.with_suffix(".parquet"), folder / "records.parquet"
     gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": "0123456789abcdef"})
@@ -77,6 +88,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Counter(Meter):
+    """A GPU's counter that went on by 1.8 MJ, half a kilowatt-hour."""
+
+    def joules(self) -> float:
+        return 1.8e6
+
+
 def devices(model: Path) -> list[str]:
     return sorted({run.device for run in collect(model.parent).runs})
 
@@ -99,6 +117,13 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "upper_cased",
         "sequences to compute 129 129 1.00",
         "hours on",
+        "3 submissions, started 5 times; 1 failed; 1 without an end",
+        "1 kWh, by the counters of the GPUs in 2 of 5 attempts",
+        "nothing: every vector was computed",
+        "51 records (about",
+        "0000 " + collect(results).attempts[0].started[:10],
+        "no usable <device> ask for one",
+        "x1, job 17.pbs no end: killed",
         "14 checks, each over every row; 2 vectors computed again",
         "0123456789abcdef",
         "doi:10.1126/science.ade2574",
@@ -143,6 +168,22 @@ def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path:
     for value in crate["@graph"]:  # nothing is referred to that is not there
         for one in [one for field in value.values() if isinstance(field, list) for one in field]:
             assert one["@id"] in entities
+
+
+def test_plan_and_fact_are_of_the_same_work(results: Path) -> None:
+    facts = collect(results)
+    assert facts.plan
+    (hours,) = [row for row in comparison(facts) if row[0].startswith("hours on")]
+    mine = [one for one in facts.attempts if one.outcome == "complete"]
+    # the attempt that failed ended before the first bucket began, and the killed one has no end
+    assert float(hours[2]) == pytest.approx(sum(one.seconds for one in mine) / 3600, abs=6e-4)
+    facts.plan["made"] = "2999"
+    assert [row[2] for row in comparison(facts) if row[0] == "sequences to compute"] == ["0"]
+    facts.attempts = []
+    facts.plan["made"] = ""
+    (hours,) = [row for row in comparison(facts) if row[0].startswith("hours on")]
+    assert float(hours[2]) == pytest.approx(sum(run.seconds for run in facts.runs) / 3600, abs=6e-4)
+    assert not failures(facts)
 
 
 def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:

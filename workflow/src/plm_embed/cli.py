@@ -201,6 +201,8 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
     """
+    from plm_embed.attempts import noted
+    from plm_embed.energy import Meter
     from plm_embed.gpus import visible_gpus
     from plm_embed.launch import on_all_nodes
     from plm_embed.per_residue import announce
@@ -227,7 +229,9 @@ def embed(
     workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
     plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
-    embed_buckets(plan, settings, output)
+    energy = None if device == "cpu" else Meter(workers)
+    with noted(records, output.stem, [bucket.stem for bucket in buckets], workers, energy):
+        embed_buckets(plan, settings, output)
 
 
 def campaign_options(command: Command) -> Command:

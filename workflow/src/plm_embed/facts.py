@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.costs import completion_records, device_label
 from plm_embed.errors import UserError
 from plm_embed.gather import INDEX_COLUMNS
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import MASTER, Embeddings
+from plm_embed.savings import Savings, savings
 from plm_embed.tables import read_batches, read_schema
 
 SAMPLE = 2000
@@ -26,9 +28,13 @@ COLOURS = 8
 
 @dataclass(frozen=True)
 class Run:
-    """One bucket's computation, from its completion record. seconds and tokens_per_second of the whole job."""
+    """One bucket's computation, from its completion record. seconds and tokens_per_second of the whole job.
+
+    place: host and job, as attempts know them; worker: the same with the GPU.
+    """
 
     bucket: str
+    place: str
     worker: str
     device: str
     started: str
@@ -65,6 +71,8 @@ class Facts:
     summary: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
     runs: list[Run] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    spared: Savings | None = None
     fingerprint: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, Any] | None = None
@@ -85,6 +93,8 @@ def collect(results: Path) -> Facts:
     facts.model = facts.model or (facts.plan or {}).get("model", "")
     if models:
         _add_runs(facts, newest / "embedded")
+        facts.attempts = read_attempts(newest)
+        facts.spared = savings(newest / "embedded")
         master = newest / MASTER
         if master.is_file():
             _add_master(facts, master)
@@ -109,11 +119,12 @@ def _add_runs(facts: Facts, embedded: Path) -> None:
     for record in completion_records(embedded):
         facts.fingerprint = record["fingerprint"]
         worker = record["worker"]
-        job = f", job {worker['job']}" if worker.get("job") else ""
+        gpu = f" GPU {worker['gpu']}" if worker.get("gpu") else ""
         facts.runs.append(
             Run(
                 bucket=record["bucket"],
-                worker=f"{worker['host']}{job}",
+                place=place(worker["host"], worker.get("job")),
+                worker=place(f"{worker['host']}{gpu}", worker.get("job")),
                 device=device_label(worker),
                 started=record["started"],
                 ended=record["ended"],
@@ -127,6 +138,11 @@ def _add_runs(facts: Facts, embedded: Path) -> None:
                 skipped=len(record["skipped"]),
             )
         )
+
+
+def place(host: str, job: str | None) -> str:
+    """'x3001, job 17', or the host alone outside of a scheduler."""
+    return f"{host}, job {job}" if job else host
 
 
 def _add_master(facts: Facts, master: Path) -> None:

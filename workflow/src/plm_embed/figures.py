@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import plotly.graph_objects as go
 
-from plm_embed.facts import Run, Sample
+from plm_embed.attempts import Attempt
+from plm_embed.facts import Run, Sample, place
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442", "#000000", "#999999")
@@ -123,17 +124,35 @@ def throughput(runs: list[Run]) -> str:
     return _html(figure, "throughput", "Speed and busy share of each worker")
 
 
-def timeline(runs: list[Run]) -> str:
-    """When each bucket was embedded, a line per worker."""
-    names = sorted({run.worker for run in runs}, reverse=True)
+def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
+    """When each bucket was embedded, a line per worker; behind them the submissions' attempts, failed ones in red."""
+    workers = {run.place: run.worker for run in runs}
+    lines = sorted({run.worker for run in runs} | {_line(one, workers) for one in attempts}, reverse=True)
     figure = go.Figure()
+    for name, colour, chosen in (
+        ("attempt", "#D0D7DE", [one for one in attempts if one.outcome == "complete"]),
+        ("attempt that failed", VERMILION, [one for one in attempts if one.outcome == "failed"]),
+    ):
+        if chosen:
+            figure.add_bar(
+                base=[_clock(one.started) for one in chosen],
+                x=[1000 * max(one.seconds, 0.5) for one in chosen],
+                y=[_short(_line(one, workers), 24) for one in chosen],
+                width=0.8,
+                orientation="h",
+                name=name,
+                marker={"color": colour},
+                customdata=[[one.submission, one.seconds, _short(one.reason, 160)] for one in chosen],
+                hovertemplate="submission %{customdata[0]}: %{customdata[1]:,.0f} s %{customdata[2]}<extra></extra>",
+            )
     ordered = sorted(runs, key=lambda run: run.started)
-    starts = [datetime.fromisoformat(run.started) for run in ordered]
     figure.add_bar(
-        base=[start.strftime("%Y-%m-%d %H:%M:%S") for start in starts],
+        base=[_clock(run.started) for run in ordered],
         x=[1000 * max(run.seconds, 0.5) for run in ordered],
         y=[_short(run.worker, 24) for run in ordered],
+        width=0.5,
         orientation="h",
+        name="bucket",
         marker={
             "color": [BLUE if at % 2 else "#56B4E9" for at in range(len(ordered))],
             "line": {"width": 1, "color": "white"},
@@ -141,13 +160,34 @@ def timeline(runs: list[Run]) -> str:
         customdata=[[run.bucket, run.seconds, run.computed] for run in ordered],
         hovertemplate="bucket %{customdata[0]}: %{customdata[2]:,} sequences in %{customdata[1]:,.0f} s<extra></extra>",
     )
+    open_ended = [one for one in attempts if one.outcome == "no end"]
+    if open_ended:
+        figure.add_scatter(
+            x=[_clock(one.started) for one in open_ended],
+            y=[_short(_line(one, workers), 24) for one in open_ended],
+            mode="markers",
+            name="start without an end",
+            marker={"symbol": "x", "color": VERMILION, "size": 9},
+            hovertext=[one.submission for one in open_ended],
+            hovertemplate="submission %{hovertext}: killed, or still at work<extra></extra>",
+        )
     figure.update_layout(
         xaxis={"type": "date", "nticks": 4, "tickangle": 0},
-        yaxis={"automargin": True, "showticklabels": len(names) <= WORKERS_WITH_BARS},
-        showlegend=False,
+        yaxis={"automargin": True, "showticklabels": len(lines) <= WORKERS_WITH_BARS},
         barmode="overlay",
     )
-    return _html(figure, "timeline", "Buckets over time (UTC)", height=100 + min(34 * len(names), 600))
+    height = 150 + min(34 * len(lines), 600)
+    return _html(figure, "timeline", "Buckets and attempts over time (UTC)", height, legend_above=True)
+
+
+def _line(attempt: Attempt, workers: dict[str, str]) -> str:
+    """Where an attempt is drawn: on the line of a worker of the same host and job, or on one of its own."""
+    where = place(attempt.host, attempt.job)
+    return workers.get(where, where)
+
+
+def _clock(moment: str) -> str:
+    return datetime.fromisoformat(moment).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def embedding_map(sample: Sample) -> str:
@@ -214,14 +254,15 @@ def _short(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _html(figure: go.Figure, name: str, title: str, height: int = 380) -> str:
+def _html(figure: go.Figure, name: str, title: str, height: int = 380, *, legend_above: bool = False) -> str:
     """A heading and a div of its own; plotly.js comes with the page, once."""
+    where = {"y": 1.02, "yanchor": "bottom"} if legend_above else {"y": -0.2, "yanchor": "top"}
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 60, "r": 20, "t": 20, "b": 55},
+        margin={"l": 60, "r": 20, "t": 40 if legend_above else 20, "b": 55},
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+        legend={"orientation": "h", "x": 0} | where,
     )
     settings = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     html: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Plan:
     until the last bucket on this machine alone; None when its speed is not known or a site was named.
     """
 
+    made: str
     model: str
     counted: str
     records: int
@@ -130,6 +132,7 @@ def plan(question: Question) -> Plan:
         raise UserError(f"--queue: {question.queue}: {question.site or 'no site'} has no such queue with GPUs")
     local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
     return Plan(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
         model=model.name,
         counted=given.counted,
         records=given.summary["records"],
@@ -191,7 +194,7 @@ def _input(question: Question, config: Config) -> Iterator[_Input]:
         deduplicate(
             [Path(path) for path in config["inputs"]],
             Path(temporary),
-            buckets=1,
+            buckets=config["buckets"],
             table=Table(config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])),
             policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
             memory_mb=config["memory_mb"],

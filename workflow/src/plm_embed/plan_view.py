@@ -36,13 +36,16 @@ def show(plan: Plan, console: Console) -> None:
         console.print(f"  [dim]{forecast.speed.device}: {forecast.speed.why}[/]", soft_wrap=True)
     if plan.local_hours is not None:
         console.print(f"\nOn this machine alone: about {_hours(plan.local_hours)} to embed.")
-    console.print("\n[bold]submissions[/]" + (f" at {plan.site}" if plan.site else "") + f", planned for {plan.device}")
-    console.print(_submissions(plan))
-    console.print(
-        "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime to ask for, in hours; "
-        "waste: of the GPU-hours paid[/]",
-        soft_wrap=True,
-    )
+    if "--profile" in plan.command:
+        console.print(
+            "\n[bold]submissions[/]" + (f" at {plan.site}" if plan.site else "") + f", planned for {plan.device}"
+        )
+        console.print(_submissions(plan))
+        console.print(
+            "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime to ask for, in hours; "
+            "waste: of the GPU-hours paid[/]",
+            soft_wrap=True,
+        )
     console.print("\n[bold]bytes[/]")
     total = sum(plan.bytes.values())
     sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items())

@@ -10,20 +10,14 @@ import plotly.offline
 from markupsafe import Markup
 
 from plm_embed import __version__, figures
+from plm_embed.citing import citation, methods, provenance
+from plm_embed.effort import comparison, effort, failures
 from plm_embed.facts import Facts
 from plm_embed.files import atomic_path
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.plan_view import readable
 from plm_embed.watch_view import duration
 
-PAPERS = {
-    "esm2": "Lin Z. et al. Evolutionary-scale prediction of atomic-level protein structure with a language model. "
-    "Science 379, 1123-1130 (2023). doi:10.1126/science.ade2574",
-    "esm1b": "Rives A. et al. Biological structure and function emerge from scaling unsupervised learning to 250 "
-    "million protein sequences. PNAS 118, e2016239118 (2021). doi:10.1073/pnas.2016239118",
-    "esm1v": "Meier J. et al. Language models enable zero-shot prediction of the effects of mutations on protein "
-    "function. NeurIPS 34 (2021).",
-}
 SECTIONS = (
     ("asked", "asked"),
     ("found", "input"),
@@ -65,12 +59,14 @@ def _content(facts: Facts) -> dict[str, Any]:
         "events": sorted(facts.summary["events"].items()) if facts.summary else [],
         "devices": list(_devices(facts)),
         "progress": _progress(facts),
-        "comparison": list(_comparison(facts)) if facts.plan else [],
+        "effort": list(effort(facts)) if facts.runs or facts.attempts else [],
+        "failures": failures(facts),
+        "comparison": list(comparison(facts)) if facts.plan else [],
         "figures": {
             "lengths": Markup(figures.lengths(_lengths(facts))) if _lengths(facts) else "",
             "fates": Markup(figures.fates(_fates(facts))) if facts.summary else "",
             "throughput": Markup(figures.throughput(runs)) if runs else "",
-            "timeline": Markup(figures.timeline(facts.runs)) if facts.runs else "",
+            "timeline": Markup(figures.timeline(facts.runs, facts.attempts)) if facts.runs or facts.attempts else "",
             "map": Markup(figures.embedding_map(facts.sample)) if facts.sample else "",
             "norms": Markup(figures.norms(facts.sample)) if facts.sample else "",
         },
@@ -79,7 +75,7 @@ def _content(facts: Facts) -> dict[str, Any]:
         "outliers": norms.get("listed", [])[:10],
         "validation": facts.validation,
         "validation_words": _validation_words(facts.validation) if facts.validation else "",
-        "provenance": list(_provenance(facts)),
+        "provenance": list(provenance(facts)),
         "methods": methods(facts),
         "citation": citation(facts),
         "version": __version__,
@@ -176,31 +172,6 @@ def _progress(facts: Facts) -> str:
     return text + (f"; {skipped:,} sequences were skipped." if skipped else ".")
 
 
-def _comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
-    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is named."""
-    plan: dict[str, Any] = facts.plan or {}
-    spent: dict[str, float] = {}
-    tokens: dict[str, int] = {}
-    for run in facts.runs:
-        spent[run.device] = spent.get(run.device, 0.0) + run.seconds / 3600
-        tokens[run.device] = tokens.get(run.device, 0) + run.tokens
-    whole = plan["todo"]["tokens"]
-    for forecast in plan["forecasts"]:
-        device, hours = forecast["speed"]["device"], forecast["hours"]
-        if device in spent and hours and whole:
-            planned = hours * tokens[device] / whole  # of what this device did
-            name = f"hours on {device} ({forecast['speed']['basis']})"
-            yield name, f"{planned:,.3f}", f"{spent[device]:,.3f}", f"{spent[device] / planned:.2f}"
-    computed = sum(run.computed for run in facts.runs)
-    if plan["todo"]["sequences"]:
-        planned = plan["todo"]["sequences"]
-        yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
-    for name, planned in plan["bytes"].items():
-        if facts.sizes.get(name):
-            fact = facts.sizes[name]
-            yield f"bytes: {name}", readable(planned), readable(fact), f"{fact / planned:.2f}" if planned else ""
-
-
 def _norm_words(norms: dict[str, Any]) -> str:
     if not norms:
         return "A sample; the proof looks at every vector."
@@ -216,58 +187,3 @@ def _validation_words(validation: dict[str, Any]) -> str:
     if spots:
         text += f", all within cosine {min(spot['cosine'] for spot in spots):.8f}"
     return text + "."
-
-
-def _provenance(facts: Facts) -> Iterator[tuple[str, str]]:
-    yield "plm-embed", __version__
-    metadata = facts.metadata
-    if metadata:
-        yield "workflow commit", str(metadata.get("workflow_commit", "")) or "unknown"
-        for name, version in metadata["library_versions"].items():
-            yield name, version
-        yield "devices", ", ".join(metadata["devices"])
-        yield "fingerprint", str(metadata["fingerprint_id"])
-    if facts.fingerprint:
-        yield "weights, SHA-256", facts.fingerprint["weights_sha256"]
-        yield "engine", facts.fingerprint["engine"]
-    for one in (facts.summary or {}).get("inputs", []):
-        yield f"SHA-256 of {one['path']}", one["sha256"]
-    for name, digest in (facts.validation or {}).get("files", {}).items():
-        yield f"SHA-256 of {name}", digest
-
-
-def methods(facts: Facts) -> str:
-    """A paragraph for a paper."""
-    if not facts.summary or not facts.fingerprint:
-        return "There will be a paragraph here once something is computed."
-    fingerprint, summary = facts.fingerprint, facts.summary
-    skipped = sum(summary["skipped"].values())
-    text = (
-        f"Embeddings of {summary['accepted']:,} protein sequences ({summary['unique']:,} distinct"
-        + (f"; {skipped:,} of {summary['records']:,} records were skipped" if skipped else "")
-        + f") were computed with {facts.model} (layers {', '.join(map(str, fingerprint['layers']))}; "
-        f"weights SHA-256 {fingerprint['weights_sha256'][:12]}) in {fingerprint['compute_dtype']} by plm-embed "
-        f"{__version__}"
-    )
-    commit = str(facts.metadata.get("workflow_commit", ""))
-    text += f" (commit {commit[:12]}). " if commit not in ("", "unknown") else ". "
-    text += "; ".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint["pooling"]).capitalize() + ". "
-    long = fingerprint["long_sequences"]
-    words = {
-        "whole": "Sequences of any length were embedded in one piece.",
-        "window": f"Sequences of more than {long['max_residues']:,} residues were embedded in windows that share "
-        f"{long['overlap']:,} residues.",
-        "crop": f"Only the first {long['max_residues']:,} residues of longer sequences were embedded.",
-        "skip": f"Sequences of more than {long['max_residues']:,} residues were left out.",
-    }
-    text += words[long["policy"]]
-    if (facts.validation or {}).get("status") == "passed":
-        spots = len(facts.validation["spot_checks"]) if facts.validation else 0
-        text += f" The result was validated in full, and {spots} vectors were compared with the reference, fair-esm."
-    return text
-
-
-def citation(facts: Facts) -> str:
-    """What to cite: this software and the model."""
-    family = facts.model.split("_")[0]
-    return "\n".join([f"plm-embed {__version__}.", PAPERS.get(family, PAPERS["esm2"])])

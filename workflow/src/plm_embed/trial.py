@@ -27,6 +27,8 @@ from plm_embed.tables import read_table
 
 SLICES, SLICE_SECONDS = 3, 8.0
 """What is timed: so many slices of the sample, each of about so many seconds."""
+ROWS = 50_000
+"""Sequences to choose the slices from."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,17 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
     weights = Path(config["weights_folder"]) / config["model"]
     if not (weights / "manifest.json").is_file():
         raise UserError(f"--measure: {weights}: no weights yet\nrun: snakemake weights --cores 1")
-    names = bucket_names(sequences)
-    buckets = [sequences / "buckets" / f"{name}.parquet" for name in names]
-    bucket = max(buckets, key=lambda path: path.stat().st_size)
-    if not pq.read_metadata(bucket).num_rows:
+    table = _some(sequences)
+    if not table.num_rows:
         raise UserError(f"--measure: {sequences}: no sequence to try\nplan without --measure")
     settings = _settings(config, threads)
     with (
         tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
         ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):
+        pq.write_table(table, Path(folder) / "some.parquet")
         asked = [
-            pool.submit(_try, weights, bucket, Path(folder) / str(number), settings, time.time())
+            pool.submit(_try, weights, Path(folder) / "some.parquet", Path(folder) / str(number), settings, time.time())
             for number in range(workers)
         ]
         trials = [future.result() for future in asked]
@@ -75,6 +76,16 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
     )
 
 
+def _some(sequences: Path) -> pa.Table:
+    """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since keys are random."""
+    tables: list[pa.Table] = []
+    for name in bucket_names(sequences):
+        tables.append(read_table(sequences / "buckets" / f"{name}.parquet"))
+        if sum(table.num_rows for table in tables) >= ROWS:
+            break
+    return pa.concat_tables(tables)
+
+
 def _settings(config: Config, threads: int) -> Settings:
     asked = config["embedding"]
     return Settings(
@@ -90,13 +101,13 @@ def _settings(config: Config, threads: int) -> Settings:
     )
 
 
-def _try(weights: Path, bucket: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
+def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
     """A worker's process: warm up, find out how much a slice is, then time the slices."""
     from plm_embed.embed import Embedder
     from plm_embed.store import Store
 
     folder.mkdir()
-    table = read_table(bucket)
+    table = read_table(sequences)
     embedder = Embedder(weights, folder / "store", settings)
     fingerprint = embedder.store.fingerprint
 
