@@ -97,6 +97,15 @@ def test_exit_status_0_without_the_jobs_own_record_is_failed(looker: Looker, pbs
     assert "its own record is missing" in looker.until(job, "failed").words
 
 
+def test_exit_status_0_of_a_deleted_job_is_told_as_such(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What OpenPBS 23.06 says of a job that is deleted two seconds after its start."""
+    job = looker.job("sleep 60")
+    comment = "Job run at Sat Nov 21 at 09:58 on (pbs01:ncpus=1) and terminated by root@pbs01"
+    text = f"Job Id: 1.pbs01\n    job_state = F\n    substate = 91\n    comment = {comment}\n    Exit_status = 0\n\n"
+    answering(monkeypatch, lambda words: Answer(0, "" if words[0] == "qselect" else text, ""))
+    assert looker.until(job, "failed").words == f"it was deleted. PBS says: {comment}"
+
+
 def test_a_record_that_comes_late_is_success(looker: Looker, pbs: StandIn) -> None:
     looker.watch.unknown_seconds = 60
     job = looker.job("true", record=False)

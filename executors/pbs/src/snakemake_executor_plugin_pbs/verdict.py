@@ -33,7 +33,10 @@ _HELD_FOR_EVER = "too many failed attempts"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`held` is a job that PBS will never start by itself: failed, and to be deleted. `words` explain failures."""
+    """`held` is a job that PBS will never start by itself: failed, and to be deleted.
+
+    `words` explain failures; of a success, what it was if the job's own record does not confirm it.
+    """
 
     kind: Kind
     words: str = ""
@@ -61,6 +64,8 @@ def _judge_finished(record: Record) -> Verdict:
     if status is None:
         reason = "it was deleted" if record.substate == _TERMINATED else "PBS ended it, because a job before it failed"
         return Verdict("failed", _with_comment(reason, record.comment))
+    if status == 0 and record.substate == _TERMINATED:  # seen of a job deleted in its first seconds
+        return Verdict("success", _with_comment("it was deleted", record.comment))
     if status == 0:
         return Verdict("success")
     walltime = f" of {record.walltime}" if record.walltime else ""

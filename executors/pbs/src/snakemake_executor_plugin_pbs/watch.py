@@ -124,9 +124,8 @@ class Watch:
             job.without_end_since = now
         if now - job.without_end_since < self.unknown_seconds:
             return RUNNING
-        return Verdict(
-            "failed", "PBS says exit status 0, but the job did not run to its end: its own record is missing"
-        )
+        words = "PBS says exit status 0, but the job did not run to its end: its own record is missing"
+        return Verdict("failed", verdict.words or words)
 
     def _by_end_record(self, job: Job) -> Verdict | None:
         code = self.ledger.exit_code(job.name, job.id)
