@@ -83,7 +83,7 @@ class _Found(NamedTuple):
     reasons: pa.StringArray
     details: pa.StringArray
     skipped: NDArray[np.bool_]
-    text: bytes
+    text: bytes | memoryview
     ends: NDArray[np.int64]
 
 

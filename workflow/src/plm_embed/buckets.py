@@ -22,7 +22,7 @@ def key(sequence: str) -> str:
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
 
 
-def digests(residues: bytes, ends: NDArray[np.int64]) -> bytes:
+def digests(residues: bytes | memoryview, ends: NDArray[np.int64]) -> bytes:
     """The binary keys, 32 bytes each, of the sequences that `residues` holds one after the other; `ends` (n,)."""
     view = memoryview(residues)
     sha256 = hashlib.sha256

@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.spill import KeySorter
-from plm_embed.threads import Behind
+from plm_embed.threads import Behind, quick_turns
 
 log = logging.getLogger(__name__)
 LEAST_MEMORY_MB = 500
@@ -78,6 +78,8 @@ def deduplicate(
     total = sum(reader.bytes for reader in readers)
     try:
         with (
+            quick_turns(),
+            _reused_memory(),
             KeySorter(
                 output,
                 accepted_schema(table.keep),
@@ -98,6 +100,18 @@ def deduplicate(
         raise
     write_json(output / "summary.json", vars(summary))
     return summary
+
+
+@contextmanager
+def _reused_memory() -> Iterator[None]:
+    """Arrow's allocator that gives the least memory back to the system, which would have to clear it again."""
+    before = pa.default_memory_pool()
+    with suppress(NotImplementedError):  # not built in everywhere
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:

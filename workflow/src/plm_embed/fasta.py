@@ -16,7 +16,7 @@ from plm_embed.residues import is_clean_text
 
 _READ_BYTES = 1 << 20
 _MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
-_NEWLINE, _SPACE, _GREATER = b"\n >"
+_NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CleanBatch:
     first: int
     id_column: pa.StringArray
     header_column: pa.StringArray
-    text: bytes
+    text: memoryview
     """The residues of all records, one after the other."""
     ends: NDArray[np.int64]
     """Where each record's residues end in `text` (n,)."""
@@ -52,7 +52,7 @@ class CleanBatch:
         return residues
 
 
-def strings(text: bytes, ends: NDArray[np.int64]) -> pa.StringArray:
+def strings(text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]) -> pa.StringArray:
     """The pieces of `text` that end at `ends`, without making Python strings of them."""
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
@@ -76,7 +76,9 @@ def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
             break
         pending += data
         while (start := _next_start(pending, searched)) > 0:
-            yield bytes(pending[:start])
+            with memoryview(pending) as view:
+                block = bytes(view[:start])
+            yield block
             del pending[:start]
             searched = size
         searched = max(size, len(pending))
@@ -86,8 +88,10 @@ def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
 
 def _next_start(text: bytearray, begin: int) -> int:
     """Where the first record at `begin` or later starts; -1 if none. A line ends with LF, CR or both."""
-    found = [at + 1 for at in (text.find(b"\n>", begin - 1), text.find(b"\r>", begin - 1)) if at >= 0]
-    return min(found, default=-1)
+    after = text.find(b"\n>", begin - 1)
+    before = text.find(b"\r>", begin - 1, after + 1 if after >= 0 else len(text))
+    found = after if before < 0 else before
+    return found + 1 if found >= 0 else -1
 
 
 def _last_start(text: bytearray) -> int:
@@ -97,7 +101,8 @@ def _last_start(text: bytearray) -> int:
 def parse_clean(block: bytes, first: int) -> CleanBatch | None:
     """The records of a block, numbered from `first`; None unless each is an ASCII header and clean residues.
 
-    A header with a control character, or a blank at either end, or none at all, is left to others too.
+    A header with a control character, or a blank at either end, or none at all, is left to others too. Most of the work
+    is done by calls that let other threads run.
     """
     if not block.startswith(b">"):
         return None
@@ -106,29 +111,33 @@ def parse_clean(block: bytes, first: int) -> CleanBatch | None:
     line_ends = np.flatnonzero(letters == _NEWLINE)
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
     header_lines = np.flatnonzero(letters[line_starts] == _GREATER)
-    starts, header_ends = line_starts[header_lines], line_ends[header_lines]
-    ends = np.append(starts[1:], len(whole))
-    header_lengths = header_ends - starts - 1
-    lengths = ends - header_ends - np.diff(header_lines, append=len(line_ends))
+    # the same places once the line ends are gone, of which as many precede a line as its number says
+    flat = whole.replace(b"\n", b"")
+    starts = line_starts[header_lines] - header_lines + 1
+    header_ends = line_ends[header_lines] - header_lines
+    ends = np.append(starts[1:] - 1, len(flat))
+    header_lengths, lengths = header_ends - starts, ends - header_ends
     if len(starts) > _MOST_RECORDS or not (header_lengths.all() and lengths.all()):
         return None
-    cuts = list(zip(starts.tolist(), header_ends.tolist(), ends.tolist(), strict=True))
-    headers = b"".join([whole[start + 1 : header_end] for start, header_end, _ in cuts])
-    text = b"".join([whole[header_end:end] for _, header_end, end in cuts]).translate(None, b"\n")
-    ids = _first_words(headers, np.cumsum(header_lengths))
+    # what lies between the places in `flat`: the '>', the rest of the header and the residues of each record
+    cuts = np.stack([starts - 1, starts, header_ends], axis=1).ravel()
+    pieces = strings(flat, np.append(cuts[1:], len(flat)))
+    headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
+    ids, text = _first_words(headers), memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())]
     if ids is None or not is_clean_text(text):
         return None
-    return CleanBatch(first, ids, strings(headers, np.cumsum(header_lengths)), text, np.cumsum(lengths))
+    return CleanBatch(first, ids, headers, text, np.cumsum(lengths))
 
 
-def _first_words(headers: bytes, ends: NDArray[np.int64]) -> pa.StringArray | None:
-    """What precedes the first blank of each header that ends at `ends`; None unless all are plain."""
-    letters = np.frombuffer(headers, np.uint8)
+def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
+    """What precedes the first blank of each header; None unless all are plain."""
+    ends = np.frombuffer(headers.buffers()[1], np.int32, len(headers), 4).astype(np.int64)
+    letters = np.frombuffer(headers.buffers()[2], np.uint8, ends[-1])
     starts = np.concatenate([[0], ends[:-1]])
     outer = letters[starts], letters[ends - 1]
-    if not headers.isascii() or (letters < _SPACE).any() or any((each == _SPACE).any() for each in outer):
+    if letters.min() < _SPACE or letters.max() > _TILDE or any((each == _SPACE).any() for each in outer):
         return None
-    blanks = np.append(np.flatnonzero(letters == _SPACE), len(headers))
+    blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
     word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
-    words = [headers[start:end] for start, end in zip(starts.tolist(), word_ends.tolist(), strict=True)]
-    return strings(b"".join(words), np.cumsum(word_ends - starts))
+    pieces = strings(letters, np.stack([word_ends, ends], axis=1).ravel())
+    return pieces.take(np.arange(0, len(pieces), 2))

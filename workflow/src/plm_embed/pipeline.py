@@ -1,15 +1,16 @@
 """Work that goes on beside the caller: one thing at a time, in order, and an error is the caller's error."""
 
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import ParamSpec, Self
 
 import h5py
 
 from plm_embed.hdf5 import Array, write_bits
 from plm_embed.rawio import extents, write_block
+from plm_embed.threads import quick_turns
 
 P = ParamSpec("P")
 
@@ -20,16 +21,15 @@ class OneAtATime:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[None] | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        # short calls of the system would otherwise wait 5 ms each for the other thread to give way
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(2e-4)
+        self._stack.enter_context(quick_turns())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
-        sys.setswitchinterval(self._interval)
+        self._stack.close()
 
     def run(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Start a call when the one before has ended; raises what that one raised."""

@@ -44,11 +44,11 @@ def is_clean(text: str) -> bool:
     return text.isascii() and is_clean_text(text.encode("ascii"))
 
 
-def is_clean_text(text: bytes) -> bool:
+def is_clean_text(text: bytes | memoryview) -> bool:
     """`is_clean` for bytes; many times faster than `bytes.translate`."""
     codes = np.frombuffer(text, np.uint8)
-    within = not text or (codes.min() >= _FIRST and codes.max() <= _LAST)
-    return bool(within) and not any(other in text for other in _BETWEEN)
+    within = not len(codes) or (codes.min() >= _FIRST and codes.max() <= _LAST)
+    return bool(within) and not any((codes == other).any() for other in _BETWEEN)
 
 
 def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:

@@ -14,7 +14,9 @@ from plm_embed.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
 _CELL_BYTES = 8  # what a cell counts for besides its text
-_LONG = frozenset({"key", "sequence", "id", "header"})  # seldom repeated: no dictionary
+_KEYS = frozenset({"key", "cache_key"})  # random digits: compressing them would take longer than all else together
+_LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
+_COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 
 
 class RowGroupWriter:
@@ -52,15 +54,16 @@ class RowGroupWriter:
 @contextmanager
 def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
     """A writer of `final`, which appears whole when the block succeeds and not at all when it fails."""
-    text = [name for name in schema.names if name not in _LONG]
+    compressed = [name for name in schema.names if name not in _KEYS]
     with (
         atomic_path(final) as temporary,
         pq.ParquetWriter(
             temporary,
             schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=text,
+            compression={name: "zstd" if name in compressed else "none" for name in schema.names},
+            compression_level=dict.fromkeys(compressed, 1),
+            use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED} or None,
             write_statistics=[name for name in schema.names if name != "sequence"],
         ) as writer,
     ):

@@ -1,12 +1,25 @@
-"""Two ways to let one thread work while another one reads, writes or compresses: what they do lets go of the lock."""
+"""Ways to let one thread work while another one reads, writes or compresses: what they do lets go of the lock."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 Item = TypeVar("Item")
 _END: Any = object()
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Threads that make short calls of the system wait 0.2 ms, not 5 ms each, for a busy one to give way."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
