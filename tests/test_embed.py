@@ -157,7 +157,7 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
 ) -> None:
     forward = Engine.forward
 
-    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
         if len(batch.tokens) > fits:
             raise torch.OutOfMemoryError
         return forward(self, batch, layers)
@@ -177,7 +177,7 @@ def test_a_vector_that_is_not_finite_is_never_stored(
     forward = Engine.forward
 
     @torch.inference_mode()
-    def broken(self: Engine, batch: Batch, layers: Sequence[int]) -> dict[int, torch.Tensor]:
+    def broken(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
         hidden = forward(self, batch, layers)
         if max(batch.lengths) > 100:
             return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}

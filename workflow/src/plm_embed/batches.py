@@ -26,17 +26,21 @@ class Packer:
             self._by_cost[cost].append(index)
         self._costs = sorted(cost for cost, waiting in self._by_cost.items() if waiting)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def take(self) -> list[int]:
+        """The next batch's pieces; none when all are taken."""
+        free = self.budget
+        batch: list[int] = []
         while self._costs:
-            free = self.budget
-            batch: list[int] = []
-            while self._costs:
-                at = bisect_right(self._costs, free) - 1 if batch else -1
-                if batch and at < 0:
-                    break
-                cost = self._costs[at]
-                batch.append(self._by_cost[cost].pop())
-                free -= cost
-                if not self._by_cost[cost]:
-                    self._costs.remove(cost)
+            at = bisect_right(self._costs, free) - 1 if batch else -1
+            if batch and at < 0:
+                break
+            cost = self._costs[at]
+            batch.append(self._by_cost[cost].pop())
+            free -= cost
+            if not self._by_cost[cost]:
+                self._costs.remove(cost)
+        return batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while batch := self.take():
             yield batch

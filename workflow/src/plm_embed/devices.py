@@ -88,3 +88,20 @@ def device_name(device: torch.device) -> str:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error is about memory, the device's or the host's, after which the device works as before."""
+    texts = ("CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")  # cuBLAS's workspace; torch's allocator on a CPU
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+
+
+def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
+    """What to say when an error leaves the device unusable for this process (device assert, Xid, ECC); else None."""
+    if device.type != "cuda" or not any(text in str(error) for text in ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")):
+        return None
+    said = str(error).strip().splitlines()[0]
+    return DeviceError(
+        f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of {socket.gethostname()} failed: {said}\n"
+        "what was finished is in the store; run it again, on another device if this one fails again (see dmesg for Xid)"
+    )

@@ -21,6 +21,7 @@ from plm_embed.errors import UserError
 from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
+from plm_embed.inference import token_budget
 from plm_embed.parts import DamagedPartError, Keys
 from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
@@ -47,6 +48,7 @@ class Embedder:
         self.store = Store(store_root, fingerprint)
         self.tested: dict[str, Any] | None = None
         self._loading = 0.0  # seconds spent on loading the model since the last completion record
+        self._budget = 0
         self._model: engine.Engine | None = None
 
     def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
@@ -77,7 +79,8 @@ class Embedder:
                 Heartbeat(output.parent, bucket.stem, self.device) as heartbeat,
                 scratch_folder(self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch") as scratch,
             ):
-                computation = Computation(self._loaded(), self.store, keys, sequences)
+                model = self._loaded()
+                computation = Computation(model, self.store, keys, sequences, self._budget)
                 speed = self.settings.toks_per_batch, self.settings.flush_minutes
                 work = computation.run(todo, scratch, *speed, heartbeat)
             excluded |= dict.fromkeys(computation.out_of_memory, "out_of_memory")
@@ -152,6 +155,7 @@ class Embedder:
             manifest, tensors = weights.load(self.weights_folder)
             model = engine.Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
             self.tested = self_test(model, self.weights_folder)
+            self._budget = token_budget(model, self.store.fingerprint.layers)
             self._model = model
             self._loading = time.monotonic() - began
             log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)
@@ -167,15 +171,16 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
             f"embedding.layers: {list(settings.layers)}: {manifest.model} has layers 0 to {manifest.layers}, "
             "-1 is the last\nname existing layers, each once"
         )
+    dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.sha256,
         layers=layers,
         pooling=settings.pooling,
         long_sequences=_within_limit(settings.long_sequences, manifest),
-        compute_dtype=devices.choose_dtype(settings.compute_dtype, device),
+        compute_dtype=dtype,
         storage_dtype=settings.storage_dtype,
-        engine=engine.NAME,
+        engine=engine.name(manifest, device, dtype),
     )
 
 

@@ -9,36 +9,36 @@ exact-erf GELU, embeddings scaled by 0.88 where the model was trained with token
 Residual stream and layer norms stay in fp32 whatever the compute dtype is.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plm_embed import attention, elementwise
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.linear import Linear
 from plm_embed.tokens import PAD, tokenize
 from plm_embed.weights import Manifest
 
-NAME = "packed-1"
-"""Version of the arithmetic; part of the fingerprint.
+ARITHMETIC = "packed-1"
+"""Version of the arithmetic; with the label of the attention kernel it is the engine's name in the fingerprint.
 
-Equal bits in any batch are promised on CPUs, per machine and thread count. On CUDA the attention kernel may split its
-work by what else is in the call; the self-test of each job records whether its probes came out equal.
+It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count, on CUDA per GPU type
+and version of torch. Only the kernel `math` does not promise them. Each job's self-test records what it saw.
 """
 
-ROWS = {"cpu": 512, "cuda": 4096}
+ROWS = {"cpu": 512, "cuda": 16384}
 """Rows of one matrix product. Fixed, because a library may choose another summation order for another shape."""
 
 TOKENS = {"cpu": 2048, "cuda": 32768}
-"""Token budget of a batch when none is asked for; a multiple of `ROWS`."""
+"""Largest token budget of a batch when none is asked for; a multiple of `ROWS`."""
 
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
 """Training masked 15 % of the tokens and zeroed 80 % of those; without masks the embedding is scaled by 0.88."""
 
-LAYER_NORM_EPS = 1e-5
 DTYPES: dict[ComputeDtype, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -48,24 +48,38 @@ DTYPES: dict[ComputeDtype, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sequences: `tokens`, `positions` (T,), T a multiple of `ROWS`; `lengths` count `<cls>` and `<eos>` too."""
+    """Packed sequences: `tokens`, `positions` (T,) int32, T a multiple of `ROWS`.
+
+    `lengths` count `<cls>` and `<eos>` too; `boundaries` (n + 1,) int32 are their sums from 0 on, `segments` (3 n,)
+    int64 are 1, L and 1 of each sequence.
+    """
 
     tokens: Tensor
     positions: Tensor
+    boundaries: Tensor
+    segments: Tensor
     lengths: tuple[int, ...]
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device. Copies from pinned memory are queued; nobody waits for them."""
+        parts = ("tokens", "positions", "boundaries", "segments")
+        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts})
 
 
 class Engine:
     """A model on one device. Knows tokens and kernels; pooling, storage and policies stay outside."""
 
     def __init__(
-        self, manifest: Manifest, tensors: dict[str, Tensor], device: torch.device, dtype: ComputeDtype
+        self, manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, dtype: ComputeDtype
     ) -> None:
-        """Move the tensors (canonical names, see `plm_embed.weights`) to `device`, matrices in `dtype`."""
+        """Move the tensors (canonical names, see `plm_embed.weights`) to `device` one by one, matrices in `dtype`."""
         self.manifest = manifest
         self.device = device
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
+        self.attention = kernel(manifest, device, dtype)
+        self._exact = self.attention if dtype == "float32" else kernel(manifest, device, "float32")
+        self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
 
         def matrix(name: str) -> Tensor:
             return tensors[name].to(device, self.dtype)
@@ -96,39 +110,47 @@ class Engine:
             for i in range(manifest.layers)
         ]
 
+    def cost(self, length: int) -> int:
+        """Tokens of a sequence of `length` residues: what a token budget counts."""
+        return length + 2
+
     def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Pack normalised sequences, in the order given."""
+        """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread beside `forward`."""
         pieces = [tokenize(sequence) for sequence in sequences]
         lengths = tuple(len(piece) for piece in pieces)
-        total = -(-sum(lengths) // self.rows) * self.rows
-        tokens = np.full(total, PAD, dtype=np.int64)
-        positions = np.zeros(total, dtype=np.int64)
-        start = 0
-        for piece in pieces:
-            stop = start + len(piece)
-            tokens[start:stop] = piece
-            positions[start:stop] = np.arange(len(piece))
-            start = stop
-        return Batch(
-            tokens=torch.from_numpy(tokens).to(self.device, non_blocking=True),
-            positions=torch.from_numpy(positions).to(self.device, non_blocking=True),
-            lengths=lengths,
-        )
+        ends = np.cumsum((0, *lengths), dtype=np.int32)
+        total = -(-int(ends[-1]) // self.rows) * self.rows
+        tokens = np.full(total, PAD, dtype=np.int32)
+        positions = np.zeros(total, dtype=np.int32)
+        for piece, start in zip(pieces, ends.tolist(), strict=False):
+            tokens[start : start + len(piece)] = piece
+            positions[start : start + len(piece)] = np.arange(len(piece))
+        segments = np.ones(3 * len(lengths), dtype=np.int64)
+        segments[1::3] = np.array(lengths) - 2
+
+        def staged(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).pin_memory() if self.device.type == "cuda" else torch.from_numpy(array)
+
+        return Batch(staged(tokens), staged(positions), staged(ends), staged(segments), lengths)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, layers: Collection[int]) -> dict[int, Tensor]:
-        """Representations (T, D), fp32, after each of `layers`: 0 is the embedding, the last has the final norm."""
+    def forward(self, batch: Batch, layers: Collection[int], exact: bool = False) -> dict[int, Tensor]:
+        """Representations (T, D), fp32, after each of `layers`: 0 is the embedding, the last has the final norm.
+
+        `exact` computes in fp32 with the weights at hand, for what overflows in half precision.
+        """
+        batch = batch.to(self.device)
         found: dict[int, Tensor] = {}
         x = self._embed(batch)
         if 0 in layers:
             found[0] = x.clone()
         rotary = self._rotary(batch.positions) if self._positions is None else None
         for number, layer in enumerate(self._layers[: max(layers)], start=1):
-            self._block(layer, x, batch.lengths, rotary)
+            self._block(layer, x, batch, rotary, exact)
             if number in layers and number < len(self._layers):
                 found[number] = x.clone()
         if len(self._layers) in layers:
-            found[len(self._layers)] = _norm(x, self._norm_after)
+            found[len(self._layers)] = elementwise.norm(x, self._norm_after, torch.float32)
         return found
 
     def split(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -136,38 +158,40 @@ class Engine:
         return torch.split(hidden[: sum(batch.lengths)], list(batch.lengths))
 
     def _embed(self, batch: Batch) -> Tensor:
-        x = self._embedding[batch.tokens]  # (T, D)
+        x = F.embedding(batch.tokens, self._embedding)  # (T, D)
         if self.manifest.token_dropout:
             x = x * TOKEN_DROPOUT_SCALE
         if self._positions is not None:
             # learned positions count from PAD + 1 (esm/modules.py: LearnedPositionalEmbedding)
-            x = x + self._positions[batch.positions + PAD + 1]
-        return x if self._norm_before is None else _norm(x, self._norm_before)
+            x = x + F.embedding(batch.positions + PAD + 1, self._positions)
+        return x if self._norm_before is None else elementwise.norm(x, self._norm_before, torch.float32)
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the rotary angles, (T, 1, 1, d / 2) fp32."""
+        """Cosines and sines of the rotary angles, (T, d / 2) fp32."""
         width = self.manifest.dim // self.manifest.heads
         frequency = 1.0 / (10000 ** (torch.arange(0, width, 2, device=self.device).float() / width))
-        angle = torch.outer(positions.float(), frequency)[:, None, None, :]
+        angle = torch.outer(positions.float(), frequency)
         return angle.cos(), angle.sin()
 
     def _block(
-        self, layer: "_Layer", x: Tensor, lengths: tuple[int, ...], rotary: tuple[Tensor, Tensor] | None
+        self, layer: "_Layer", x: Tensor, batch: Batch, rotary: tuple[Tensor, Tensor] | None, exact: bool
     ) -> None:
         """One transformer layer, added to the residual stream `x` (T, D) in place."""
+        dtype = torch.float32 if exact else self.dtype
+        attend = self._exact if exact else self.attention
+        fused = elementwise.PLAIN if exact else self.elementwise
         shape = (3, self.manifest.heads, self.manifest.dim // self.manifest.heads)
-        qkv = torch.empty((len(x), *shape), dtype=self.dtype, device=self.device)
-        for at in range(0, len(x), self.rows):
-            rows = slice(at, at + self.rows)
-            qkv[rows] = layer.qkv(_norm(x[rows], layer.attention_norm).to(self.dtype)).view(-1, *shape)
+        qkv = torch.empty((len(x), 3 * self.manifest.dim), dtype=dtype, device=self.device)
+        slices = [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
+        for rows in slices:
+            layer.qkv(fused.norm(x[rows], layer.attention_norm, dtype), out=qkv[rows])
             if rotary is not None:
-                _rotate(qkv[rows, :2], rotary[0][rows], rotary[1][rows])
-        attended = torch.zeros((len(x), self.manifest.dim), dtype=self.dtype, device=self.device)
-        attend(qkv, lengths, attended)  # the unused tail stays zero
-        for at in range(0, len(x), self.rows):
-            rows = slice(at, at + self.rows)
-            x[rows] += layer.out(attended[rows])
-            x[rows] += layer.fc2(layer.fc1(_norm(x[rows], layer.mlp_norm).to(self.dtype), gelu=True))
+                fused.rotate(qkv[rows].view(-1, *shape), rotary[0][rows], rotary[1][rows])
+        attended = attend(qkv.view(-1, *shape), attention.Packed(batch.lengths, batch.boundaries))
+        del qkv
+        for rows in slices:
+            y = fused.add_norm(x[rows], layer.out(attended[rows]), layer.mlp_norm, dtype)
+            x[rows] += layer.fc2(layer.fc1(y, gelu=True))
 
 
 @dataclass(frozen=True)
@@ -182,32 +206,11 @@ class _Layer:
     fc2: Linear
 
 
-def attend(qkv: Tensor, lengths: tuple[int, ...], out: Tensor) -> None:
-    """Attention within each sequence: qkv (T, 3, H, d) -> out (T, D), up to the end of the last sequence.
-
-    Neighbours of equal length share one call; the packer sorts by length, so there are few calls and no masks.
-    """
-    start = at = 0
-    while at < len(lengths):
-        length = lengths[at]
-        run = 1
-        while at + run < len(lengths) and lengths[at + run] == length:
-            run += 1
-        stop = start + run * length
-        query, key, value = qkv[start:stop].view(run, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)  # (run, H, L, d)
-        result = F.scaled_dot_product_attention(query, key, value)
-        out[start:stop] = result.transpose(1, 2).reshape(stop - start, -1)
-        start, at = stop, at + run
+def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:
+    """The attention kernel for a model."""
+    return attention.choose(device, DTYPES[dtype], manifest.heads, manifest.dim // manifest.heads)
 
 
-def _rotate(qk: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """Rotate the halves of each head, in fp32 and in place (esm/rotary_embedding.py): qk (T, 2, H, d)."""
-    first, second = qk.chunk(2, dim=-1)
-    left, right = first.float(), second.float()
-    rotated = left * cosine - right * sine, right * cosine + left * sine
-    first.copy_(rotated[0])
-    second.copy_(rotated[1])
-
-
-def _norm(x: Tensor, weight_and_bias: tuple[Tensor, Tensor]) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], *weight_and_bias, LAYER_NORM_EPS)
+def name(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> str:
+    """The engine's name in the fingerprint: version of the arithmetic, label of the attention kernel."""
+    return "-".join(filter(None, (ARITHMETIC, kernel(manifest, device, dtype).label)))

@@ -18,14 +18,29 @@ class Linear:
         self._packed = _pack(weight)
         self._weight = weight if self._packed is None else None
 
-    def __call__(self, x: Tensor, gelu: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, gelu: bool = False, out: Tensor | None = None) -> Tensor:
+        """The result; it is written to `out` when there is one. x in fp32 has half-precision weights used in fp32."""
         y: Tensor
-        if self._weight is not None:
+        if x.dtype != self._bias.dtype:
+            y = F.linear(x, self._plain().to(x.dtype), self._bias.to(x.dtype))
+        elif self._weight is None:
+            post, algorithm = ("gelu", "none") if gelu else ("none", "")
+            y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
+            return y if out is None else out.copy_(y)
+        elif out is not None and not gelu:
+            return torch.addmm(self._bias, x, self._weight.t(), out=out)
+        else:
             y = F.linear(x, self._weight, self._bias)
-            return F.gelu(y) if gelu else y
-        post, algorithm = ("gelu", "none") if gelu else ("none", "")
-        y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
-        return y
+        y = F.gelu(y) if gelu else y
+        return y if out is None else out.copy_(y)
+
+    def _plain(self) -> Tensor:
+        """The weights (out, in)."""
+        if self._weight is not None:
+            return self._weight
+        assert self._packed is not None
+        plain: Tensor = self._packed.to_dense()
+        return plain
 
 
 def _pack(weight: Tensor) -> Tensor | None:
