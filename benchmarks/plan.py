@@ -24,6 +24,7 @@ import numpy as np
 import yaml
 
 import checkpoints
+from plm_embed import costs
 from plm_embed import plan as planning
 from plm_embed.deduplicate import deduplicate
 from plm_embed.files import write_json
@@ -106,11 +107,13 @@ def compare(shape: str) -> dict[str, Any]:
         policy = ResiduePolicy("skip", "remove")
         inputs, table = [folder / "input.fasta"], Table("id", "sequence", ())
         deduplicate(inputs, sequences, buckets=BUCKETS, table=table, policy=policy, memory_mb=1000)
-        facts, plans, loads = [], [], []
+        facts, plans, loads, rates = [], [], [], []
         for turn in range(ROUNDS):
             loads.append(os.getloadavg()[0])
             plans.append(planning.plan(question))
             facts.append(fact(folder, config, str(turn)))
+            (speed,) = costs.measured(config["model"], folder / str(turn) / "embedded", "measured here")
+            rates.append(speed.tokens_per_second)
         vectors = folder / "0"
         outputs = folder / "master.h5", folder / "index.parquet", folder / "records.parquet"
         gather(sequences, vectors / "embedded", vectors / "store", *outputs, {"workflow_commit": ""})
@@ -124,6 +127,9 @@ def compare(shape: str) -> dict[str, Any]:
         "tokens": first.todo.tokens,
         "workers": first.forecasts[0].speed.workers,
         "load_before_each_round": loads,
+        "startup_seconds": [plan.forecasts[0].speed.startup for plan in plans],
+        "forecast_tokens_per_second": [plan.forecasts[0].speed.tokens_per_second for plan in plans],
+        "fact_tokens_per_second": rates,
         "forecast_seconds": forecasts,
         "fact_seconds": facts,
         "time_ratios": [forecast / fact for forecast, fact in zip(forecasts, facts, strict=True)],
