@@ -158,7 +158,7 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     forward = Engine.forward
 
     def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
-        if len(batch.tokens) > fits:
+        if len(batch.tokens) > fits and max(layers) == MODEL.layers:  # the self-test's pair stays below
             raise torch.OutOfMemoryError
         return forward(self, batch, layers)
 
@@ -179,7 +179,7 @@ def test_a_vector_that_is_not_finite_is_never_stored(
     @torch.inference_mode()
     def broken(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
         hidden = forward(self, batch, layers)
-        if max(batch.lengths) > 100:
+        if max(batch.lengths) > 100 and 3 in layers:
             return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
         return hidden
 

@@ -9,7 +9,9 @@ exact-erf GELU, embeddings scaled by 0.88 where the model was trained with token
 Residual stream and layer norms stay in fp32 whatever the compute dtype is.
 """
 
+import ctypes
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -91,8 +93,11 @@ class Engine:
             return vector(f"{name}.weight"), vector(f"{name}.bias")
 
         def linear(*names: str) -> Linear:
-            weight = torch.cat([matrix(f"{name}.weight") for name in names])
-            return Linear(weight, torch.cat([matrix(f"{name}.bias") for name in names]))
+            weights, biases = ([matrix(f"{name}.{kind}") for name in names] for kind in ("weight", "bias"))
+            made = Linear(weights[0] if len(names) == 1 else torch.cat(weights), torch.cat(biases))
+            del weights
+            _give_back()
+            return made
 
         self._embedding = vector("embed_tokens.weight")
         self._positions = vector("embed_positions.weight") if "embed_positions.weight" in tensors else None
@@ -204,6 +209,12 @@ class _Layer:
     mlp_norm: tuple[Tensor, Tensor]
     fc1: Linear
     fc2: Linear
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: the C library would keep what each matrix took on its way."""
+    with suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:

@@ -5,7 +5,7 @@ checked on an ordinary machine. What is computed is `esm.ESM2.forward` / `esm.Pr
 with those on whole models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ def _keep(found: list[dict[int, Tensor]], states: list[Tensor], number: int, lay
             kept[number] = state[0].clone()
 
 
-def _embed(manifest: weights.Manifest, tensors: dict[str, Tensor], tokens: Tensor) -> Tensor:
+def _embed(manifest: weights.Manifest, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
     x = torch.nn.functional.embedding(tokens, tensors["embed_tokens.weight"].float(), padding_idx=PAD)
     if manifest.token_dropout:
         x = x * (1 - 0.15 * 0.8)
@@ -95,5 +95,5 @@ def _embed(manifest: weights.Manifest, tensors: dict[str, Tensor], tokens: Tenso
     return x
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor.float() for name, tensor in tensors.items() if name.startswith(prefix)}
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensors[name].float() for name in tensors if name.startswith(prefix)}

@@ -10,13 +10,12 @@ import json
 import logging
 import shlex
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from plm_embed import layouts
 from plm_embed.download import download
@@ -132,8 +131,45 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
 
 
-def load(folder: Path, *, verify: bool = True) -> tuple[Manifest, dict[str, torch.Tensor]]:
-    """The manifest and the memory-mapped CPU tensors of a weights folder.
+class Tensors(Mapping[str, torch.Tensor]):
+    """The tensors of a safetensors file by name, each read when it is asked for and kept by nobody here.
+
+    Read, not mapped: pages of a mapped file count as memory of the process, all of them until it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        self._begin = 8 + size
+        self._entries: dict[str, Any] = {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        entry = self._entries[name]
+        dtype = next(dtype for dtype, word in layouts.DTYPES.items() if word == entry["dtype"])
+        tensor = torch.empty(entry["shape"], dtype=dtype)
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._begin + entry["data_offsets"][0])
+            view: memoryview = tensor.view(-1).view(torch.uint8).numpy().data
+            while view and (read := file.readinto(view)):  # one call reads 2 GB at most
+                view = view[read:]
+        if view:
+            raise UserError(f"{self._path} ends before {name}: it is damaged or was replaced")
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def load(folder: Path, *, verify: bool = True) -> tuple[Manifest, Tensors]:
+    """The manifest and the tensors of a weights folder, in main memory one by one as they are asked for.
 
     The size is always checked, the SHA-256 when `verify` is set. Raises UserError when they differ from the manifest.
     """
@@ -141,7 +177,7 @@ def load(folder: Path, *, verify: bool = True) -> tuple[Manifest, dict[str, torc
     wrong = _damage(folder / TENSORS, manifest, verify=verify)
     if wrong:
         raise UserError(f"{wrong}.\nRun: plm-embed weights --model {manifest.model} --output {folder}")
-    return manifest, load_file(folder / TENSORS, device="cpu")
+    return manifest, Tensors(folder / TENSORS)
 
 
 def _damage(path: Path, manifest: Manifest, *, verify: bool) -> str:
