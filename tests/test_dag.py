@@ -97,6 +97,13 @@ def test_the_plan_is_complete_before_anything_ran() -> None:
         assert plan.runs == plan.total == once | {"embed": buckets}
 
 
+def test_deduplication_by_input_is_planned_in_full() -> None:
+    for buckets, ranges in ((4, 4), (100, 64)):
+        plan = Plan({"deduplicate": "by_input", "buckets": buckets})
+        jobs = {name: plan.runs[name] for name in ("deduplicate", "scan", "split", "collect", "embed")}
+        assert jobs == {"deduplicate": 0, "scan": 2, "split": ranges, "collect": 1, "embed": buckets}
+
+
 def test_a_submission_holds_as_many_buckets_as_asked() -> None:
     plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
     embed = [job for job in plan.jobs if job.rule.name == "embed"]

@@ -307,7 +307,7 @@ def test_the_bytes_do_not_depend_on_the_memory(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = run(inputs, tmp_path / "much")
-    monkeypatch.setattr("plm_embed.deduplicate._OWN_MEMORY_MB", 399.999)  # a thousand bytes are left: all is spilled
+    monkeypatch.setattr("plm_embed.deduplicate.OWN_MEMORY_MB", 499.999)  # a thousand bytes are left: all is spilled
     check(tmp_path / "much", run(inputs, tmp_path / "little"), inputs)
     check(tmp_path / "little", summary, inputs)
     assert files(tmp_path / "much") == files(tmp_path / "little")

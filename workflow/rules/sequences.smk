@@ -1,38 +1,130 @@
 # REQUIRED INPUTS  the files of `inputs` in the config: FASTA, CSV, TSV or Parquet, plain or compressed
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
+#                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
+
+from plm_embed.buckets import bucket_ranges
+
+# the inputs by number, and ranges of buckets, for the jobs of by_input
+SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
+RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
+TABLE = [
+    f"--id-column={config['table']['id']}",
+    f"--sequence-column={config['table']['sequence']}",
+    *options("keep", config["table"]["keep"]),
+]
 
 
-rule deduplicate:
-    """Normalise all records, keep each distinct sequence once, split the key space into buckets."""
-    input:
-        config["inputs"],
-    output:
-        records="<sequences>/records.parquet",
-        summary="<sequences>/summary.json",
-        # a folder each: with a file per bucket, the time to plan would grow with the square of the number of buckets
-        buckets=directory("<sequences>/buckets"),
-        members=directory("<sequences>/members"),
-    log:
-        "<logs>/deduplicate.log",
-    benchmark:
-        "<benchmarks>/deduplicate.jsonl"
-    conda:
-        "../../envs/plm-embed.yaml"
-    threads: 2
-    resources:
-        mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-        runtime=lambda wildcards, attempt: attempt * 120,
-    params:
-        folder=lambda wildcards, output: Path(output.summary).parent,
-        buckets=config["buckets"],
-        table=[
-            f"--id-column={config['table']['id']}",
-            f"--sequence-column={config['table']['sequence']}",
-            *options("keep", config["table"]["keep"]),
-        ],
-        unknown=config["residues"]["unknown"],
-        gaps=config["residues"]["gaps"],
-    shell:
-        "python -m plm_embed deduplicate {input:q} --output {params.folder:q} --buckets {params.buckets}"
-        " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps}"
-        " --memory-mb {resources.mem_mb} &> {log:q}"
+wildcard_constraints:
+    scan=r"[0-9]+",
+    range=r"[0-9]+",
+
+
+if config["deduplicate"] == "one_job":
+
+    rule deduplicate:
+        """Normalise all records, keep each distinct sequence once, split the key space into buckets."""
+        input:
+            config["inputs"],
+        output:
+            records="<sequences>/records.parquet",
+            summary="<sequences>/summary.json",
+            # a folder each: with a file per bucket, the time to plan would grow with the square of the number of buckets
+            buckets=directory("<sequences>/buckets"),
+            members=directory("<sequences>/members"),
+        log:
+            "<logs>/deduplicate.log",
+        benchmark:
+            "<benchmarks>/deduplicate.jsonl"
+        conda:
+            "../../envs/plm-embed.yaml"
+        threads: 2
+        resources:
+            mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
+            runtime=lambda wildcards, attempt: attempt * 120,
+        params:
+            folder=lambda wildcards, output: Path(output.summary).parent,
+            buckets=config["buckets"],
+            table=TABLE,
+            unknown=config["residues"]["unknown"],
+            gaps=config["residues"]["gaps"],
+        shell:
+            "python -m plm_embed deduplicate {input:q} --output {params.folder:q} --buckets {params.buckets}"
+            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps}"
+            " --memory-mb {resources.mem_mb} &> {log:q}"
+
+else:
+
+    rule scan:
+        """Account for every record of one input, and hand the accepted ones to the ranges of buckets."""
+        input:
+            lambda wildcards: config["inputs"][int(wildcards.scan)],
+        output:
+            temp(directory("<sequences>/scans/{scan}")),
+        log:
+            "<logs>/scan/{scan}.log",
+        benchmark:
+            "<benchmarks>/scan/{scan}.jsonl"
+        conda:
+            "../../envs/plm-embed.yaml"
+        threads: 2
+        resources:
+            mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
+            runtime=lambda wildcards, attempt: attempt * 120,
+        params:
+            number=lambda wildcards: int(wildcards.scan),
+            buckets=config["buckets"],
+            table=TABLE,
+            unknown=config["residues"]["unknown"],
+            gaps=config["residues"]["gaps"],
+        shell:
+            "python -m plm_embed scan {input:q} --number {params.number} --output {output:q} --buckets {params.buckets}"
+            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps} &> {log:q}"
+
+    rule split:
+        """Keep each distinct sequence of a range of buckets once."""
+        input:
+            scans=expand("<sequences>/scans/{scan}", scan=SCANS),
+        output:
+            temp(directory("<sequences>/splits/{range}")),
+        log:
+            "<logs>/split/{range}.log",
+        benchmark:
+            "<benchmarks>/split/{range}.jsonl"
+        conda:
+            "../../envs/plm-embed.yaml"
+        threads: 2
+        resources:
+            mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
+            runtime=lambda wildcards, attempt: attempt * 120,
+        params:
+            number=lambda wildcards: int(wildcards.range),
+        shell:
+            "python -m plm_embed split {input.scans:q} --range {params.number} --output {output:q}"
+            " --memory-mb {resources.mem_mb} &> {log:q}"
+
+    rule collect:
+        """Bring together what many jobs found, as one job would have written it."""
+        input:
+            scans=expand("<sequences>/scans/{scan}", scan=SCANS),
+            splits=expand("<sequences>/splits/{range}", range=RANGES),
+        output:
+            records="<sequences>/records.parquet",
+            summary="<sequences>/summary.json",
+            buckets=directory("<sequences>/buckets"),
+            members=directory("<sequences>/members"),
+        log:
+            "<logs>/collect.log",
+        benchmark:
+            "<benchmarks>/collect.jsonl"
+        conda:
+            "../../envs/plm-embed.yaml"
+        threads: 2
+        resources:
+            mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
+            runtime=lambda wildcards, attempt: attempt * 120,
+        params:
+            scans=lambda wildcards, input: options("scan", input.scans),
+            splits=lambda wildcards, input: options("split", input.splits),
+            folder=lambda wildcards, output: Path(output.summary).parent,
+        shell:
+            "python -m plm_embed collect {params.scans:q} {params.splits:q} --output {params.folder:q} &> {log:q}"

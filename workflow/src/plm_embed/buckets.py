@@ -4,6 +4,7 @@ A key's place is decided by its first 64 bits: bucket i of n holds the keys with
 """
 
 import hashlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from plm_embed.errors import UserError
 
 KEY_BYTES = 32
 SPACE = 1 << 64
+MOST_RANGES = 64
 MAX_BUCKETS = 10_000  # names have four digits, so that they sort as numbers do
 
 
@@ -46,6 +48,18 @@ def bucket_names(n: int) -> list[str]:
     if not 1 <= n <= MAX_BUCKETS:
         raise UserError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}")
     return [f"{number:04d}" for number in range(n)]
+
+
+def bucket_ranges(names: Sequence[str]) -> list[Sequence[str]]:
+    """The buckets in at most 64 groups of neighbours, each of which one job takes when there are many."""
+    count = min(len(names), MOST_RANGES)
+    return [names[len(names) * at // count : len(names) * (at + 1) // count] for at in range(count)]
+
+
+def range_bounds(n: int) -> list[int]:
+    """The boundaries of the ranges of n buckets, as `bucket_bounds` are those of the buckets."""
+    bounds = bucket_bounds(n)
+    return [*(bounds[int(names[0])] for names in bucket_ranges(bucket_names(n))), SPACE]
 
 
 def bucket_bounds(n: int) -> list[int]:

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed import __version__, cli_export, cli_store, cli_views
+from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views
 from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-STEPS = ("deduplicate", "weights", "embed", "gather", "validate", "report")
+STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -54,58 +54,6 @@ def group(context: click.Context) -> None:
 
 def choice(literal: Any) -> click.Choice[str]:
     return click.Choice(list(get_args(literal)))
-
-
-@group.command()
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
-@click.option("--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets.")
-@click.option("--id-column", default="id", help="Column with the record id (tables only).")
-@click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
-@click.option("--keep", multiple=True, help="Column to carry into the index (tables only; repeatable).")
-@click.option(
-    "--unknown-residues",
-    default="skip",
-    type=click.Choice(["skip", "substitute"]),
-    help="Letters that ESM-2 lacks: skip the record, or substitute X.",
-)
-@click.option(
-    "--gaps",
-    default="remove",
-    type=click.Choice(["remove", "skip"]),
-    help="'-' and '.': remove them, or skip the record.",
-)
-@click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
-def deduplicate(
-    *,
-    inputs: tuple[Path, ...],
-    output: Path,
-    buckets: int,
-    id_column: str,
-    sequence_column: str,
-    keep: tuple[str, ...],
-    unknown_residues: Literal["skip", "substitute"],
-    gaps: Literal["remove", "skip"],
-    memory_mb: int,
-) -> None:
-    """Read sequence files, account for every record, find the unique sequences, cut them into buckets.
-
-    \b
-    Example:
-      plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
-    """
-    from plm_embed.deduplicate import deduplicate as run
-    from plm_embed.readers import Table
-    from plm_embed.residues import ResiduePolicy
-
-    run(
-        inputs,
-        output,
-        buckets=buckets,
-        table=Table(id_column, sequence_column, keep),
-        policy=ResiduePolicy(unknown=unknown_residues, gaps=gaps),
-        memory_mb=memory_mb,
-    )
 
 
 @group.command()
@@ -320,5 +268,5 @@ def summary(results: Path) -> None:
     click.echo(summarise(results))
 
 
-for command in (*cli_views.COMMANDS, *cli_store.COMMANDS, *cli_export.COMMANDS):
+for command in (*cli_sequences.COMMANDS, *cli_views.COMMANDS, *cli_store.COMMANDS, *cli_export.COMMANDS):
     group.add_command(command)

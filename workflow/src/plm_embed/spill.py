@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from plm_embed.buckets import KEY_BYTES, SPACE, key_words
 
 KEY = pa.binary(KEY_BYTES)
+WHOLE = 0, SPACE
 _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows
-_PIECE = 1 << 24  # bytes; larger blocks of memory are new ones each time, and slow for it
+PIECE = 1 << 24
+"""Bytes that are sorted and appended to files at a time; larger blocks of memory are new ones each time, and slow."""
 
 
-class _Range:
+class Range:
     """A file of the rows with keys in one range, in the order added; each batch in it is sorted by key."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -40,8 +42,7 @@ class _Range:
             self._file.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(self.path)) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
+        return read_rows(self.path)
 
     @property
     def one_key(self) -> bool:
@@ -52,22 +53,36 @@ class _Range:
         return len({key[:8] for key in self._keys}) > 1
 
 
+def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
+    """The batches of a range's file."""
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        yield from stream
+
+
 class KeySorter:
     """Takes rows in any order; gives them back sorted by key and, within a key, in the order added.
 
     Rows have `key` (32 bytes) and `sequence` among their columns. `sequence` comes back null but for the first row
     of each key: a repeated sequence is held and written once. At most about `memory` bytes are held; more goes to
     files in a temporary folder in `folder`, which is removed when the `with` block ends. How many files follows
-    from the bytes to come, estimated from `done()`, the fraction of the input that has been added.
+    from the bytes to come, estimated from `done()`, the fraction of the input that has been added. `span`: between
+    which numbers the first 64 bits of all keys lie.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, memory: int, done: Callable[[], float]) -> None:
-        self._folder, self._schema, self._done = folder, schema, done
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        memory: int,
+        done: Callable[[], float],
+        span: tuple[int, int] = (0, SPACE),
+    ) -> None:
+        self._folder, self._schema, self._done, self._span = folder, schema, done, span
         # sorting holds the rows, one column twice, the sorted rows, and those before while they are written
         self._limit = min(memory // 5, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._spilled: list[_Range] = []
+        self._spilled: list[Range] = []
         self._bounds: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._files = 0
         self._temporary: Path | None = None
@@ -82,7 +97,7 @@ class KeySorter:
     def add(self, rows: pa.RecordBatch) -> None:
         self._rows.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes >= (min(self._limit, _PIECE) if self._spilled else self._limit):
+        if self._bytes >= (min(self._limit, PIECE) if self._spilled else self._limit):
             self._spill()
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
@@ -106,23 +121,25 @@ class KeySorter:
         rows = self._sort()
         if not self._spilled:
             expected = rows.nbytes / max(self._done(), 1e-6)
-            count = int(min(max(2 * expected / min(self._limit, 2 * _PIECE), 2), _MOST_RANGES))
-            self._bounds = np.array([SPACE * number // count for number in range(1, count)], dtype=np.uint64)
+            count = int(min(max(2 * expected / min(self._limit, 2 * PIECE), 2), _MOST_RANGES))
+            low, high = self._span
+            bounds = [low + (high - low) * number // count for number in range(1, count)]
+            self._bounds = np.array(bounds, dtype=np.uint64)
             self._spilled = self._ranges(count)
-        _distribute(rows, self._spilled, self._bounds)
+        distribute(rows, self._spilled, self._bounds)
 
-    def _ranges(self, count: int) -> list[_Range]:
+    def _ranges(self, count: int) -> list[Range]:
         if self._temporary is None:
             folder = tempfile.TemporaryDirectory(prefix=".spill-", dir=self._folder)
             self._temporary = Path(self._stack.enter_context(folder))
         ranges = []
         for _ in range(count):
-            ranges.append(_Range(self._temporary / f"{self._files}.arrows", self._schema))
+            ranges.append(Range(self._temporary / f"{self._files}.arrows", self._schema))
             self._stack.callback(ranges[-1].close)
             self._files += 1
         return ranges
 
-    def _sorted_range(self, spilled: _Range) -> Iterator[pa.RecordBatch]:
+    def _sorted_range(self, spilled: Range) -> Iterator[pa.RecordBatch]:
         if spilled.bytes > self._limit and spilled.divisible:
             for part in self._divided(spilled):
                 yield from self._sorted_range(part)
@@ -135,7 +152,7 @@ class KeySorter:
             yield sort_rows(list(spilled.read()))
         spilled.path.unlink(missing_ok=True)
 
-    def _divided(self, spilled: _Range) -> list[_Range]:
+    def _divided(self, spilled: Range) -> list[Range]:
         """The rows of a range in several smaller ones, so that a very frequent key gets one for itself."""
         seen = [key_words(rows["key"])[::_SAMPLE_EVERY, 0] for rows in spilled.read()]
         sample = np.sort(np.concatenate(seen))
@@ -144,7 +161,7 @@ class KeySorter:
         bounds = np.unique(np.concatenate([cuts, cuts[cuts < SPACE - 1] + np.uint64(1)]))
         parts = self._ranges(len(bounds) + 1)
         for rows in spilled.read():
-            _distribute(rows, parts, bounds)
+            distribute(rows, parts, bounds)
         for part in parts:
             part.close()
         spilled.path.unlink()
@@ -183,9 +200,10 @@ def _repeats(words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.b
     return same[:, 0], same.all(axis=1)
 
 
-def _distribute(rows: pa.RecordBatch, ranges: Sequence[_Range], bounds: NDArray[np.uint64]) -> None:
+def distribute(rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]) -> None:
     """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them to."""
-    ends = [*np.searchsorted(key_words(rows["key"])[:, 0], bounds, side="left").tolist(), rows.num_rows]
+    inner = np.asarray(bounds, dtype=np.uint64)
+    ends = [*np.searchsorted(key_words(rows["key"])[:, 0], inner, side="left").tolist(), rows.num_rows]
     start = 0
     for part, end in zip(ranges, ends, strict=True):
         if end > start:

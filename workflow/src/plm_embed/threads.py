@@ -4,8 +4,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
+
+import pyarrow as pa
 
 Item = TypeVar("Item")
 _END: Any = object()
@@ -20,6 +22,18 @@ def quick_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(interval)
+
+
+@contextmanager
+def reused_memory() -> Iterator[None]:
+    """Arrow's allocator that gives the least memory back to the system, which would have to clear it again."""
+    before = pa.default_memory_pool()
+    with suppress(NotImplementedError):  # not built in everywhere
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:

@@ -1,0 +1,196 @@
+"""The first pass over the sequence files: the account of every record, and the accepted ones on their way to buckets.
+
+`deduplicate` goes over all files in one job. For very many records each file has a job of its own, `scan`; then `split`
+takes up what all of them left for a range of keys.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from plm_embed.accounts import Account, accepted_schema, account, records_schema
+from plm_embed.buckets import range_bounds
+from plm_embed.errors import UserError
+from plm_embed.files import write_json
+from plm_embed.progress import progress
+from plm_embed.readers import Reader, Table
+from plm_embed.residues import ResiduePolicy
+from plm_embed.rowgroups import row_group_writer
+from plm_embed.spill import PIECE, Range, distribute, sort_rows
+from plm_embed.threads import Behind, quick_turns, reused_memory
+
+log = logging.getLogger(__name__)
+BEHIND = 2
+"""Pieces of work that wait for a thread."""
+
+_NUCLEOTIDES = frozenset("ACGTUN")
+_NUCLEOTIDE_SAMPLE = 1000
+_NUCLEOTIDE_SHARE = 0.9
+_TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cache_key", "row"})
+
+
+@dataclass
+class Summary:
+    """What summary.json holds. Every record is counted once: `records` = `accepted` + all of `skipped`."""
+
+    buckets: int
+    keep: list[str]
+    records: int = 0
+    accepted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)  # by reason
+    events: Counter[str] = field(default_factory=Counter)  # records, by name
+    unique: int = 0
+    residues: int = 0  # of the unique sequences
+    lengths: Counter[int] = field(default_factory=Counter)  # unique sequences, by length
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # path, format, compression, bytes, sha256, records
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        """Note a warning, and log it."""
+        self.warnings.append(message)
+        log.warning("warning: %s", message)
+
+    def count(self, rows: Account) -> None:
+        """Add the records of a batch."""
+        self.records += rows.records.num_rows
+        self.accepted += rows.accepted.num_rows
+        if rows.accepted.num_rows < rows.records.num_rows:
+            self.skipped.update(rows.records["reason"].drop_null().to_pylist())
+        for told in rows.accepted["events"].value_counts().to_pylist():
+            for event in filter(None, told["values"].split(";")):
+                self.events[event.partition("=")[0]] += told["counts"]
+
+    def add(self, other: dict[str, Any]) -> None:
+        """Add what was written about other records, or about other unique sequences."""
+        for name in ("records", "accepted", "unique", "residues"):
+            setattr(self, name, getattr(self, name) + other.get(name, 0))
+        for name in ("skipped", "events"):
+            getattr(self, name).update(other.get(name, {}))
+        self.lengths.update({int(length): count for length, count in other.get("lengths", {}).items()})
+        self.inputs.extend(other.get("inputs", ()))
+        self.warnings.extend(other.get("warnings", ()))
+
+    def end(self) -> None:
+        """Warn when there is nothing to embed."""
+        if not self.accepted:
+            self.warn(f"none of the {self.records:,} records has a sequence that can be embedded")
+
+
+def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary) -> Iterator[Account]:
+    """Everything that is to be told about the records, counted in `summary`; `readers` by their number."""
+    with progress("read", sum(reader.bytes for reader in readers.values()) / 1e6, "MB") as meter:
+        for source, reader in readers.items():
+            nucleotides = sampled = done = 0
+            for batch in reader:
+                rows = account(batch, str(reader.path), source, table.keep, policy)
+                summary.count(rows)
+                yield rows
+                if sampled < _NUCLEOTIDE_SAMPLE:
+                    sample = rows.accepted["sequence"][: _NUCLEOTIDE_SAMPLE - sampled].to_pylist()
+                    sampled += len(sample)
+                    nucleotides += sum(_NUCLEOTIDES.issuperset(sequence) for sequence in sample)
+                meter.advance((reader.bytes_read - done) / 1e6)
+                done = reader.bytes_read
+            if nucleotides and nucleotides >= _NUCLEOTIDE_SHARE * sampled:
+                summary.warn(
+                    f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of the letters ACGTUN: "
+                    "nucleotides, not proteins?",
+                )
+            summary.inputs.append(
+                {
+                    "path": str(reader.path),
+                    "format": reader.format,
+                    "compression": reader.compression,
+                    "bytes": reader.bytes,
+                    "sha256": reader.sha256,
+                    "records": reader.records,
+                }
+            )
+
+
+def check_keep(table: Table) -> None:
+    """UserError unless the columns to keep can be columns of the results."""
+    for place, name in enumerate(table.keep):
+        if name in _TAKEN:
+            raise UserError(f"keep: {name!r} is a column that the results have anyway; leave it out or rename it")
+        if name in table.keep[:place]:
+            raise UserError(f"keep: {name!r} is named twice")
+
+
+class _Ranges:
+    """Takes rows in any order and appends them, sorted piece by piece, to a file for each range of key space."""
+
+    def __init__(self, paths: Sequence[Path], schema: pa.Schema, bounds: Sequence[int]) -> None:
+        self._bounds = bounds
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._stack = ExitStack()
+        self._ranges = [Range(path, schema) for path in paths]
+        for each in self._ranges:
+            self._stack.callback(each.close)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= PIECE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            distribute(sort_rows(self._rows), self._ranges, self._bounds)
+        self._rows, self._bytes = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def range_file(number: int) -> str:
+    """The name of the file that a scan leaves for a range of keys."""
+    return f"{number:04d}.arrows"
+
+
+def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, policy: ResiduePolicy) -> None:
+    """Write the account of input file `number` (from 0), called `path`, to the folder `output`.
+
+    records.parquet: as `deduplicate` writes it; 0000.arrows ...: the accepted records in each range of buckets, each
+    batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever the input. UserError as `deduplicate`.
+    """
+    check_keep(table)
+    reader = Reader(path, table)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "summary.json").unlink(missing_ok=True)
+    summary = Summary(buckets, list(table.keep))
+    bounds = range_bounds(buckets)
+    files = [output / range_file(each) for each in range(len(bounds) - 1)]
+    with (
+        quick_turns(),
+        reused_memory(),
+        row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
+        _Ranges(files, accepted_schema(table.keep), bounds[1:-1]) as ranges,
+        Behind(BEHIND) as behind,
+    ):
+        for rows in first_pass({number: reader}, table, policy, summary):
+            behind.do(records.write, rows.records)
+            if rows.accepted.num_rows:
+                behind.do(ranges.add, rows.accepted)
+        behind.do(ranges.flush)
+    write_json(output / "summary.json", vars(summary))
+
+
+def read_scan(folder: Path) -> dict[str, Any]:
+    """The summary of a finished scan; UserError when it is not whole."""
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        raise UserError(f"{folder}: not a whole scan; run `plm-embed scan` on its input again") from None
+    return summary

@@ -1,0 +1,137 @@
+"""The second pass: accepted records in key order, cut into buckets/ and members/."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from plm_embed.accounts import accepted_schema, hex_keys
+from plm_embed.buckets import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
+from plm_embed.files import write_json
+from plm_embed.progress import progress
+from plm_embed.rowgroups import row_group_writer
+from plm_embed.scan import BEHIND, Summary, range_file, read_scan
+from plm_embed.spill import KeySorter, read_rows
+from plm_embed.threads import Behind, quick_turns, reused_memory
+
+OWN_MEMORY_MB = 390
+"""The interpreter, its libraries, batches and row groups that wait for a thread, fragmentation."""
+
+_SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
+
+
+def write_buckets(
+    rows: Iterator[pa.RecordBatch], output: Path, names: Sequence[str], sources: pa.StringArray, summary: Summary
+) -> None:
+    """The second pass: `rows` in key order, `sequence` null but for the first row of each key."""
+    pieces = _by_bucket(rows, summary.buckets)
+    piece = next(pieces, None)
+    with (
+        progress("write", len(names), "buckets") as meter,
+        _Files(output / "buckets", _SEQUENCES) as sequences,
+        _Files(output / "members", _members_schema(summary.keep)) as members,
+    ):
+        for name in names:
+            sequences.start(name)
+            members.start(name)
+            while piece is not None and piece[0] == int(name):
+                lengths = piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
+                summary.lengths.update(lengths.to_pylist())
+                sequences.write(_unique, piece[1])
+                members.write(_members, piece[1], sources)
+                piece = next(pieces, None)
+            meter.advance(1)
+    summary.unique = summary.lengths.total()
+    summary.residues = sum(length * count for length, count in summary.lengths.items())
+
+
+class _Files:
+    """The Parquet files of a folder, one after the other, made and written in a thread; a context manager."""
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._folder, self._schema = folder, schema
+        self._behind = Behind(BEHIND)
+        self._open = ExitStack()
+
+    def start(self, name: str) -> None:
+        """Finish the file before, and begin the one of this name."""
+        self._behind.do(self._start, self._folder / f"{name}.parquet")
+
+    def write(self, make: Callable[..., pa.RecordBatch], *arguments: Any) -> None:
+        """Write the rows that `make(*arguments)` returns."""
+        self._behind.do(lambda: self._writer.write(make(*arguments)))
+
+    def _start(self, path: Path) -> None:
+        self._open.close()
+        self._writer = self._open.enter_context(row_group_writer(path, self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._open:  # an error reaches the open file, which then does not appear
+            self._behind.__exit__(*error)
+            if error[1] is not None:
+                raise error[1]
+
+
+def _by_bucket(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut sorted rows where a bucket ends: the bucket's number and its rows; none for empty buckets."""
+    inner = np.array(bucket_bounds(count)[1:-1], dtype=np.uint64)
+    for rows in batches:
+        numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+        for start, end in pairwise([*starts, rows.num_rows]):
+            yield int(numbers[start]), rows.slice(start, end - start)
+
+
+def _unique(rows: pa.RecordBatch) -> pa.RecordBatch:
+    found = rows.select(["key", "sequence", "length"]).filter(rows["sequence"].is_valid())
+    return pa.record_batch([hex_keys(found["key"]), found["sequence"], found["length"]], schema=_SEQUENCES)
+
+
+def _members_schema(keep: Sequence[str]) -> pa.Schema:
+    fields = [*accepted_schema(keep)][:-1]
+    return pa.schema([field.with_type(pa.string()) if field.name in ("key", "source") else field for field in fields])
+
+
+def _members(rows: pa.RecordBatch, sources: pa.StringArray) -> pa.RecordBatch:
+    columns = {field.name: rows[field.name] for field in rows.schema if field.name != "sequence"}
+    columns |= {"key": hex_keys(rows["key"]), "source": sources.take(rows["source"])}
+    return pa.record_batch(list(columns.values()), schema=_members_schema(list(columns)[6:]))
+
+
+def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -> None:
+    """Write the buckets of range `number` from the scans of all inputs, in their order, to the folder `output`.
+
+    buckets/{bucket}.parquet and members/{bucket}.parquet of these buckets, as `deduplicate` writes them; last,
+    summary.json about the unique sequences. `memory_mb` bounds the memory of the process.
+    """
+    stated = [read_scan(folder) for folder in scans]
+    buckets, keep = stated[0]["buckets"], stated[0]["keep"]
+    sources = pa.array([entry["path"] for each in stated for entry in each["inputs"]], pa.string())
+    low, high = range_bounds(buckets)[number : number + 2]
+    names = bucket_ranges(bucket_names(buckets))[number]
+    files = [folder / range_file(number) for folder in scans]
+    total = sum(path.stat().st_size for path in files)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "summary.json").unlink(missing_ok=True)
+    summary = Summary(buckets, keep)
+    read = 0
+    with (
+        quick_turns(),
+        reused_memory(),
+        KeySorter(
+            output, accepted_schema(keep), int((memory_mb - OWN_MEMORY_MB) * 1e6), lambda: read / total, (low, high)
+        ) as sorter,
+    ):
+        for path in files:
+            for rows in read_rows(path):
+                read += rows.nbytes
+                sorter.add(rows)
+        write_buckets(sorter.sorted(), output, names, sources, summary)
+    write_json(output / "summary.json", vars(summary))
