@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from plm_embed import devices
+from plm_embed.errors import DeviceError
 
 CPU = torch.device("cpu")
 
@@ -24,3 +25,9 @@ def test_what_is_recorded_about_the_worker(monkeypatch: pytest.MonkeyPatch) -> N
     assert found["threads"] == 1
     assert found["device"]
     assert found["host"]
+
+
+def test_a_device_that_does_not_compute_is_found_out() -> None:
+    devices.check(CPU)
+    with pytest.raises(DeviceError, match="meta on .* does not compute"):
+        devices.check(torch.device("meta"))  # allocates, and holds no numbers

@@ -86,7 +86,12 @@ def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path)
         "0002": 0,
         "0003": 60,
     }
-    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001", "0002", "0003"]
+    summary = json.loads((tmp_path / "done.json").read_text())
+    assert summary["buckets"] == ["0000", "0001", "0002", "0003"]
+    assert sum(worker["buckets"] for worker in summary["workers"]) == 4
+    for worker in summary["workers"]:
+        assert 0 < worker["busy"] < worker["seconds"]
+        assert worker["idle"] == pytest.approx(1 - (worker["busy"] + worker["loading"]) / worker["seconds"], abs=1e-3)
     assert done["0001"]["started"] <= done["0002"]["started"]
     assert list((tmp_path / "claims").iterdir()) == []
 
@@ -243,3 +248,21 @@ def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
     assert job.returncode == 1
     assert "no usable CUDA device" in errors
     assert "Traceback" not in errors
+    assert not (tmp_path / "claims").exists()  # the device is checked before anything is claimed
+
+
+def test_a_node_that_lost_a_gpu_works_with_the_others(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\ncase $* in *index*) echo 0; echo 1 ;; *) exit 6 ;; esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    buckets = write_buckets(tmp_path, 3, 3)
+    with start(tmp_path, prepared, buckets, "--workers", "4", "--device", "auto") as job:
+        _, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, errors
+    assert "this node shows 2 GPUs, not 4" in errors
+    assert set(records(tmp_path)) == {"0000", "0001"}

@@ -140,9 +140,10 @@ def test_walltime_memory_and_node_are_told(looker: Looker, pbs: StandIn) -> None
 
 
 def test_a_preempted_rerunable_job_is_running_and_then_success(looker: Looker, pbs: StandIn) -> None:
-    flag = looker.folder / "second"
-    job = looker.job(f"test -e {flag} || sleep 60", "-r", "y")
-    pbs.wait_for(1, "R")
+    flag, begun = looker.folder / "second", looker.folder / "begun"
+    job = looker.job(f"test -e {flag} || (touch {begun}; sleep 60)", "-r", "y")
+    while not begun.exists():
+        time.sleep(0.01)
     flag.touch()
     pbs.fail_node(0)
     assert looker.look()[job.id].kind == "running"

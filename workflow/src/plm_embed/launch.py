@@ -41,7 +41,8 @@ def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
         )
     command = [sys.executable, "-m", "plm_embed", *arguments]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal"))  # by way of `finally`
-    started = [subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ)]
+    lines = Path(os.environ["PBS_NODEFILE"]).read_text().split()
+    started = [subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ, lines)]
     log.info("started on %s", ", ".join(hosts[:nodes]))
     try:
         _wait(started, output)
@@ -62,29 +63,38 @@ def allocated_hosts(environment: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def commands(hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> list[list[str]]:
+def commands(
+    hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str], lines: Sequence[str]
+) -> list[list[str]]:
     """The processes to start here so that `command` runs once on each host, in this folder.
 
-    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh or ssh host by host,
-    and a plain process for this host.
+    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh, pbsdsh or ssh host by
+    host, and a plain process for this host. `lines` are those of the job's node file: pbsdsh counts hosts by them.
     """
+    passed = ["env", *(f"{name}={environment[name]}" for name in PASSED_ON if name in environment)]
     if _pals_mpiexec():
         per_node = ["-n", str(len(hosts)), "--ppn", "1", "--hosts", ",".join(hosts), "--cpu-bind", "none"]
-        return [["mpiexec", "--no-abort-on-failure", *per_node, *command]]
-    remote = next((tool for tool in ("pbs_tmrsh", "ssh") if shutil.which(tool)), None)
+        # PALS gives each rank a TMPDIR that is too long for Unix sockets (107 bytes); `env` puts ours back
+        temporary = [word for word in passed if word.startswith("TMPDIR=")]
+        return [["mpiexec", "--no-abort-on-failure", *per_node, *(["env", *temporary] if temporary else []), *command]]
+    remote = next((tool for tool in ("pbs_tmrsh", "pbsdsh", "ssh") if shutil.which(tool)), None)
     here = socket.gethostname().split(".")[0]
     found = []
     for host in hosts:
         if host.split(".")[0] == here:
             found.append(list(command))
         elif remote is None:
-            raise UserError(f"nothing here starts a process on {host}: neither mpiexec (PALS), nor pbs_tmrsh, nor ssh")
+            tools = "neither mpiexec (PALS), nor pbs_tmrsh, nor pbsdsh, nor ssh"
+            raise UserError(f"nothing here starts a process on {host}: {tools}")
         else:
-            passed = [f"{name}={environment[name]}" for name in PASSED_ON if name in environment]
-            script = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(['env', *passed, *command])}"
-            # ssh hands its words to a shell, pbs_tmrsh does not
-            words = [script] if remote == "ssh" else ["/bin/sh", "-c", script]
-            found.append([remote, host, *words])
+            script = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join([*passed, *command])}"
+            shell = ["/bin/sh", "-c", script]
+            call = {
+                "pbs_tmrsh": ["pbs_tmrsh", host, *shell],
+                "pbsdsh": ["pbsdsh", "-n", str(lines.index(host)), "--", *shell],
+                "ssh": ["ssh", "-o", "BatchMode=yes", host, script],  # which hands its words to a shell
+            }
+            found.append(call[remote])
     return found
 
 

@@ -1,0 +1,271 @@
+"""Campaigns under random kills: `python tests/pbs/kills.py FIRST LAST [RESULTS.json]` runs the seeds FIRST..LAST.
+
+Each deduplicates some proteins and embeds them by whole-node submissions of two nodes with two workers, while workers,
+nodes and launchers are killed and whole jobs end as at the walltime (SIGTERM, then SIGKILL) or as Polaris preempts
+(SIGKILL at once). A job that failed is submitted again until one succeeds; then gather and validate have their say.
+All of that is the real code. Only how processes start is not: they are forked from one that has torch loaded, and
+each node bears a name of its own, so that claims of a dead one go stale by their age.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import esm  # noqa: F401 -- loaded once, for all that is forked
+import h5py
+import torch
+
+from plm_embed import claims, cli, embed, gather, launch, submission, validate, worker  # noqa: F401 -- the same
+
+ROOT = Path(__file__).parents[2]
+MODEL = "esm2_t3_untrained"
+KINDS = ("worker", "node", "launcher", "walltime", "preempted")
+CALM_AFTER = 5  # attempts, so that every campaign ends
+LONGEST = 240.0
+FORK = multiprocessing.get_context("fork")
+NODES = ("node01", "node02")
+
+
+def forked(run: Callable[[], None], log: Path, name: str = NODES[0]) -> int:
+    """A process in a session of its own that runs `run` as host `name`; its id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        with log.open("ab") as handle:
+            os.dup2(handle.fileno(), 1)
+            os.dup2(handle.fileno(), 2)
+        socket.gethostname = lambda: name
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr, flush=True)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def command(*words: str | Path) -> Callable[[], None]:
+    """`plm-embed WORDS`."""
+
+    def run() -> None:
+        sys.argv = ["plm-embed", *map(str, words)]
+        cli.main()
+
+    return run
+
+
+class Node:
+    """What launch starts for a node, as a process that is forked here."""
+
+    def __init__(self, words: list[str]) -> None:
+        remote = words[0] == "pbs_tmrsh"
+        arguments = shlex.split(words[-1]) if remote else words
+        name = words[1] if remote else NODES[0]
+        arguments = arguments[arguments.index("plm_embed") + 1 :]
+        self.pid = forked(command(*arguments), Path("log"), name)
+        Path(f"{name}.pid").write_text(str(self.pid))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def prepare_process() -> None:
+    """Have all processes forked, and clocks of claims that fit campaigns of seconds."""
+    torch.set_num_threads(1)
+    one_at_a_time = threading.Lock()  # a sibling forked in between would keep the worker's end of the pipe open
+    start = worker.Worker.__init__
+
+    def serve(connection: Connection, *arguments: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for link in Path("/proc/self/fd").iterdir():  # the ends of pipes that a spawned process would not have
+            with contextlib.suppress(FileNotFoundError):
+                if link.readlink().name.startswith("socket:") and int(link.name) != connection.fileno():
+                    os.dup2(nothing, int(link.name))
+        worker.serve(connection, *arguments)
+
+    def process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
+        return FORK.Process(target=serve, args=args, daemon=daemon)
+
+    def start_alone(self: worker.Worker, *arguments: Any) -> None:
+        with one_at_a_time:
+            start(self, *arguments)
+
+    worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)  # type: ignore[assignment]
+    worker.Worker.__init__ = start_alone  # type: ignore[method-assign]
+    launch.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
+    launch._pals_mpiexec = lambda: False
+    launch.SECONDS_FOR_STRAGGLERS = 3.0
+    claims.SECONDS_BETWEEN_BEATS, claims.STALE_AFTER_SECONDS = 0.3, 2.0
+    submission.SECONDS_BETWEEN_LOOKS, submission.SECONDS_BETWEEN_ATTEMPTS = 0.1, 0.3
+
+
+class Job:
+    """One submission: the launcher, and the nodes that it starts."""
+
+    def __init__(self, folder: Path, number: int, words: list[str | Path]) -> None:
+        for name in NODES:
+            (folder / f"{name}.pid").unlink(missing_ok=True)
+        os.environ["PBS_JOBID"] = f"{number}.pbs01"
+        self.folder = folder
+        self.launcher = forked(command(*words), folder / "log")
+        self.code: int | None = None
+
+    def running(self) -> bool:
+        if self.code is None:
+            ended, status = os.waitpid(self.launcher, os.WNOHANG)
+            if ended:
+                self.code = os.waitstatus_to_exitcode(status)
+                self.signal(signal.SIGKILL)  # as PBS does with what a job leaves behind
+        return self.code is None
+
+    def nodes(self) -> list[int]:
+        found = []
+        for name in NODES:
+            with contextlib.suppress(OSError, ValueError):
+                found.append(int((self.folder / f"{name}.pid").read_text()))
+        return found
+
+    def workers(self) -> list[int]:
+        """Members of the nodes' process groups that are not their first."""
+        nodes = self.nodes()
+        members = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) in nodes and int(stat.parent.name) not in nodes and fields[0] != "Z":
+                    members.append(int(stat.parent.name))
+        return members
+
+    def signal(self, number: int) -> None:
+        for group in (*self.nodes(), self.launcher):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
+
+    def kill(self, kind: str, dice: random.Random) -> bool:
+        """Whether there was something to kill."""
+        if kind == "walltime":
+            self.signal(signal.SIGTERM)
+            time.sleep(dice.uniform(0, 0.5))
+        if kind in {"walltime", "preempted"}:
+            self.signal(signal.SIGKILL)
+            return True
+        found = {"worker": self.workers(), "node": self.nodes(), "launcher": [self.launcher]}[kind]
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(dice.choice(found), signal.SIGKILL)
+            return True
+        return False
+
+
+def run_to_end(words: list[str | Path], folder: Path) -> None:
+    """One step that is not disturbed; RuntimeError with its log when it fails."""
+    _, status = os.waitpid(forked(command(*words), folder / "log"), 0)
+    if status:
+        raise RuntimeError((folder / "log").read_text()[-3000:])
+
+
+def campaign(seed: int, weights: Path) -> dict[str, Any]:
+    """Run one; what happened."""
+    dice = random.Random(seed)
+    begun = time.monotonic()
+    kills: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="kills") as name:
+        folder = Path(name)
+        os.chdir(folder)
+        proteins = ["".join(dice.choices("ACDEFGHIKLMNPQRSTVWY", k=dice.randint(20, 300))) for _ in range(150)]
+        text = "".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins + proteins[:30]))
+        (folder / "in.fasta").write_text(text)
+        (folder / "nodes").write_text("\n".join(NODES))
+        sequences, records, store = folder / "sequences", folder / "embedded", folder / "store"
+        run_to_end(["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "6"], folder)
+        buckets = sorted((sequences / "buckets").glob("*.parquet"))
+        places: list[str | Path] = ["--store", store, "--records", records]
+        words: list[str | Path] = ["embed", *buckets, "--weights", weights, *places, "--output", folder / "done.json"]
+        words += ["--device", "cpu", "--scratch", "", "--toks-per-batch", "256", "--flush-minutes", "0.002"]
+        words += ["--nodes", "2", "--workers", "2", "--minutes", "60"]
+        attempts = 0
+        while not (folder / "done.json").exists() and time.monotonic() - begun < LONGEST:
+            attempts += 1
+            job = Job(folder, 1000 * seed + attempts, words)
+            instants = sorted(dice.uniform(0, 2.5) for _ in range(dice.randint(0, 3) if attempts <= CALM_AFTER else 0))
+            started = time.monotonic()
+            while job.running() and time.monotonic() - begun < LONGEST:
+                if instants and time.monotonic() - started > instants[0]:
+                    instants.pop(0)
+                    kind = dice.choice(KINDS)
+                    kills[kind] += job.kill(kind, dice)
+                time.sleep(0.02)
+            if job.code is None:
+                job.signal(signal.SIGKILL)
+                raise RuntimeError(f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}")
+        final: list[str | Path] = ["--sequences", sequences, "--embedded", records, "--store", store]
+        final += ["--master", folder / "m.h5", "--index", folder / "m.parquet", "--records", folder / "records.parquet"]
+        run_to_end(["gather", *final], folder)
+        proof = ["--weights", weights, "--report", folder / "validation.json", "--checksums", folder / "sums"]
+        run_to_end(["validate", *final, *proof], folder)
+        with h5py.File(folder / "m.h5", locking=False) as file:
+            rows = len(file["emb"])
+        if rows != len(set(proteins)) or json.loads((folder / "validation.json").read_text())["status"] != "passed":
+            raise RuntimeError(f"seed {seed}: {rows} rows of {len(set(proteins))}")
+        computed = sum(int(path.stem.split("-")[2]) for path in store.glob("*/parts/[0-9a-f]*.h5"))
+        os.chdir("/")
+    seconds = round(time.monotonic() - begun, 1)
+    return {"seed": seed, "attempts": attempts, "kills": dict(kills), "twice": computed - rows, "seconds": seconds}
+
+
+def main(first: int, last: int, results: Path | None) -> None:
+    prepare_process()
+    with tempfile.TemporaryDirectory(prefix="kills") as name:
+        folder = Path(name)
+        weights, tools = folder / "weights", folder / "tools"
+        tools.mkdir()
+        (tools / "pbs_tmrsh").write_text("#!/bin/sh\n")  # found, never run: Node takes its place
+        (tools / "pbs_tmrsh").chmod(0o755)
+        os.environ |= {"PATH": f"{tools}:{os.environ['PATH']}", "PBS_NODEFILE": "nodes"}
+        source = ROOT / "config" / "demo" / f"{MODEL}.pt"
+        run_to_end(["weights", "--model", MODEL, "--source", source, "--output", weights], folder)
+        done = json.loads(results.read_text())["campaigns"] if results and results.exists() else []
+        for seed in range(first, last + 1):
+            found = campaign(seed, weights)
+            print(json.dumps(found), flush=True)
+            done = [*(one for one in done if one["seed"] != seed), found]
+            if results:
+                total = sum((Counter(one["kills"]) for one in done), Counter())
+                summary = {"complete_and_valid": len(done), "kills": dict(total)}
+                summary |= {key: sum(one[key] for one in done) for key in ("attempts", "twice", "seconds")}
+                results.write_text(json.dumps(summary | {"campaigns": done}) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]).absolute() if len(sys.argv) > 3 else None)
