@@ -29,5 +29,5 @@ def test_what_is_recorded_about_the_worker(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:
     devices.check(CPU)
-    with pytest.raises(DeviceError, match="meta on .* does not compute"):
+    with pytest.raises(DeviceError, match=r"meta on .* does not compute"):
         devices.check(torch.device("meta"))  # allocates, and holds no numbers
