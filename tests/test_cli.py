@@ -1,9 +1,12 @@
 """The command line as a process: help, errors in words, bugs with their traceback."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from plm_embed import __version__
@@ -24,6 +27,20 @@ def test_help_shows_every_command_with_an_example_or_a_line() -> None:
         assert name in shown.stdout
         assert command.help
     assert plm_embed("--version").stdout.strip().endswith(__version__)
+
+
+@pytest.mark.parametrize("name", sorted(group.commands))
+def test_every_command_has_an_example_that_it_understands(name: str) -> None:
+    command = group.commands[name]
+    shown = command.get_help(click.Context(command, info_name=f"plm-embed {name}"))
+    found = re.search(r"Example[^\n]*:\n((?: +[^\n]+\n)+)", shown)
+    assert found, shown
+    program, step, *arguments = shlex.split(found[1].replace("\\\n", " "))
+    assert [program, step] == ["plm-embed", name]
+    # files need not exist; options that there are none of are an error all the same
+    command.make_context(name, list(arguments), resilient_parsing=True)
+    for option in (one for one in command.params if one.required and one.param_type_name == "option"):
+        assert set(option.opts) & set(arguments), option.name
 
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:

@@ -46,7 +46,14 @@ def main() -> None:
 @click.version_option(__version__)
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand."""
+    """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand.
+
+    \b
+    Examples:
+      plm-embed plan --configfile my_config.yaml
+      plm-embed watch results
+      plm-embed COMMAND --help
+    """
     if context.invoked_subcommand in STEPS:
         # the first line of each log: the command that repeats the step
         print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
@@ -211,7 +218,13 @@ def gather(
     *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, workflow_commit: str,
     merge: Literal["copy", "virtual"],
 ) -> None:  # fmt: skip
-    """Merge the parts of the store into the master file, in key order, and write its index."""
+    """Merge the parts of the store into the master file, in key order, and write its index.
+
+    \b
+    Example (with M for results/esm2_t33_650M_UR50D):
+      plm-embed gather --sequences results/sequences --embedded M/embedded --store M/store \\
+        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet
+    """
     from plm_embed.gather import gather as run
 
     run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit}, merge)
@@ -240,7 +253,14 @@ def validate(
     report: Path,
     checksums: Path,
 ) -> None:
-    """Prove that the master is complete and right, or say what is wrong."""
+    """Prove that the master is complete and right, or say what is wrong.
+
+    \b
+    Example (with M for results/esm2_t33_650M_UR50D):
+      plm-embed validate --sequences results/sequences --embedded M/embedded --store M/store \\
+        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet \\
+        --weights resources/weights/esm2_t33_650M_UR50D --report validation.json --checksums M/checksums.sha256
+    """
     from plm_embed.validate import validate as run
 
     problems = run(
@@ -262,7 +282,12 @@ def validate(
 @group.command()
 @click.argument("results", type=EXISTING, default=Path("results"))
 def summary(results: Path) -> None:
-    """Say what a campaign has produced and how to open it."""
+    """Say what a campaign has produced and how to open it.
+
+    \b
+    Example:
+      plm-embed summary results
+    """
     from plm_embed.summary import summarise
 
     click.echo(summarise(results))
