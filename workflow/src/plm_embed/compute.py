@@ -113,9 +113,12 @@ class Computation:
         cuda = self.model.device.type == "cuda"
         launched: deque[tuple[list[int], Launched]] = deque()
         with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
-            while (taken := batches.next()) or launched:
+            while True:
                 batch: list[int] = []
                 try:
+                    taken = batches.next()
+                    if not taken and not launched:
+                        return
                     if taken:
                         batch = taken[0]
                         launched.append((batch, inference.launch(texts(batch), taken[1])))

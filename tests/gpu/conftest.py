@@ -1,0 +1,20 @@
+"""Tests that need a CUDA device; without one they are left out, and a line says so."""
+
+import pytest
+import torch
+
+NO_GPU = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = [item for item in items if item.get_closest_marker("gpu")]
+    if chosen and not torch.cuda.is_available():
+        config.stash[NO_GPU] = True
+        config.hook.pytest_deselected(items=chosen)
+        items[:] = [item for item in items if item not in chosen]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str:
+    return "tests/gpu: no CUDA device here; `make gpu-check` runs them on a machine that has one" * (
+        config.stash.get(NO_GPU, False)
+    )
