@@ -37,7 +37,7 @@ def recorded_job(case: str, position: int = 0) -> Job:
             swallowed, _, rest = str(value)[1:].partition("=")
             variables[swallowed] = rest
         else:
-            variables[key] = value
+            variables[key] = value if isinstance(value, str) else json.dumps(value)
     return blank(job_id, {**attributes, "Variable_List": variables})
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from .model import SERVER, Job, flat
 
 _LIMIT = 78
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE)
+_NUMBER = re.compile(r"(?!0\d)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE)
+_TEXTS = {"Job_Name", "Account_Name", "project"}  # what new clients never take for JSON
 
 
 def text(job: Job, wide: bool) -> str:
@@ -100,9 +101,9 @@ def _header(version: str) -> dict[str, Any]:
 
 def _typed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _typed(inner) for key, inner in value.items()}
+        return {key: str(inner) if key in _TEXTS else _typed(inner) for key, inner in value.items()}
     try:
-        return json.loads(str(value))
+        return json.loads(str(value), parse_constant=str)
     except ValueError:
         return str(value)
 
