@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from plm_embed.attempts import noted
 from plm_embed.buckets import bucket_names
 from plm_embed.citing import citation, methods
 from plm_embed.cli import group
+from plm_embed.crate import write_crate
 from plm_embed.deduplicate import deduplicate
 from plm_embed.effort import comparison, failures
 from plm_embed.embed import Embedder
@@ -165,9 +167,39 @@ def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path:
     assert {"report.html", "records.parquet", f"{MODEL}/master_esm2_embeddings.h5"} <= set(entities)
     told = {entities[one["@id"]]["name"] for one in root["additionalProperty"]}
     assert told == set(collect(copy).metadata) and "workflow_commit" in told
-    for value in crate["@graph"]:  # nothing is referred to that is not there
-        for one in [one for field in value.values() if isinstance(field, list) for one in field]:
-            assert one["@id"] in entities
+    assert entities["#plm-embed"]["license"] == {"@id": "https://spdx.org/licenses/MIT"}
+    assert "terms of the inputs apply" in entities[root["license"]["@id"]]["description"]
+    assert entities["#weights"]["sha256"] == collect(copy).fingerprint["weights_sha256"]
+
+
+def test_the_crate_is_flattened_json_ld_after_the_specification(results: Path, tmp_path: Path) -> None:
+    """What RO-Crate 1.1 demands: one flat graph, a descriptor, a root with its four properties, files that exist."""
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    facts = collect(copy)
+    facts.model = "esm2_t6_8M_UR50D"
+    write_crate(facts)
+    crate = json.loads((copy / "ro-crate-metadata.json").read_text())
+    assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context" and set(crate) == {"@context", "@graph"}
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    descriptor = entities["ro-crate-metadata.json"]
+    assert descriptor["@type"] == "CreativeWork"
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
+    root = entities[descriptor["about"]["@id"]]
+    assert root["@type"] == "Dataset" and {"name", "description", "datePublished", "license"} <= set(root)
+    assert datetime.fromisoformat(root["datePublished"]).tzinfo
+    action = entities["#embedding"]
+    assert datetime.fromisoformat(action["startTime"]) <= datetime.fromisoformat(action["endTime"])
+    assert {one["@id"] for one in action["object"]} == {"#input-1", "#input-2", "#weights"}
+    assert entities["#weights"]["url"].endswith("esm2_t6_8M_UR50D.pt")
+    for entity in crate["@graph"]:
+        assert {"@id", "@type"} <= set(entity)
+        assert entity["@type"] != "File" or (copy / entity["@id"]).is_file()
+        for name, value in entity.items():
+            for one in value if isinstance(value, list) else [value]:
+                assert not isinstance(one, dict) or set(one) == {"@id"}, f"{name}: not flat"
+                # nothing is referred to that is not there, but for the specification itself
+                assert not isinstance(one, dict) or name == "conformsTo" or one["@id"] in entities, one
 
 
 def test_plan_and_fact_are_of_the_same_work(results: Path) -> None:

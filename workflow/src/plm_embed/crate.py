@@ -9,17 +9,30 @@ from typing import Any
 from plm_embed import __version__
 from plm_embed.facts import Facts
 from plm_embed.files import write_json
+from plm_embed.models import find_model
 from plm_embed.reader import MASTER
 
 NAME = "ro-crate-metadata.json"
-SOFTWARE = "#plm-embed"
+SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
+MIT = "https://spdx.org/licenses/MIT"
 Entity = dict[str, Any]
+LICENCES: tuple[Entity, ...] = (
+    {"@id": MIT, "@type": "CreativeWork", "name": "MIT License", "identifier": "MIT"},
+    {
+        "@id": TERMS,
+        "@type": "CreativeWork",
+        "name": "Terms of the input sequences",
+        "description": "The vectors are derived from the inputs, and the index repeats their ids and kept columns: the "
+        "terms of the inputs apply, which plm-embed does not know. It claims no rights of its own.",
+    },
+)
 
 
 def write_crate(facts: Facts) -> None:
     """Write ro-crate-metadata.json into the results folder, which becomes the crate's root."""
     files = list(_files(facts))
     inputs = list(_inputs(facts))
+    weights = list(_weights(facts))
     properties = list(_properties(facts))
     libraries = [
         {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": version}
@@ -32,7 +45,7 @@ def write_crate(facts: Facts) -> None:
         "@type": "CreateAction",
         "name": f"Embedding of protein sequences with {facts.model}",
         "instrument": _references([{"@id": SOFTWARE}, *libraries]),
-        "object": _references(inputs),
+        "object": _references([*inputs, *weights]),
         "result": _references(files),
     }
     if facts.runs:
@@ -45,7 +58,7 @@ def write_crate(facts: Facts) -> None:
         "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for {summary.get('accepted', 0):,} of "
         f"{summary.get('records', 0):,} records",
         "datePublished": ended,
-        "license": "not stated",
+        "license": {"@id": TERMS},
         "hasPart": _references(files),
         "mentions": {"@id": "#embedding"},
         "additionalProperty": _references(properties),
@@ -61,8 +74,9 @@ def write_crate(facts: Facts) -> None:
         "@type": "SoftwareApplication",
         "name": "plm-embed",
         "softwareVersion": __version__,
+        "license": {"@id": MIT},
     }
-    graph = [descriptor, root, action, software, *libraries, *inputs, *files, *properties]
+    graph = [descriptor, root, action, software, *libraries, *inputs, *weights, *files, *properties, *LICENCES]
     write_json(facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph})
 
 
@@ -80,6 +94,23 @@ def _inputs(facts: Facts) -> Iterator[Entity]:
             "contentSize": str(one["bytes"]),
             "description": f"{one['records']:,} records",
         }
+
+
+def _weights(facts: Facts) -> Iterator[Entity]:
+    """The weights that were used. The licence is the publisher's; a file of another origin may have its own."""
+    if not facts.fingerprint:
+        return
+    model = find_model(facts.model)
+    entity: Entity = {
+        "@id": WEIGHTS,
+        "@type": "CreativeWork",
+        "name": f"Weights of {facts.model}",
+        "sha256": facts.fingerprint["weights_sha256"],
+    }
+    if model.urls:
+        note = "Published under this licence by Meta. A fine-tuned or converted file has another SHA-256."
+        entity |= {"url": model.urls[0], "license": {"@id": MIT}, "description": note}
+    yield entity
 
 
 def _files(facts: Facts) -> Iterator[Entity]:
