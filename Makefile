@@ -5,11 +5,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 # where the small, CPU-only build of torch lies; if it is out of reach, the default index's build does
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CORES ?= 2
+GPU_PYTHON ?= python3
+GPU_CHECK ?=
+WHEELS = $(wildcard wheels/*.whl)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: demo test test-unit test-workflow test-pbs test-slurm lint slurm-packages clean help
+.PHONY: demo test test-unit test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
 	@$(BIN)/python -m plm_embed plan
@@ -30,6 +33,14 @@ test-pbs: .venv/installed-test  ## the executor plugin, on a real PBS if qsub is
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## a real SLURM on this machine (as root, after make slurm-packages)
 	$(BIN)/python -m pytest tests/slurm --durations=5 || test $$? = 5
+
+# Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
+gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
+	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
+	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/tests:$(CURDIR)/benchmarks:$(CURDIR)/wheels/site $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
+
+gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
+	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/ruff check .

@@ -1,148 +1,160 @@
 """The forward pass against fair-esm's extraction loop, and transformers where installed, on this machine's CPU.
 
 Interleaved runs of the same sequences with random weights; prints tokens/s, the ratio to fair-esm as shipped, and the
-share of the best matrix rate measured in the same run. Worst differences to fair-esm stand beside the speeds.
+share of the best matrix rate measured in the same run. Differences to fair-esm in fp32 stand beside the speeds.
 
-    PYTHONPATH=workflow/src:tests python benchmarks/engine.py --model 35M --sequences 24 --runs 5
+    PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine.py --model 35M --sequences 24 --runs 5
 """
 
+import gzip
 import json
+import os
+import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
-import esm
 import numpy as np
+import peers
 import torch
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
-import checkpoints
-from plm_embed import weights
-from plm_embed.batches import Packer
 from plm_embed.devices import device_name
-from plm_embed.engine import TOKENS, Engine
+from plm_embed.linear import Linear
 from plm_embed.models import Model, find_model
-from plm_embed.pooling import pool
 
 ROOT = Path(__file__).parents[1]
-Run = Callable[[list[str]], np.ndarray]
+REAL = ROOT.parent / "shared" / "data" / "proteins_20k.fasta.gz"
+SAMPLE = ROOT / "config" / "demo" / "proteins.fasta"
 CPU = torch.device("cpu")
+SHIPPED = "fair-esm as shipped (4096)"
 
 
-def ours(model: Model, dtype: str) -> Run:
-    """Packed, longest first, as the embed job does it."""
-    manifest = weights.Manifest(
-        model.name, "esm2", model.layers, model.dim, model.heads, None, True, "", "", 0, weights.Source("fair-esm", "")
-    )
-    engine = Engine(manifest, checkpoints.random_state(model, 1), CPU, dtype)  # type: ignore[arg-type]
-
-    def run(sequences: list[str]) -> np.ndarray:
-        found = np.empty((len(sequences), model.dim), dtype=np.float32)
-        for at in Packer([len(sequence) + 2 for sequence in sequences], TOKENS["cpu"]):
-            batch = engine.prepare([sequences[i] for i in at])
-            hidden = engine.forward(batch, [model.layers])[model.layers]
-            for i, states in zip(at, engine.split(batch, hidden), strict=True):
-                found[i] = pool("mean", states).numpy()
+def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
+    """What is compared, by name; each makes its model."""
+    tensors = peers.RandomTensors(model, CPU)
+    found: dict[str, Callable[[], peers.Run]] = {
+        SHIPPED: lambda: peers.fair_esm(model, tensors, CPU, "float32", 4096),
+        "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
+        "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
+        "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
+    }
+    try:
+        import transformers
+    except ImportError:
         return found
-
-    return run
-
-
-def fair_esm(model: Model, budget: int) -> Run:
-    """The loop of fair-esm's scripts/extract.py: length-sorted token budget, padded, language-model head included."""
-    whole = esm.ESM2(model.layers, model.dim, model.heads)
-    whole.load_state_dict(checkpoints.random_state(model, 1), strict=False)
-    whole.eval()
-
-    def run(sequences: list[str]) -> np.ndarray:
-        data = esm.FastaBatchedDataset([str(i) for i in range(len(sequences))], sequences)
-        found = np.empty((len(sequences), model.dim), dtype=np.float32)
-        convert = whole.alphabet.get_batch_converter()
-        with torch.no_grad():
-            for at in data.get_batch_indices(budget, extra_toks_per_seq=1):
-                labels, strings, tokens = convert([data[i] for i in at])
-                hidden = whole(tokens, repr_layers=[model.layers])["representations"][model.layers]
-                for label, string, states in zip(labels, strings, hidden, strict=True):
-                    found[int(label)] = states[1 : len(string) + 1].mean(0).numpy()
-        return found
-
-    return run
+    for dtype in ("float32", "bfloat16"):
+        found[f"transformers {transformers.__version__} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype: (
+            peers.hugging_face(model, tensors, CPU, dtype, 1024)
+        )
+    return found
 
 
-def matrix_rate(model: Model) -> float:
-    """Best fp32 matrix rate of this machine at the model's shapes, FLOP/s."""
-    from plm_embed.linear import Linear
+def chosen(lengths: str, count: int) -> list[str]:
+    """A fixed sample: real proteins of up to 1,022 residues, or influenza-like lengths (mean about 450)."""
+    random = np.random.default_rng(7)
+    if lengths == "influenza":
+        # the proteins of influenza A, PB2 to NS, in equal shares
+        drawn = random.choice([759, 757, 716, 566, 498, 469, 252, 97, 230, 121], count)
+        return ["".join(random.choice(list(peers.RESIDUES), int(length))) for length in drawn]
+    path = REAL if REAL.exists() else SAMPLE
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        texts = dict.fromkeys(text for _, text in SimpleFastaParser(lines) if set(text) <= set(peers.RESIDUES))
+    whole = [text for text in texts if len(text) <= 1022]
+    return [whole[i] for i in random.choice(len(whole), count, replace=False)]
 
+
+def matrix_rate(model: Model, dtype: torch.dtype) -> float:
+    """Best matrix rate of this machine at the model's shapes, FLOP/s."""
     best = 0.0
     for inner, outer in ((model.dim, 4 * model.dim), (4 * model.dim, model.dim)):
-        x, layer = torch.randn(1024, inner), Linear(torch.randn(outer, inner), torch.randn(outer))
-        plain = torch.randn(inner, outer)
+        x, weight = torch.randn(1024, inner).to(dtype), torch.randn(outer, inner).to(dtype)
+        layer, plain = Linear(weight, torch.zeros(outer, dtype=dtype)), weight.t().contiguous()
         for run in (lambda x=x, layer=layer: layer(x), lambda x=x, plain=plain: x @ plain):
-            for _ in range(5):
+            for _ in range(4):
                 began = time.perf_counter()
                 run()
                 best = max(best, 2 * 1024 * inner * outer / (time.perf_counter() - began))
     return best
 
 
+def peak_memory(arguments: list[str], variant: str) -> int:
+    """Bytes that a process takes at most which makes and runs this variant alone."""
+    command = [sys.executable, __file__, *arguments, "--only", variant]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
 @click.command()
-@click.option("--fasta", type=click.Path(path_type=Path), default=ROOT / "config" / "demo" / "proteins.fasta")
+@click.option("--lengths", type=click.Choice(["real", "influenza"]), default="real")
 @click.option("--model", "name", default="8M")
 @click.option("--sequences", "count", default=24)
 @click.option("--runs", default=5)
 @click.option("--threads", default=1)
+@click.option("--float32-only", is_flag=True)
+@click.option("--memory", is_flag=True, help="Also measure each variant's peak memory, in processes of their own.")
+@click.option("--only", hidden=True)
 @click.option("--output", type=click.Path(path_type=Path))
-def main(*, fasta: Path, name: str, count: int, runs: int, threads: int, output: Path | None) -> None:
+def main(
+    *, lengths: str, name: str, count: int, runs: int, threads: int, float32_only: bool, memory: bool,
+    only: str | None, output: Path | None,
+) -> None:  # fmt: skip
     torch.set_num_threads(threads)
     model = find_model(name)
-    with fasta.open() as lines:
-        allowed = set("LAGVSERTIDPKQNFYMHWCXBUZO")
-        unique = dict.fromkeys(sequence for _, sequence in SimpleFastaParser(lines) if set(sequence) <= allowed)
-    sequences = list(unique)[:count]
+    sequences = chosen(lengths, count)
     tokens = sum(len(sequence) + 2 for sequence in sequences)
-    flops = sum(n * model.layers * (24 * model.dim**2 + 4 * n * model.dim) for n in (len(s) + 2 for s in sequences))
-    variants: dict[str, Run] = {
-        "fair-esm as shipped (4096)": fair_esm(model, 4096),
-        "fair-esm, 1024 tokens": fair_esm(model, 1024),
-        "plm-embed float32": ours(model, "float32"),
-        "plm-embed bfloat16": ours(model, "bfloat16"),
-    }
-    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
-    vectors: dict[str, np.ndarray] = {variant: run(sequences) for variant, run in variants.items()}  # warm
-    rate = 0.0
+    useful = peers.flops(model, [len(sequence) for sequence in sequences])
+    if only:
+        variants(model)[only]()(sequences[:4])
+        status = Path("/proc/self/status").read_text()
+        print(1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]))  # type: ignore[index]
+        return
+    asked = {variant: make for variant, make in variants(model).items() if not (float32_only and "bfloat" in variant)}
+    runners = {variant: make() for variant, make in asked.items()}
+    warm = {variant: run(sequences) for variant, run in runners.items()}
+    seconds: dict[str, list[float]] = {variant: [] for variant in runners}
+    rates = {"float32": 0.0, "bfloat16": 0.0}
     for _ in range(runs):
-        rate = max(rate, matrix_rate(model))
-        for variant, run in variants.items():
+        for dtype in ("float32", "bfloat16"):
+            rates[dtype] = max(rates[dtype], matrix_rate(model, getattr(torch, dtype)))
+        for variant, run in runners.items():
             began = time.perf_counter()
             run(sequences)
             seconds[variant].append(time.perf_counter() - began)
-    reference = vectors["fair-esm, 1024 tokens"]
+    exact = warm["fair-esm, 1024 tokens"][0]
     median = {variant: statistics.median(times) for variant, times in seconds.items()}
+    arguments = ["--lengths", lengths, "--model", name, "--sequences", str(count), "--threads", str(threads)]
     table = {}
-    for variant, found in vectors.items():
-        cosine = (found * reference).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(reference, axis=1)
+    for variant, (found, computed) in warm.items():
+        dtype = "bfloat16" if "bfloat16" in variant else "float32"
         table[variant] = {
             "tokens_per_second": round(tokens / median[variant]),
-            "ratio": round(median["fair-esm as shipped (4096)"] / median[variant], 2),
-            "share_of_matrix_rate": round(flops / median[variant] / rate, 3),
-            "worst_difference": float(np.abs(found - reference).max()),
-            "worst_cosine": float(cosine.min()),
-        }
-        print(f"{variant:28}", *(f"{key} {value:<9.6g}" for key, value in table[variant].items()))
+            "ratio": round(median[SHIPPED] / median[variant], 2),
+            "padding_share": round(1 - tokens / computed, 3),
+            "share_of_matrix_rate": round(useful / median[variant] / rates[dtype], 3),
+            "peak_memory_mb": round(peak_memory(arguments, variant) / 1e6) if memory else None,
+        } | peers.agreement(found, exact)
+        print(f"{variant:48}", *(f"{key} {value}" for key, value in table[variant].items()), flush=True)
     report = {
         "model": model.name,
+        "lengths": lengths,
         "sequences": len(sequences),
         "tokens": tokens,
         "threads": threads,
         "runs": runs,
         "device": device_name(CPU),
-        "fp32_matrix_gflops": round(rate / 1e9),
+        "load": os.getloadavg(),
+        "torch": torch.__version__,
+        "matrix_gflops": {dtype: round(rate / 1e9) for dtype, rate in rates.items()},
         "variants": table,
     }
+    print(json.dumps(report["matrix_gflops"]), "load", report["load"])
     if output:
         output.write_text(json.dumps(report, indent=2) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ from plm_embed.settings import Settings
 from plm_embed.tokens import RESIDUES
 
 pytestmark = pytest.mark.gpu
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+"""Of processes that tests start: they find what this one finds."""
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 WIDE = Model("esm2_t3_wide", "esm2", layers=3, dim=640, heads=10)  # heads of 64, as in 650M and 3B
@@ -305,7 +309,7 @@ def test_a_poisoned_context_ends_the_job_and_keeps_what_was_finished(tmp_path: P
     sequences = [random_sequence(900, i) for i in range(150)]  # more than 8 batches
     write_bucket(tmp_path, sequences)
     command = [sys.executable, "-c", FAILING, str(tmp_path), str(prepared)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
     assert ended.returncode == 1, ended.stderr
     assert "CUDA error: the GPU" in ended.stdout
     assert not (tmp_path / "0000.json").exists()
@@ -333,7 +337,6 @@ def test_another_process_gets_the_same_bits(dtype: str) -> None:
     # the other way round, so that order and process differ
     arrays = [found[at][WIDE.layers].cpu().numpy() for at in (3, 1, 2, 0)]
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-    other = subprocess.run(
-        [sys.executable, "-c", DIGEST, dtype], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
-    )
+    command = [sys.executable, "-c", DIGEST, dtype]
+    other = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert other.stdout.strip() == digest

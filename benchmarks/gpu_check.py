@@ -1,0 +1,339 @@
+"""Everything about the engine that needs a GPU, in one command of under nine minutes and without a network.
+
+    make gpu-check
+
+First says what is missing. Then runs the CUDA tests, and measures throughput at three sets of lengths against
+transformers and fair-esm where they are installed, interleaved, with the share of this GPU's own bf16 matrix rate;
+accuracy of every dtype against fp32; and a whole embed job with its busy fraction. Writes all of it as JSON.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+NEEDED = {
+    "torch": "torch", "numpy": "numpy", "h5py": "h5py", "pyarrow": "pyarrow", "safetensors": "safetensors",
+    "requests": "requests", "rich": "rich", "pytest": "pytest", "esm": "fair-esm",
+}  # fmt: skip
+"""Modules without which nothing runs, and the packages that hold them."""
+WANTED = {"triton": "fused kernels", "transformers": "a peer in the throughput table", "pynvml": "GPU use and power"}
+LENGTHS = {"influenza, mean 500": (500, 0.3), "old estimate, mean 1000": (1000, 0.1), "UniRef, mean 300": (300, 0.55)}
+"""Mean and spread (of the logarithm) of the lengths."""
+ROUNDS = 5
+START = time.monotonic()
+
+
+def missing() -> tuple[list[str], list[str]]:
+    """What to install, and what is not there but can be done without."""
+
+    def lacks(module: str) -> bool:
+        try:
+            import_module(module)
+        except ImportError:
+            return True
+        return False
+
+    return (
+        [package for module, package in NEEDED.items() if lacks(module)],
+        [f"{module}: {use}" for module, use in WANTED.items() if lacks(module)],
+    )
+
+
+def run_tests(seconds: float) -> dict[str, Any]:
+    """The CUDA tests in a process of their own."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/gpu",
+        "-m",
+        "gpu",
+        "-q",
+        "-rA",
+        "--tb=short",
+        "-p",
+        "no:cacheprovider",
+    ]
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+        output, code = ended.stdout + ended.stderr, ended.returncode
+    except subprocess.TimeoutExpired as error:
+        output, code = (error.stdout or b"").decode(), -1
+    found = {
+        word.lower(): re.findall(rf"^{word} (\S.*)$", output, re.MULTILINE) for word in ("PASSED", "FAILED", "ERROR")
+    }
+    print(output[-6000:] if code not in (0, 5) else output.strip().splitlines()[-1], flush=True)
+    return {"exit_code": code, "seconds": round(time.monotonic() - began, 1), "output": output[-20000:]} | found
+
+
+def draw(mean: float, spread: float, tokens: int) -> list[str]:
+    """Random sequences of about so many tokens, log-normal lengths."""
+    import numpy as np
+
+    random = np.random.default_rng(5)
+    found: list[str] = []
+    while tokens > 0:
+        length = int(np.clip(random.lognormal(np.log(mean) - spread**2 / 2, spread), 20, 4 * mean))
+        found.append("".join(random.choice(list("LAGVSERTIDPKQNFYMHWC"), length)))
+        tokens -= length + 2
+    return found
+
+
+class Bench:
+    """Measurements on one device, of one model after another."""
+
+    def __init__(self, device: Any, tokens: int) -> None:
+        """tokens: how many the engine embeds per timed run, for 650M; others in proportion."""
+        import torch
+
+        self.torch, self.device, self.tokens = torch, device, tokens
+        self.cuda = device.type == "cuda"
+        capable = self.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+        self.half = "bfloat16" if capable or not self.cuda else "float16"
+
+    def timed(self, call: Callable[[], Any]) -> float:
+        if self.cuda:
+            self.torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        if self.cuda:
+            self.torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def matrix_rate(self, size: int) -> float:
+        """FLOP/s of a square product of random numbers in half precision: the median of 5 times 10."""
+        dtype = getattr(self.torch, self.half)
+        a, b = (self.torch.randn(size, size, device=self.device).to(dtype) for _ in range(2))
+        out = self.torch.empty(size, size, device=self.device, dtype=dtype)
+
+        def ten() -> None:
+            for _ in range(10):
+                self.torch.mm(a, b, out=out)
+
+        ten()
+        return 20 * size**3 / statistics.median(self.timed(ten) for _ in range(5))
+
+    def model(self, name: str, end: float) -> dict[str, Any]:
+        """Throughput and accuracy of one model; stops adding rounds at `end`."""
+        import peers
+
+        from plm_embed.models import find_model
+
+        model = find_model(name)
+        tensors = peers.RandomTensors(model, self.device)
+        report: dict[str, Any] = {"accuracy": self.accuracy(model, tensors), "throughput": {}}
+        made = peers.engine(model, tensors, self.device, self.half)  # type: ignore[arg-type]
+        report["kernels"] = {"attention": made.attention.name, "elementwise": made.elementwise.name}
+        report["launching"] = self.launching(made)
+        makers: dict[str, Callable[[], Any]] = {
+            f"plm-embed {self.half}": lambda: peers.ours(made),
+            f"transformers SDPA {self.half}": lambda: peers.hugging_face(model, tensors, self.device, self.half, 16384),
+            "fair-esm as shipped, float32": lambda: peers.fair_esm(model, tensors, self.device, "float32", 4096),
+        }
+        runners: dict[str, Any] = {}
+        for variant, make in makers.items():
+            try:
+                runners[variant] = make()
+            except Exception as error:  # a peer that is not there, or does not work here, is told and left out
+                report.setdefault("left_out", {})[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
+        share = flops_share(model)
+        for label, (mean, spread) in LENGTHS.items():
+            ours = draw(mean, spread, int(self.tokens * share))
+            # what is slower gets fewer of the same sequences; the rate is per token
+            samples = {
+                variant: ours[:: 1 if "plm" in variant else 8 if "fair" in variant else 2] for variant in runners
+            }
+            report["throughput"][label] = self.interleaved(model, runners, samples, end)
+            print(name, label, json.dumps(report["throughput"][label]["variants"]), flush=True)
+        return report
+
+    def interleaved(
+        self, model: Any, runners: dict[str, Any], samples: dict[str, list[str]], end: float
+    ) -> dict[str, Any]:
+        import peers
+
+        rates: dict[str, list[float]] = {variant: [] for variant in runners}
+        matrix, problems = [], {}
+        for variant, run in list(runners.items()):
+            try:
+                run(samples[variant])  # kernels are chosen and compiled
+            except Exception as error:
+                problems[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
+        for number in range(ROUNDS):
+            if number and time.monotonic() > end:
+                break
+            matrix.append(self.matrix_rate(8192 if self.cuda else 256))
+            for variant, run in runners.items():
+                if variant not in problems:
+                    tokens = sum(len(text) + 2 for text in samples[variant])
+                    rates[variant].append(tokens / self.timed(lambda run=run, variant=variant: run(samples[variant])))
+        per_token = {
+            variant: peers.flops(model, [len(t) for t in texts]) / sum(len(t) + 2 for t in texts)
+            for variant, texts in samples.items()
+        }
+        rate = statistics.median(matrix)
+        median = {variant: statistics.median(found) for variant, found in rates.items() if found}
+        first = next(iter(median), None)
+        return {
+            "rounds": len(matrix),
+            "mean_tokens": sum(len(t) + 2 for t in samples[first]) / len(samples[first]) if first else None,
+            "matrix_tflops": rate / 1e12,
+            "problems": problems,
+            "variants": {
+                variant: {
+                    "tokens_per_second": round(found),
+                    "share_of_matrix_rate": round(found * per_token[variant] / rate, 4),
+                    "ours_is_faster_by": round(median[first] / found, 2) if first else None,
+                }
+                for variant, found in median.items()
+            },
+        }
+
+    def accuracy(self, model: Any, tensors: Any) -> dict[str, Any]:
+        """Mean vectors of every dtype against fp32."""
+        import peers
+
+        texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
+        exact = None
+        found: dict[str, Any] = {}
+        for dtype in ("float32", "bfloat16", "float16"):
+            if dtype == "bfloat16" and self.half != "bfloat16":
+                continue
+            made = peers.engine(model, tensors, self.device, dtype)
+            vectors = peers.ours(made)(texts)[0]
+            exact = vectors if exact is None else exact
+            found[dtype] = {"attention": made.attention.name} | peers.agreement(vectors, exact)
+            del made
+        return found
+
+    def launching(self, made: Any) -> dict[str, float]:
+        """How long the host takes to queue a batch, and the device to compute it: what a CUDA graph could save."""
+        batch = made.prepare(draw(500, 0.3, made.rows))
+        layers = [made.manifest.layers]
+        self.timed(lambda: made.forward(batch, layers))
+        began = time.perf_counter()
+        made.forward(batch, layers)
+        queued = time.perf_counter() - began
+        return {"host_seconds": queued, "device_seconds": self.timed(lambda: made.forward(batch, layers))}
+
+    def job(self, name: str, tokens: int) -> dict[str, Any]:
+        """A whole embed job: weights from a file, self-test, batches, parts; its completion record in short."""
+        import peers
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from plm_embed import weights
+        from plm_embed.buckets import key
+        from plm_embed.embed import Embedder
+        from plm_embed.files import write_json
+        from plm_embed.models import find_model
+        from plm_embed.self_test import write_golden
+        from plm_embed.settings import Settings
+
+        model = find_model(name)
+        with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as scratch:
+            folder = Path(scratch)
+            (folder / "weights").mkdir()
+            tensors = peers.RandomTensors(model, self.device, self.torch.float16)
+            path = folder / "weights" / weights.TENSORS
+            sha256 = weights._write_safetensors(path, {each: tensors[each].cpu() for each in tensors})
+            shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
+            source = {"layout": "fair-esm", "sha256": sha256}
+            fields = ("model", "architecture", "layers", "dim", "heads", "max_residues")
+            manifest = dict(zip(fields, (model.name, *shape), strict=True))
+            manifest |= {"token_dropout": True, "licence": "MIT", "sha256": sha256, "bytes": path.stat().st_size}
+            write_json(folder / "weights" / weights.MANIFEST, manifest | {"source": source})
+            write_golden(folder / "weights")
+            rows = sorted((key(text), text) for text in set(draw(*LENGTHS["influenza, mean 500"], tokens)))
+            columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
+            pq.write_table(pa.table(columns), folder / "0000.parquet")
+            settings = Settings(device=self.device.type, scratch="")
+            record = Embedder(folder / "weights", folder / "store", settings).embed(
+                folder / "0000.parquet", folder / "0000.json"
+            )
+        wanted = ("fingerprint", "self_test", "computed", "tokens", "tokens_per_second", "busy", "toks_per_batch")
+        return {each: record[each] for each in (*wanted, "loading_seconds", "seconds")}
+
+
+def flops_share(model: Any) -> float:
+    """Tokens of a model that cost what one of 650M does."""
+    return min(8.0, 33 * 1280**2 / (model.layers * model.dim**2))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--models", nargs="+", default=["650M", "3B"])
+    parser.add_argument("--job-model", default="650M")
+    parser.add_argument("--tokens", type=int, default=8 * 32768, help="per timed run of 650M (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=500, help="for all of it (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_check.json")
+    asked = parser.parse_args(arguments)
+    needed, wanted = missing()
+    print("without:", "; ".join(wanted) or "nothing that is missed")
+    if needed:
+        print(
+            f"missing: {', '.join(needed)}: put their wheels into wheels/ (make gpu-wheels, where there is a network)"
+        )
+        return 2
+    import torch
+
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        print(f"no usable CUDA device (torch {torch.__version__}, CUDA {torch.version.cuda})")
+        return 2
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device(asked.device)
+    report: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(0) if asked.device == "cuda" else None,
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in ("torch", "numpy", "fair-esm")}
+        | {name: getattr(sys.modules.get(name), "__version__", None) for name in WANTED},
+        "cuda": torch.version.cuda,
+        "load": os.getloadavg(),
+        "missing": wanted,
+        "problems": {},
+    }
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
+
+    def step(name: str, share: float, call: Callable[[float], Any]) -> None:
+        """Make one measurement, keep what goes wrong, and write what there is: the time may end at any moment."""
+        if time.monotonic() - START < asked.seconds:
+            try:
+                report[name] = call(START + share * asked.seconds)
+            except Exception as error:
+                import traceback
+
+                report["problems"][name] = traceback.format_exc()
+                print(f"{name}: {type(error).__name__}: {error}", flush=True)
+            if asked.device == "cuda":
+                torch.cuda.empty_cache()
+        else:
+            report["problems"][name] = "no time left"
+        report["seconds"] = round(time.monotonic() - START, 1)
+        asked.output.write_text(json.dumps(report, indent=2) + "\n")
+
+    step("tests", 0.4, lambda end: run_tests(end - time.monotonic()))
+    bench = Bench(device, asked.tokens)
+    for number, name in enumerate(asked.models, start=1):
+        step(name, 0.4 + 0.45 * number / len(asked.models), lambda end, name=name: bench.model(name, end))
+    step("job", 1.0, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
+    print(f"{report['seconds']} s; written to {asked.output}")
+    failed = report["problems"] or report.get("tests", {}).get("exit_code") not in (0, 5)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Models with random weights and ways to run sequences through them: ours, fair-esm's, transformers'.
+
+All are given the same tensors. Each way returns the mean vectors and how many tokens it computed, padding included.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from plm_embed.batches import Packer
+from plm_embed.engine import DTYPES, TOKENS, Engine
+from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
+from plm_embed.inference import Inference, Prefetch
+from plm_embed.models import Model, tensor_shapes
+from plm_embed.weights import Manifest, Source
+
+Run = Callable[[list[str]], tuple[np.ndarray, int]]
+RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+
+
+class RandomTensors(Mapping[str, torch.Tensor]):
+    """Weights of a model's shape, made on the device when they are asked for; the same at every call.
+
+    Attention is far from flat and every layer changes what it is given, so that errors show as in a trained model.
+    """
+
+    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._shapes = tensor_shapes(model)
+        self._device, self._dtype = device, dtype
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        shape = self._shapes[name]
+        random = torch.Generator(self._device).manual_seed(crc32(name.encode()))
+        values = torch.randn(shape, generator=random, device=self._device)
+        if "layer_norm" in name:
+            values = 1 + 0.2 * values if name.endswith("weight") else 0.1 * values
+        elif name.endswith("bias"):
+            values = 0.1 * values
+        elif name.startswith("embed_"):
+            values = 0.5 * values
+        else:
+            values *= ((1.5 if "q_proj" in name or "k_proj" in name else 0.5) / shape[1]) ** 0.5
+        return values.to(self._dtype)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+def engine(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype) -> Engine:
+    source = Source("fair-esm", "")
+    manifest = Manifest(
+        model.name, "esm2", model.layers, model.dim, model.heads, None, True, "MIT", "", 0, source
+    )  # fmt: skip
+    return Engine(manifest, tensors, device, dtype)
+
+
+def ours(made: Engine, budget: int = 0) -> Run:
+    """Packed, longest first, the next batch prepared in a thread: as the embed job does it."""
+    layer = made.manifest.layers
+    dtype = next(name for name, each in DTYPES.items() if each == made.dtype)
+    fingerprint = Fingerprint("", "", (layer,), ("mean",), LongSequences(), dtype, "float32", "")
+    cuda = made.device.type == "cuda"
+
+    def run(sequences: list[str]) -> tuple[np.ndarray, int]:
+        inference = Inference(made, fingerprint)
+        costs = [made.cost(len(sequence)) for sequence in sequences]
+        packer = Packer(costs, budget or TOKENS[made.device.type])
+        found = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
+        launched, computed = [], 0
+        with Prefetch(packer, costs, lambda at: made.prepare([sequences[i] for i in at]), 2 if cuda else 0) as batches:
+            while (taken := batches.next()) or launched:
+                if taken:
+                    computed += len(taken[1].tokens)
+                    launched.append((taken[0], inference.launch([sequences[i] for i in taken[0]], taken[1])))
+                    if len(launched) <= cuda:
+                        continue
+                indices, waited_for = launched.pop(0)
+                for i, vectors in zip(indices, inference.collect(waited_for), strict=True):
+                    found[i] = vectors[f"mean_l{layer}"]
+        return found, computed
+
+    return run
+
+
+def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int) -> Run:
+    """The loop of fair-esm's scripts/extract.py: length-sorted token budget, padded, language-model head included."""
+    import esm
+
+    whole = esm.ESM2(model.layers, model.dim, model.heads)
+    whole.load_state_dict({name: tensors[name] for name in tensors}, strict=False)
+    whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
+
+    def run(sequences: list[str]) -> tuple[np.ndarray, int]:
+        data = esm.FastaBatchedDataset([str(i) for i in range(len(sequences))], sequences)
+        found = np.empty((len(sequences), model.dim), dtype=np.float32)
+        convert, computed = whole.alphabet.get_batch_converter(), 0
+        with torch.no_grad():
+            for at in data.get_batch_indices(budget, extra_toks_per_seq=1):
+                labels, strings, tokens = convert([data[i] for i in at])
+                computed += tokens.numel()
+                states = whole(tokens.to(device), repr_layers=[model.layers])["representations"][model.layers]
+                for label, string, hidden in zip(labels, strings, states.float().cpu(), strict=True):
+                    found[int(label)] = hidden[1 : len(string) + 1].mean(0).numpy()
+        return found, computed
+
+    return run
+
+
+def hugging_face(
+    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int
+) -> Run:
+    """transformers' EsmModel with scaled-dot-product attention, length-sorted batches of `budget` tokens, padded."""
+    from transformers import EsmConfig, EsmModel
+
+    import checkpoints
+
+    config = EsmConfig(
+        vocab_size=33, hidden_size=model.dim, num_hidden_layers=model.layers, num_attention_heads=model.heads,
+        intermediate_size=4 * model.dim, position_embedding_type="rotary", token_dropout=True, pad_token_id=1,
+        mask_token_id=32, max_position_embeddings=1026, emb_layer_norm_before=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    whole = EsmModel(config, add_pooling_layer=False)
+    state = {checkpoints._hugging_face_name(name): tensors[name] for name in tensors}
+    missing = whole.load_state_dict(state, strict=False).missing_keys
+    assert all("inv_freq" in name or "contact_head" in name for name in missing), missing
+    whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
+
+    def run(sequences: list[str]) -> tuple[np.ndarray, int]:
+        from plm_embed.tokens import tokenize
+
+        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
+        found = np.empty((len(sequences), model.dim), dtype=np.float32)
+        computed = 0
+        with torch.inference_mode():
+            while order:
+                longest = len(sequences[order[0]]) + 2
+                at, order = order[: max(1, budget // longest)], order[max(1, budget // longest) :]
+                tokens = np.full((len(at), longest), 1, dtype=np.int64)
+                for row, i in enumerate(at):
+                    tokens[row, : len(sequences[i]) + 2] = tokenize(sequences[i])
+                computed += tokens.size
+                inputs = torch.from_numpy(tokens).to(device)
+                mask = (inputs != 1).long()
+                hidden = whole(input_ids=inputs, attention_mask=mask).last_hidden_state
+                residues = mask.clone()
+                residues[:, 0] = 0
+                ends = mask.sum(1) - 1
+                residues[torch.arange(len(at), device=device), ends] = 0
+                sums = (hidden.float() * residues[:, :, None]).sum(1) / residues.sum(1)[:, None]
+                found[at] = sums.cpu().numpy()
+        return found, computed
+
+    return run
+
+
+def flops(model: Model, lengths: list[int]) -> float:
+    """Floating-point operations of sequences of these residues: what is useful, no padding."""
+    tokens = [length + 2 for length in lengths]
+    return float(sum(n * model.layers * (24 * model.dim**2 + 4 * n * model.dim) for n in tokens))
+
+
+def agreement(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:
+    """Worst and median cosine of vectors to exact ones, worst absolute difference."""
+    found, exact = found.astype(np.float64), exact.astype(np.float64)
+    cosine = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    return {
+        "worst_cosine": float(cosine.min()),
+        "median_cosine": float(np.median(cosine)),
+        "worst_difference": float(np.abs(found - exact).max()),
+    }
