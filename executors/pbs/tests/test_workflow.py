@@ -170,12 +170,13 @@ def test_a_retry_is_a_new_submission(site: Site) -> None:
     assert site.submissions() == 2
 
 
-def test_a_killed_snakemake_finds_its_jobs_again(site: Site) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "logged out"])
+def test_a_snakemake_that_is_gone_finds_its_jobs_again(number: int, site: Site) -> None:
     site.write(count=3, seconds=12)
     first = site.start()
     until(lambda: len(site.live()) == 3)
     time.sleep(3)  # some run, and have marked their outputs as begun
-    os.kill(first.pid, signal.SIGKILL)
+    os.killpg(first.pid, number)
     first.wait()
     assert len(site.live()) == 3
     assert site.snakemake("--unlock")[0] == 0
@@ -184,6 +185,20 @@ def test_a_killed_snakemake_finds_its_jobs_again(site: Site) -> None:
     assert out.count("is taken over") == 3
     assert site.submissions() == 3
     assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
+
+
+def test_a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more(site: Site) -> None:
+    site.write(count=3, seconds=6)
+    first = site.start("--jobs", "2")
+    until(lambda: len(site.live()) == 2)
+    os.kill(first.pid, signal.SIGTERM)
+    out = site.end(first)
+    assert first.returncode != 0
+    assert len(site.outputs()) == 2, out
+    assert not site.live()
+    code, out = site.snakemake()  # nothing is locked
+    assert code == 0, out
+    assert site.submissions() == 3
 
 
 def test_ctrl_c_deletes_every_job(site: Site) -> None:
