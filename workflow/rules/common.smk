@@ -22,6 +22,7 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.slurm_plugin import mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -34,6 +35,7 @@ try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
         check_reuse(config)
+        mend(sys.modules.get("snakemake_executor_plugin_slurm"))
 except UserError as error:
     raise WorkflowError(str(error))
 

@@ -1,6 +1,7 @@
 """Node-local scratch: where a job may write quickly, and what it leaves there (nothing)."""
 
 import fcntl
+import logging
 import os
 import shutil
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from plm_embed.errors import UserError
 
+log = logging.getLogger(__name__)
 CANDIDATES = (
     "$SLURM_TMPDIR",
     "$PBS_JOBFS",
@@ -58,6 +60,7 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
         base = str(fallback)
     _remove_abandoned(Path(base))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    log.info("scratch: %s", folder)
     try:
         with _locked(folder):
             yield folder

@@ -1,0 +1,134 @@
+"""What the SLURM plugin is told of its jobs. The plugin itself at work: tests/slurm."""
+
+import asyncio
+import logging
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from plm_embed import slurm_plugin
+from plm_embed.slurm_plugin import Answer, Controller, States, mend
+
+log = logging.getLogger(__name__)
+
+
+def told(answers: list[dict[str, str] | None], *jobs: str) -> list[dict[str, str]]:
+    """What the plugin is told of `jobs`, when squeue answers so, one look after the other."""
+
+    async def ask(command: str, logger: logging.Logger) -> Answer:
+        del command, logger
+        answer = answers.pop(0)
+        return (answer, 0.1) if answer is not None else (None, None)
+
+    async def look(states: States) -> list[dict[str, str]]:
+        found = []
+        while answers:
+            states.await_(jobs)
+            found.append((await states.query("squeue --name x", log))[0])
+        return found
+
+    return asyncio.run(look(States(ask)))
+
+
+def test_states_are_passed_on() -> None:
+    states = {"1": "RUNNING", "2": "CANCELLED by 1234", "3": "COMPLETED", "4": "OUT_OF_MEMORY"}
+    assert told([dict(states)], *states) == [states | {"2": "CANCELLED"}]
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "REVOKED"])
+def test_a_job_that_does_not_come_back_has_failed(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    came_back = told([{"1": state}, {"1": "RUNNING"}], "1")
+    assert came_back == [{"1": "PENDING"}, {"1": "RUNNING"}]
+    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    assert told([{"1": state}], "1") == [{"1": "FAILED"}]
+
+
+def test_a_forgotten_job_is_asked_for_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that no list holds is new or gone; then squeue and accounting are asked, and else its output decides."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert told([{}], "1") == [{"1": "PENDING"}]
+    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    assert told([{}], "1") == [{"1": "UNKNOWN"}]
+    for name, said in (("squeue", "exit 1"), ("sacct", "echo 'CANCELLED by 0'")):
+        script = tmp_path / name
+        script.write_text(f"#!/bin/sh\n{said}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    assert told([{}], "1") == [{"1": "CANCELLED"}]
+
+
+def test_waiting_tasks_of_an_array_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    (found,) = told([{"7_[3-9]": "PENDING", "7_2": "RUNNING", "8": "RUNNING"}], "7_2", "7_3", "8_1")
+    assert (found["7_2"], found["7_3"], found["8_1"]) == ("RUNNING", "PENDING", "RUNNING")
+
+
+def test_no_answer_ends_nothing_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert told([{"1": "RUNNING"}, None, None, {"1": "RUNNING"}], "1")[1:3] == [{}, {}]
+    assert [record.message.split(" (")[0] for record in caplog.records] == [
+        "SLURM does not answer",
+        "SLURM answers again, after 0 s.",
+    ]
+
+
+def test_looks_are_frequent_only_while_something_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(slurm_plugin.time, "monotonic", lambda: now)
+    states = States(lambda *_: None)  # type: ignore[arg-type,return-value]
+    states.await_(["1", "2"])
+    assert states.interval(2) == slurm_plugin.SHORTEST_INTERVAL
+    now = 40.0
+    assert states.interval(2) == 10.0
+    assert states.interval(1) == slurm_plugin.SHORTEST_INTERVAL
+    now = 4000.0
+    assert states.interval(2) == slurm_plugin.LONGEST_INTERVAL
+    states.await_(["1", "2", "3"])
+    assert states.interval(3) == slurm_plugin.SHORTEST_INTERVAL
+
+
+def test_submissions_wait_for_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_plugin, "SHORTEST_INTERVAL", 0.05)
+    scontrol = tmp_path / "scontrol"
+    enough = f"[ $(wc -l < {tmp_path}/asked) -gt 2 ] && echo 'Slurmctld(primary) at head is UP'"
+    scontrol.write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\n{enough}\n")
+    scontrol.chmod(0o755)
+    Controller().wait(log)
+    assert (tmp_path / "asked").read_text() == "x\n" * 3
+
+
+def test_an_unknown_plugin_is_left_alone() -> None:
+    mend(None)
+    other = SimpleNamespace(query_job_status=len)
+    mend(other)
+    assert other.query_job_status is len
+
+
+def test_the_plugin_that_is_pinned_is_mended_once() -> None:
+    plugin = pytest.importorskip("snakemake_executor_plugin_slurm")
+    mend(plugin)
+    mended = plugin.Executor.check_active_jobs
+    mend(plugin)
+    assert plugin.Executor.check_active_jobs is mended
+    assert plugin.query_job_status.__self__.__class__ is States
+
+
+def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
+    said = ""
+
+    def validate(account: str, logger: logging.Logger) -> str:
+        del logger
+        raise RuntimeError(f"{account} {said}")
+
+    class Executor:
+        check_active_jobs = run_job = staticmethod(len)
+
+    plugin = SimpleNamespace(validate_account=validate, query_job_status=len, Executor=Executor)
+    mend(plugin)
+    said = "appears to be invalid"
+    with pytest.raises(RuntimeError, match="invalid"):
+        plugin.validate_account("lab", log)
+    said = "sacctmgr: Connection refused"
+    assert plugin.validate_account("lab", log) == "lab"
