@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from standin import StandIn
+from standin import Queue, StandIn
 
-from campaign_runs import snakemake_command
+from campaign_runs import ROOT, snakemake_command
 from conftest import CONFIG, Campaign
 
 pytestmark = pytest.mark.workflow
@@ -55,6 +58,23 @@ def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campai
     assert rows == 129
 
 
+def test_a_site_of_ones_own_in_ten_lines(campaign: Campaign, undisturbed: Campaign, pbs: StandIn) -> None:
+    """The two files of profiles/README.md, as they stand there."""
+    text = (ROOT / "profiles" / "README.md").read_text(encoding="utf-8").partition("### Your own site in ten lines")[2]
+    profile, site = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[:2]
+    assert len(profile.splitlines()) <= 10 and len(site.splitlines()) <= 10
+    folder = campaign.folder / "my_site"
+    folder.mkdir()
+    (folder / "profile.yaml").write_text(profile)
+    (folder / "site.yaml").write_text(site)
+    pbs.config.queues["gpu"] = Queue("gpu")
+    campaign.run(str(folder))
+    assert campaign.master() == undisturbed.master()
+    job = max(pbs.jobs.values(), key=lambda job: "ngpus" in job.arguments)
+    assert "-q gpu -P my_project -l select=1:ncpus=4:ngpus=1:mem=" in job.arguments
+    assert ":gpu_type=A100 -l place=scatter -l walltime=04:00:00" in job.arguments
+
+
 def test_a_deleted_job_is_submitted_again(campaign: Campaign, undisturbed: Campaign, pbs: StandIn) -> None:
     running = subprocess.Popen(campaign.command("pbs"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deleted = ""
@@ -71,3 +91,32 @@ def test_a_deleted_job_is_submitted_again(campaign: Campaign, undisturbed: Campa
     assert running.returncode == 0, out
     assert deleted
     assert campaign.master() == undisturbed.master()
+
+
+def test_two_hundred_live_jobs_cost_the_main_process_little(campaign: Campaign, pbs: StandIn) -> None:
+    """Two commands a look at most, under 300 MB, few threads; the jobs wait in a queue that is not started."""
+    options = ["--jobs", "250", "--pbs-status-interval", "5", "--set-resources", "embed:pbs_queue=stoppedq"]
+    command = campaign.command("pbs", *options, buckets=200)
+    with (campaign.folder / "out").open("w") as out:
+        running = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        for _ in range(1800):
+            if sum(job.queue == "stoppedq" for job in pbs.jobs.values()) == 200 or running.poll() is not None:
+                break
+            time.sleep(0.1)
+        time.sleep(6)
+        before, began = len(pbs.calls), time.monotonic()
+        time.sleep(20)
+        calls, looks = len(pbs.calls) - before, (time.monotonic() - began) / 5
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{running.pid}/status").read_text().splitlines())
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGINT)
+        running.wait(timeout=120)
+    assert sum(job.queue == "stoppedq" for job in pbs.jobs.values()) == 200
+    assert calls <= 2 * (looks + 1)
+    memory, threads = int(status["VmHWM"].split()[0]) / 1000, int(status["Threads"])
+    print(f"{calls} commands in {looks:.0f} looks; {memory:.0f} MB at most, {threads} threads")
+    assert memory < 300
+    assert threads < 20
+    assert {job.state for job in pbs.jobs.values()} == {"F"}

@@ -1,6 +1,8 @@
 """A stand-in for PBS on PATH, and short ways to use it."""
 
+import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,14 @@ from pathlib import Path
 import pytest
 
 from standin import Config, StandIn
+
+
+def pytest_report_header() -> str:
+    """Which PBS the workflows go through, so that nobody takes one for the other."""
+    real = shutil.which("qsub")
+    if real is None and os.environ.get("PBS_TEST_REAL"):
+        pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
+    return f"PBS: {f'the real one of {real}' if real else 'the stand-in, as there is no qsub on PATH'}"
 
 
 @pytest.fixture

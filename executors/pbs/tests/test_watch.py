@@ -198,7 +198,9 @@ def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -
     assert not any("-x" in words for _, name, words in pbs.calls[-6:] if name == "qstat")
 
 
-def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_once(looker: Looker, pbs: StandIn) -> None:
+def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_once(
+    looker: Looker, pbs: StandIn
+) -> None:
     job, short = looker.job("sleep 60"), looker.job("true")
     pbs.wait_for(2, "F")
     pbs.down()

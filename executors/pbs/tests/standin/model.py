@@ -9,7 +9,7 @@ from typing import Any
 
 SERVER = "pbs01"
 RESOURCES = {"ncpus", "ngpus", "mem", "walltime", "select", "place", "filesystems", "mpiprocs", "ompthreads", "host"}
-RESOURCES |= {"system", "jobfs", "storage", "nodes", "wd", "ncpus"}
+RESOURCES |= {"system", "jobfs", "storage", "nodes", "wd", "gpu_type"}
 
 
 @dataclass
