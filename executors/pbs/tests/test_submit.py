@@ -116,12 +116,19 @@ def test_what_pbs_refuses_for_good_is_told(
     assert driver.ledger.entries() == []
 
 
-def test_a_site_hook_is_told_with_what_to_do(pbs: StandIn, drivers: Make) -> None:
+@pytest.mark.parametrize(
+    ("account", "told"),
+    [
+        ("proj", "Resource: filesystems is required to be set. -> add `resources: {filesystems"),
+        ("other", "No active allocation found for project other and resource polaris -> check --pbs-account"),
+    ],
+)
+def test_a_site_hook_is_told_with_what_to_do(account: str, told: str, pbs: StandIn, drivers: Make) -> None:
     pbs.config.hook = True
     driver = drivers()
-    driver.add(driver.request("embed-0", "-A", "proj", "-l", "walltime=60"))
+    driver.add(driver.request("embed-0", "-A", account, "-l", "walltime=60"))
     until(lambda: bool(driver.refused))
-    assert "Resource: filesystems is required to be set. -> add `resources: {filesystems" in driver.refused["embed-0"]
+    assert told in driver.refused["embed-0"]
 
 
 def test_a_full_queue_is_waited_for_while_another_is_used(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:

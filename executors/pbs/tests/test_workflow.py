@@ -292,6 +292,22 @@ def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: Sta
     assert len(pbs.jobs) == 2
 
 
+def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pbs: StandIn) -> None:
+    """As Polaris's queue preemptable: the same job under the same id, without a new submission."""
+    text = "base: generic\ndescription: x\ndefault_queue: workq\nqueues: {workq: {rerunnable: true}}\n"
+    (lever.folder / "site.yaml").write_text(text)
+    lever.write(count=1, shell="echo begun >> {output}; test -e again || sleep 300; echo $PBS_JOBID >> {output}")
+    process = lever.start("--pbs-site", "site.yaml")
+    output = lever.folder / "out" / "0.txt"
+    until(output.exists)
+    (lever.folder / "again").touch()
+    pbs.fail_node(0)
+    out = lever.end(process)
+    assert process.returncode == 0, out
+    assert output.read_text() == "begun\n1.pbs01\n"
+    assert (len(pbs.jobs), pbs.jobs[1].run_count) == (1, 2)
+
+
 def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
     lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
     code, out = lever.snakemake("--retries", "1")
