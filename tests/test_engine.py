@@ -93,7 +93,7 @@ def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> Non
 
 
 @cache
-def invariance_engine() -> Engine:
+def invariance_engine(dtype: str = "float32") -> Engine:
     model = checkpoints.TINY_ESM2
     tensors = checkpoints.random_state(model, 7)
     manifest = weights.Manifest(
@@ -109,13 +109,15 @@ def invariance_engine() -> Engine:
         0,
         weights.Source("fair-esm", ""),
     )
-    return Engine(manifest, tensors, CPU, "float32")
+    return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.text(RESIDUES, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
-def test_a_vector_has_the_same_bits_in_any_company(sequences: list[str], data: st.DataObject) -> None:
-    engine = invariance_engine()
+def test_a_vector_has_the_same_bits_in_any_company(dtype: str, sequences: list[str], data: st.DataObject) -> None:
+    engine = invariance_engine(dtype)
+    sequences += [sequences[0], "M" * len(sequences[0])]  # some of equal length, which may share a call
     order = data.draw(st.permutations(range(len(sequences))))
     company = data.draw(st.lists(st.text(RESIDUES, min_size=1, max_size=900), max_size=4))
     mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
@@ -125,10 +127,44 @@ def test_a_vector_has_the_same_bits_in_any_company(sequences: list[str], data: s
         assert torch.equal(found[2], alone[2])
 
 
+def test_lengths_at_the_limits_and_the_residues_at_the_ends(paths: tuple[Path, Path], model: Model) -> None:
+    lengths = [1, 2, 1022] + ([1023, 2134] if model.max_residues is None else [])
+    sequences = [("LAGVSERTIDPKQNFYMHWC" * 107)[-length:] for length in lengths]
+    exact = hidden_states(paths[1], sequences, [1, 2])
+    for dtype in ("float32", "bfloat16"):
+        found = hidden(engine_of(paths[1], dtype), sequences, [1, 2])
+        for sequence, ours, theirs in zip(sequences, found, exact, strict=True):
+            for layer in (1, 2):
+                assert ours[layer].shape == (len(sequence) + 2, model.dim)
+                for part in (slice(None), slice(1, 2), slice(-2, -1)):  # all, the first and the last residue
+                    a, b = ours[layer][part], theirs[layer][part]
+                    if dtype == "float32":
+                        assert torch.allclose(a, b, atol=2e-5, rtol=1e-5)
+                    else:
+                        assert torch.cosine_similarity(a, b, dim=1).min() > 0.999
+
+
+def test_half_precision_weights_can_be_used_in_fp32(paths: tuple[Path, Path]) -> None:
+    sequences = ["MKTAYIAKQR" * 9, "ACD"]
+    engine = engine_of(paths[1], "float16")
+    batch = engine.prepare(sequences)
+    exact = engine.forward(batch, [2], exact=True)[2]
+    manifest, tensors = weights.load(paths[1])
+    matrices = {name: tensor.half().float() if tensor.ndim == 2 and "embed" not in name else tensor
+                for name, tensor in tensors.items()}  # fmt: skip
+    expected = Engine(manifest, matrices, CPU, "float32").forward(batch, [2])[2]
+    # biases are rounded too
+    assert torch.allclose(exact, expected, atol=2e-3)
+    assert not torch.allclose(exact, engine.forward(batch, [2])[2], atol=1e-6)
+
+
 def test_batches_are_whole_slices_of_rows() -> None:
     batch = invariance_engine().prepare(["M" * 700, "K" * 3])
     assert batch.lengths == (702, 5)
     assert len(batch.tokens) == len(batch.positions) == -(-707 // ROWS["cpu"]) * ROWS["cpu"]
+    assert batch.boundaries.tolist() == [0, 702, 707]
+    assert batch.segments.tolist() == [1, 700, 1, 1, 3, 1]
+    assert invariance_engine().cost(700) == 702
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.9999), ("float16", 0.99999)])

@@ -1,0 +1,103 @@
+"""Kernels of attention, each against plain arithmetic; those of a GPU by a stand-in with the same contract."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from plm_embed import attention
+from plm_embed.attention import Kernel, blocked, choose, pack, sdpa
+
+CPU = torch.device("cpu")
+LENGTHS = (5, 5, 1, 130, 2, 2, 700)
+
+
+def random_qkv(dtype: torch.dtype, tail: int = 20) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randn((sum(LENGTHS) + tail, 3, 4, 16), generator=random).to(dtype)
+
+
+def exact(qkv: Tensor) -> Tensor:
+    """Softmax(q k / sqrt d) v of each sequence in float64; zeros behind the last one."""
+    out = torch.zeros((len(qkv), 64), dtype=torch.float64)
+    start = 0
+    for length in LENGTHS:
+        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
+        found = torch.softmax(query @ key.transpose(1, 2) / 4.0, -1) @ value
+        out[start : start + length] = found.transpose(0, 1).reshape(length, -1)
+        start += length
+    return out
+
+
+def varlen(query: Tensor, key: Tensor, value: Tensor, at: Tensor, _: Tensor, longest: int, __: int) -> Tensor:
+    """What FlashAttention's function for variable lengths does: rows that belong to no sequence hold anything."""
+    out = torch.full(query.shape, torch.nan, dtype=query.dtype)
+    for start, stop in zip(at.tolist(), at.tolist()[1:], strict=False):
+        assert stop - start <= longest
+        q, k, v = (part[start:stop].transpose(0, 1) for part in (query, key, value))
+        out[start:stop] = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
+    return out
+
+
+KERNELS = {
+    "sdpa": sdpa,
+    "math": lambda qkv, packed: attention._sdpa_by(SDPBackend.MATH, qkv, packed),
+    "blocked": blocked,
+    "varlen": lambda qkv, packed: attention._varlen(varlen, qkv, packed),
+}
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02), (torch.float16, 0.002)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_computes_attention_within_each_sequence(name: str, dtype: torch.dtype, bound: float) -> None:
+    qkv = random_qkv(dtype)
+    with torch.inference_mode():
+        found = KERNELS[name](qkv, pack(LENGTHS, CPU))
+    assert found.shape == (len(qkv), 64)
+    assert found.dtype == dtype
+    assert found.is_contiguous()
+    assert (found.double() - exact(qkv)).abs().max() < bound
+    assert not found[sum(LENGTHS) :].any()
+
+
+def test_blocks_are_smaller_than_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = blocked(random_qkv(torch.float32), pack(LENGTHS, CPU))
+    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 700 * 50)
+    assert torch.allclose(blocked(random_qkv(torch.float32), pack(LENGTHS, CPU)), whole, atol=1e-6)
+
+
+def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: object) -> Tensor:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+    def wrong(qkv: Tensor, packed: attention.Packed) -> Tensor:
+        return sdpa(qkv, packed) * 1.1
+
+    def broken(*_: object) -> Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    offered = [Kernel("a", "refusing", refusing), Kernel("b", "wrong", wrong), Kernel("c", "right", sdpa)]
+    monkeypatch.setattr(attention, "_candidates", lambda *_: iter(offered))
+    assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
+    offered[2:] = []
+    with pytest.raises(RuntimeError, match="no attention kernel works"):
+        choose.__wrapped__(CPU, torch.float32, 2, 8)
+    offered[0] = Kernel("d", "broken", broken)  # the device is lost: the next kernel would not help
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        choose.__wrapped__(CPU, torch.float32, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "labels"),
+    [
+        ((7, 0), torch.float16, ["efficient", "math"]),
+        ((8, 0), torch.float32, ["efficient", "math"]),
+        ((9, 0), torch.bfloat16, ["varlen", "varlen", "efficient", "math"]),
+    ],
+)
+def test_what_is_tried_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, labels: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    tried = list(attention._candidates(torch.device("cuda", 0), dtype))
+    assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
