@@ -24,11 +24,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plm_embed.buckets import bucket_bounds, bucket_names
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.parts import PartRows, write_part
+from plm_embed.rowgroups import row_group_writer
 from plm_embed.store import Store, keys_sha256
 
 DIM = 1280
@@ -67,7 +67,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             infos.append(store.publish(folder / "part.h5").__dict__)
         text = pa.array(mine.astype(str))
         columns = {"key": text, "length": pa.array(lengths)}
-        pq.write_table(pa.table(columns), folder / f"sequences/buckets/{bucket}.parquet")
+        write_table(folder / f"sequences/buckets/{bucket}.parquet", pa.table(columns))
         counts = random.multinomial(len(mine) * repeats // 100, np.full(len(mine), 1 / len(mine))) + 1
         at = np.repeat(np.arange(len(mine)), counts)
         numbers = np.arange(records + 1, records + len(at) + 1)
@@ -80,7 +80,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             "events": pa.repeat("", len(at)),
             "length": pa.array(lengths[at]),
         }
-        pq.write_table(pa.table(members), folder / f"sequences/members/{bucket}.parquet")
+        write_table(folder / f"sequences/members/{bucket}.parquet", pa.table(members))
         none = pa.nulls(len(at), pa.string())
         more = {"header": members["id"], "status": pa.repeat("accepted", len(at)), "reason": none, "detail": none}
         tables.append(pa.table(members | more))
@@ -90,17 +90,26 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         }  # fmt: skip
         (folder / f"embedded/{bucket}.json").write_text(json.dumps(record))
     order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length"]
-    pq.write_table(pa.concat_tables(tables).select(order), folder / "sequences/records.parquet")
+    write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
     summary = {"inputs": inputs, "records": records, "accepted": records, "skipped": {}, "unique": rows}
     (folder / "sequences/summary.json").write_text(json.dumps(summary | {"buckets": buckets}))
     (folder / "part.h5").unlink()
 
 
+def write_table(path: Path, table: pa.Table) -> None:
+    """As deduplicate writes it."""
+    with row_group_writer(path, table.schema) as writer:
+        for batch in table.combine_chunks().to_batches():
+            writer.write(batch)
+
+
 def run_gather(folder: Path) -> tuple[float, float]:
     """Seconds that gather took, synced, without the start of Python; and its peak memory in MB."""
     paths = ["sequences", "embedded", "store", "master.h5", "master.parquet", "records.parquet"]
     command = [sys.executable, "-c", GATHER, *(str(folder / name) for name in paths)]
+    for name in paths[3:]:  # as is done with the copy
+        (folder / name).unlink(missing_ok=True)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seconds = float(process.stdout.read())

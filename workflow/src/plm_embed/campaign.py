@@ -127,7 +127,9 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
             "(only what the store lacks is computed)"
         )
     length = table["length"].to_numpy().astype(np.int32)
-    kept = ~np.isin(keys, np.array(sorted(completion.skipped), dtype="S64"))
+    kept = np.ones(len(keys), dtype=bool)
+    if completion.skipped:
+        kept = ~np.isin(keys, np.array(sorted(completion.skipped), dtype="S64"))
     if len(keys) - kept.sum() != len(completion.skipped):
         raise UserError(
             f"{completion.path}: skips sequences that are not in the bucket; run `snakemake --forcerun embed`"

@@ -134,12 +134,13 @@ def gather(  # noqa: PLR0917
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         tables.wait()
-        writer.wait()
+        writer.sync()
         if links is not None:
             links.write(file, master.parent, plan.shapes)
             file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         fates.write(sequences / "records.parquet", records)
+        writer.wait()
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
 
 

@@ -64,3 +64,7 @@ class VectorWriter(OneAtATime):
             write_bits(self._datasets[name], row, bits)
         elif bits.size:
             self.run(write_block, self._descriptor, where, row, bits)
+
+    def sync(self) -> None:
+        """Begin to wait for the disk, beside the caller."""
+        self.run(os.fsync, self._descriptor)
