@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +34,9 @@ TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new bucket when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At the completion records of others, while there is nothing to take."""
-SECONDS_BETWEEN_ATTEMPTS = 15.0
-"""To take a bucket that another holds: a look at a claim costs a network filesystem several requests."""
+"""At the folders of records and claims, while there is nothing to take."""
+SECONDS_BETWEEN_ATTEMPTS = 60.0
+"""To take a bucket that another holds: whether its claim is stale costs a network filesystem several requests."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,12 @@ class Submission:
         self.settings = replace(settings, threads=max(1, settings.threads // plan.workers))
         self.problems: list[str] = []
         self._gpus = self._assign()
-        self._pending = sorted(plan.buckets, key=lambda path: (-path.stat().st_size, path))
+        self._sizes = {bucket: bucket.stat().st_size for bucket in plan.buckets}
+        self._pending = sorted(plan.buckets, key=lambda bucket: (-self._sizes[bucket], bucket))
         self.began = datetime.now(UTC)
         self._recorded = self._records()
-        self._refused: dict[Path, float] = {}  # buckets that others hold, and when to ask again
+        # when to try for a claimed bucket: at once if it was claimed before the start, by an owner that may be dead
+        self._attempt_at = dict.fromkeys(self._claimed(), 0.0)
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
         self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
@@ -176,15 +178,20 @@ class Submission:
                 self._drop_what_others_did()
                 if self._pending and self._time_is_short(self._pending[-1]):
                     break
+                held, now = self._claimed(), time.monotonic()
                 for bucket in self._pending:
-                    if self._refused.get(bucket, 0.0) > time.monotonic() or self._time_is_short(bucket):
+                    soonest = now + SECONDS_BETWEEN_ATTEMPTS
+                    if bucket.stem in held and self._attempt_at.setdefault(bucket.stem, soonest) > now:
+                        continue
+                    if self._time_is_short(bucket):
                         continue
                     claim = Claim.take(self.plan.records / "claims" / bucket.stem)
                     if claim is not None:
+                        self._attempt_at.pop(bucket.stem, None)
                         self._pending.remove(bucket)
                         self._active += 1
                         return bucket, claim
-                    self._refused[bucket] = time.monotonic() + SECONDS_BETWEEN_ATTEMPTS
+                    self._attempt_at[bucket.stem] = soonest
                 self._changed.wait(SECONDS_BETWEEN_LOOKS)
         return None
 
@@ -193,25 +200,27 @@ class Submission:
 
         Older records are left to a worker, which compares them with the bucket, the settings and the store.
         """
-        if len(self._pending) == 0:
-            return
         new = {name for name, stamp in self._records().items() if self._recorded.get(name) != stamp}
         self._pending = [bucket for bucket in self._pending if bucket.stem not in new or bucket in self._failures]
 
     def _records(self) -> dict[str, int]:
         """Inode of each completion record by bucket: records are replaced by rename, never written in place."""
-        try:
-            with os.scandir(self.plan.records) as entries:
-                return {entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")}
-        except FileNotFoundError:
-            return {}
+        with suppress(FileNotFoundError), os.scandir(self.plan.records) as entries:
+            return {entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")}
+        return {}
+
+    def _claimed(self) -> set[str]:
+        """Names of the buckets that somebody holds, by one request to the filesystem."""
+        with suppress(FileNotFoundError):
+            return {path.name for path in (self.plan.records / "claims").iterdir()}
+        return set()
 
     def _note(self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None) -> None:
         """Take down how a bucket ended; one that failed is tried again unless it or its user is to blame."""
         with self._changed:
             self._active -= 1
             if failure is None and computed:
-                self._bytes += bucket.stat().st_size
+                self._bytes += self._sizes[bucket]
                 self._seconds += seconds
             elif failure is None:
                 pass  # it was complete already, and says nothing about the speed
@@ -228,7 +237,7 @@ class Submission:
     def _time_is_short(self, bucket: Path) -> bool:
         if not self._bytes:
             return time.monotonic() > self._end
-        needed = TIME_MARGIN * bucket.stat().st_size * self._seconds / self._bytes + SECONDS_MARGIN
+        needed = TIME_MARGIN * self._sizes[bucket] * self._seconds / self._bytes + SECONDS_MARGIN
         return time.monotonic() + needed > self._end
 
 
