@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import checkpoints
-from plm_embed import weights
+from plm_embed import compute, devices, weights
 from plm_embed.buckets import key
 from plm_embed.embed import Embedder
 from plm_embed.engine import Batch, Engine
-from plm_embed.errors import UserError
+from plm_embed.errors import DeviceError, UserError
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.models import MODELS
 from plm_embed.parts import read_part
@@ -87,6 +87,8 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path,
     record = run(tmp_path, prepared, SEQUENCES[::6], settings)
     check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
     assert record["self_test"]["batch_invariant"]
+    assert record["self_test"]["attention"] == "torch SDPA"
+    assert record["fingerprint"]["engine"] == "packed-1"
     assert record["computed"] == record["unique"] == len(SEQUENCES[::6])
     assert json.loads((tmp_path / "0000.json").read_text()) == json.loads(json.dumps(record))
 
@@ -186,6 +188,41 @@ def test_a_vector_that_is_not_finite_is_never_stored(
     monkeypatch.setattr(Engine, "forward", broken)
     with pytest.raises(UserError, match="not finite"):
         run(tmp_path, prepared, SEQUENCES)
+    assert not (tmp_path / "0000.json").exists()
+
+
+def test_what_was_finished_is_kept_when_the_device_fails(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, calls = Engine.forward, []
+
+    def failing(self: Engine, batch: Batch, layers: Sequence[int], exact: bool = False) -> dict[int, torch.Tensor]:
+        calls.append(layers)
+        if calls.count((MODEL.layers,)) == 3:  # the third batch of the job itself
+            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")
+        return forward(self, batch, layers, exact)
+
+    monkeypatch.setattr(Engine, "forward", failing)
+    failure = devices.failure
+    monkeypatch.setattr(devices, "failure", lambda error, _: failure(error, torch.device("cuda", 0)))
+    with pytest.raises(DeviceError, match=r"CUDA error: the GPU .* failed: CUDA error: device-side assert triggered\n"):
+        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=1024))
+    assert not (tmp_path / "0000.json").exists()
+    monkeypatch.undo()
+    record = run(tmp_path, prepared, SEQUENCES)
+    assert record["found"] > 0
+    assert record["found"] + record["computed"] == len(SEQUENCES)
+
+
+def test_a_part_that_cannot_be_written_ends_the_job(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(compute, "write_part", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=512, flush_minutes=0))
     assert not (tmp_path / "0000.json").exists()
 
 
