@@ -31,3 +31,22 @@ def test_a_device_that_does_not_compute_is_found_out() -> None:
     devices.check(CPU)
     with pytest.raises(DeviceError, match=r"meta on .* does not compute"):
         devices.check(torch.device("meta"))  # allocates, and holds no numbers
+
+
+def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
+    cuda = torch.device("cuda", 0)
+    memory = [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you tried to ..."
+        ),
+    ]
+    assert all(devices.out_of_memory(error) for error in memory)
+    lost = RuntimeError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later")
+    assert not devices.out_of_memory(lost)
+    said = str(devices.failure(lost, cuda))
+    assert "uncorrectable ECC error" in said
+    assert len(said.splitlines()) == 2
+    assert devices.failure(lost, CPU) is None
+    assert devices.failure(RuntimeError("a bug"), cuda) is None
