@@ -141,7 +141,7 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
         second = snakemake(folder, "--cores", "1", **slow)
         os.killpg(run.pid, signal.SIGKILL)
     assert second.returncode == 1
-    told(second.stdout, "another", str(folder), "--unlock", row="Directory cannot be locked")
+    told(second.stdout, "no other Snakemake process", str(folder), "--unlock", row="Directory cannot be locked")
     locked = snakemake(folder, "--cores", "1", **slow)
     assert locked.returncode == 1
     told(locked.stdout, str(folder), "--unlock", row="Directory cannot be locked")

@@ -9,6 +9,7 @@ import gzip
 import lzma
 import re
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,8 @@ PAGES = (README, TUTORIAL, EXTENDING, CONFIG)
 
 BLOCKS = [
     (README, "make demo"),
-    (README, "make .venv/installed"),
     (README, "inputs: [protein_final.csv, more.fasta.gz]"),
+    (README, "make .venv/installed"),
     (README, "python3 -m venv .venv && source .venv/bin/activate"),
     (README, "source .venv/bin/activate"),
     (README, "source .venv/bin/activate"),
@@ -185,6 +186,9 @@ def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
             write(here, block, text)
     for result in ("umap.html", "report.zip", "so_far.html", "per-protein.h5", "tutorial/report.html"):
         assert (here / result).stat().st_size > 1000, result
+    with zipfile.ZipFile(here / "report.zip") as shown:  # what `snakemake --report` shows is the report itself
+        (mine,) = [name for name in shown.namelist() if name.startswith("report/data/raw/")]
+        assert shown.read(mine) == (here / "results" / "report.html").read_bytes()
     assert "hemagglutinin" in said(here, "python neighbours.py").splitlines()[1].lower()
     said(here, "snakemake --configfile finetuned.yaml --cores 1 -n")
 

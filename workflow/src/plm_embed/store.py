@@ -95,7 +95,10 @@ class Store:
                 shutil.copyfile(local, temporary)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(f"{final}: no space for a part of {local.stat().st_size:,} bytes; make room") from error
+                raise UserError(
+                    f"{final}: no space left on the disk, or no quota, for a part of {local.stat().st_size:,} bytes\n"
+                    "make room and run again: what is finished stays"
+                ) from error
             raise
         info = PartInfo(final.name, rows, local.stat().st_size, digest)
         self._infos[final.name] = info
@@ -182,19 +185,22 @@ def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
 def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:
     """The parts, by name, that hold what these held when they were named; `folder` is that of the fingerprint.
 
-    A part that is still there stands for itself, one that was replaced and removed for those that replaced it.
+    For a part that was replaced stand those that replaced it, whether it was removed already or not.
     """
-    replaced: dict[str, tuple[PartInfo, ...]] | None = None
+    replaced = _replacements(folder)
+
+    def there(part: PartInfo) -> bool:
+        return (folder / "parts" / part.name).exists()
+
     found: dict[str, PartInfo] = {}
     open_parts = list(named)
     while open_parts:
         part = open_parts.pop()
-        if not (folder / "parts" / part.name).exists():
-            replaced = _replacements(folder) if replaced is None else replaced
-            if part.name in replaced:
-                open_parts.extend(replaced[part.name])
-                continue
-        found[part.name] = part
+        by = replaced.get(part.name, ())
+        if by and (all(map(there, by)) or not there(part)):
+            open_parts.extend(by)
+        else:
+            found[part.name] = part
     return tuple(found[name] for name in sorted(found))
 
 
