@@ -14,6 +14,7 @@ from plm_embed.diff import compare
 from plm_embed.errors import UserError
 from plm_embed.gather import gather
 from plm_embed.reader import Embeddings
+from plm_embed.store import part_files
 from test_compact import problems
 
 
@@ -60,6 +61,34 @@ def test_parts_that_interleave_too_often_are_refused_until_compacted(tmp_path: P
     compact(campaign.store, 10_000_000, 0)
     gather_virtually(campaign)
     assert problems(campaign) == []
+
+
+def test_compacting_keeps_the_parts_that_it_refers_to(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path / "here", parts=3)
+    gather_virtually(campaign)
+    old = part_files(campaign.parts)
+    with Embeddings(campaign.master) as embeddings:
+        before = embeddings.to_numpy()
+    done = compact(campaign.store, 10_000_000, 0)
+    assert (done.merged, done.removed, done.kept) == (len(old), 0, {campaign.master.resolve(): len(old)})
+    with Embeddings(campaign.master) as embeddings:
+        np.testing.assert_array_equal(embeddings.to_numpy(), before)
+    assert problems(campaign) == []
+    # moved together, they still know of each other
+    campaign.root.rename(tmp_path / "there")
+    campaign = replace(campaign, root=tmp_path / "there")
+    assert compact(campaign.store, 10_000_000, 0).removed == 0
+    # gathered again, it refers to the large part
+    gather_virtually(campaign)
+    assert compact(campaign.store, 10_000_000, 0).removed == len(old)
+    with Embeddings(campaign.master) as embeddings:
+        np.testing.assert_array_equal(embeddings.to_numpy(), before)
+    assert problems(campaign) == []
+    # a copy, or none at all, refers to nothing
+    again = make_campaign(tmp_path / "copied", parts=3)
+    gather_virtually(again)
+    again.gather()
+    assert compact(again.store, 10_000_000, 0).removed == len(old)
 
 
 def test_no_vectors_at_all(tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.pipeline import OneAtATime, VectorWriter
 from plm_embed.rowgroups import row_group_writer
+from plm_embed.store import store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
-from plm_embed.virtual import Links
+from plm_embed.virtual import Links, leave_note
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -136,6 +137,7 @@ def gather(  # noqa: PLR0917
         tables.wait()
         writer.sync()
         if links is not None:
+            leave_note(master, store_folder(store, plan.fingerprint))
             links.write(file, master.parent, plan.shapes)
             file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))

@@ -4,9 +4,14 @@ For what should not be copied. HDF5 finds the parts by their paths relative to t
 together. Where a part is missing, HDF5 reads the fill value, which is NaN here. One mapping is needed for each stretch
 of rows that follow one another in a part, and many of them are slow to open; parts of different embed jobs that share
 a bucket interleave, and have to be compacted first.
+
+A note in the store says that such a master was made, so that `plm-embed compact` keeps the parts that it reads.
 """
 
+import hashlib
+import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +21,40 @@ from h5py import h5d, h5p, h5s
 
 from plm_embed.campaign import Served
 from plm_embed.errors import UserError
+from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.hdf5 import vector_type
+from plm_embed.hdf5 import open_hdf5, vector_type
 from plm_embed.parts import is_per_residue, read_part
 
 MAPPINGS = 50_000
 """The most that one data set may have."""
+
+
+NOTES = "virtual"
+"""Folder, beside the parts, of the notes that say which masters refer to parts."""
+
+
+def leave_note(master: Path, folder: Path) -> None:
+    """Note in the folder of a fingerprint that `master` refers to parts in it. The two may be moved together."""
+    path = os.path.relpath(master.resolve(), folder.resolve())
+    write_json(folder / NOTES / f"{hashlib.sha256(path.encode()).hexdigest()[:16]}.json", {"master": path})
+
+
+def references(folder: Path) -> dict[str, Path]:
+    """By name of each part of a fingerprint that a master refers to: that master. Notes of masters gone say nothing."""
+    return {
+        part: master for note in sorted((folder / NOTES).glob("*.json")) for part, master in _parts_of(note, folder)
+    }
+
+
+def _parts_of(note: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    master = (folder / json.loads(note.read_text(encoding="utf-8"))["master"]).resolve()
+    if not master.is_file():
+        return
+    with open_hdf5(master) as file:
+        for dataset in file["representations"].values():
+            for source in dataset.virtual_sources() if dataset.is_virtual else ():
+                yield Path(source.file_name).name, master
 
 
 @dataclass
