@@ -25,10 +25,11 @@ test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m "workflow and not slurm" --durations=5
+	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --durations=5
 
-test-pbs: .venv/installed-test  ## the executor plugin, on a real PBS if qsub is here (executors/pbs/README.md)
+test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a real PBS if qsub is here (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
+	$(BIN)/python -m pytest tests/pbs --durations=5
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## a real SLURM on this machine (as root, after make slurm-packages)

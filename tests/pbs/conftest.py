@@ -1,8 +1,15 @@
-"""Campaigns through the PBS profiles, on the stand-in for PBS that the executor plugin's own tests use."""
+"""Campaigns through the PBS profiles: on the PBS of this machine where there is one, else on the plugin's stand-in.
+
+On a real PBS set PBS_TEST_DIR, PBS_TEST_ARGS and PBS_TEST_REAL as for the plugin's own tests (executors/pbs/README.md),
+and PBS_TEST_NODES to the number of nodes that a job can have, if that is more than one.
+"""
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +28,16 @@ REMOTE = """#!/bin/sh
 shift
 exec env -i PATH=/usr/bin:/bin "$@"
 """
+REAL = shutil.which("qsub")
 QUICK = ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "5", "--latency-wait", "5", "--jobs", "8"]
 CONFIG = {"buckets": 4, "speed": {"device": "cpu", "flush_minutes": 0.01}}
+
+
+def pytest_report_header() -> str:
+    """Which PBS the campaigns go through, so that nobody takes one for the other."""
+    if REAL is None and os.environ.get("PBS_TEST_REAL"):
+        pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
+    return f"PBS: {f'the real one of {REAL}' if REAL else 'the stand-in, as there is no qsub on PATH'}"
 
 
 @dataclass
@@ -41,7 +56,13 @@ class Campaign:
             return {name: file[name][...].tobytes() for name in ("emb", "emb_keys", "length", "windows")}
 
     def command(self, profile: str, *options: str, **config: object) -> list[str]:
-        chosen = ["--profile", str(ROOT / "profiles" / profile), *QUICK, *options]
+        chosen = [
+            "--profile",
+            str(ROOT / "profiles" / profile),
+            *QUICK,
+            *shlex.split(os.environ.get("PBS_TEST_ARGS", "")),
+            *options,
+        ]
         return snakemake_command(self.folder, *chosen, **(CONFIG | config))
 
     def run(self, profile: str, *options: str, **config: object) -> str:
@@ -66,8 +87,16 @@ def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 @pytest.fixture
+def any_pbs(request: pytest.FixtureRequest) -> None:
+    """The real one if there is one. For tests that pull no levers of the server."""
+    if REAL is None:
+        request.getfixturevalue("pbs")
+
+
+@pytest.fixture
 def campaign(tmp_path: Path) -> Campaign:
-    return Campaign(working_folder(tmp_path / "campaign"))
+    folder = tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path))
+    return Campaign(working_folder(Path(folder) / "campaign"))
 
 
 @pytest.fixture(scope="session")
