@@ -43,7 +43,7 @@ BLOCKS = [
     (TUTORIAL, "python umap_of_proteins.py"),
     (TUTORIAL, "import numpy as np"),
     (TUTORIAL, "python neighbours.py"),
-    (EXTENDING, "model: esm2_t33_650M_UR50D"),
+    (EXTENDING, "inputs: [config/demo/proteins.fasta]"),
     (EXTENDING, "base: generic"),
     (EXTENDING, "plm-embed plan --site our_cluster"),
     (CONFIG, "snakemake --cores 4 --configfile my_config.yaml"),
@@ -90,7 +90,7 @@ FILES = {
     "import plotly.express": "umap_of_proteins.py",
     "import numpy as np": "neighbours.py",
     "import plm_embed": "read.py",
-    "model: esm2_t33_650M_UR50D": "finetuned.yaml",
+    "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
     "set-threads:": "",
 }

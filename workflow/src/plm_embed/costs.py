@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import yaml
 
+from plm_embed.attempts import Attempt, read_attempts
+from plm_embed.buckets import bucket_names
 from plm_embed.fingerprint import LongSequences
 from plm_embed.models import Model
 from plm_embed.windows import spans
@@ -73,20 +76,41 @@ def estimates(model: Model, todo: Work) -> list[Speed]:
 
 
 def measured(model: str, folder: Path, basis: Basis) -> list[Speed]:
-    """Speeds by device from the completion records in a folder, those of `model`; devices by their short names."""
+    """Speeds by device from the completion records in a folder, those of `model`; devices by their short names.
+
+    startup: the median over the attempts, noted beside that folder, of what was not spent on tokens.
+    """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    buckets: dict[str, int] = {}
+    records: dict[str, list[dict[str, Any]]] = {}
     for record in completion_records(folder):
         if record["fingerprint"]["model"] == model and record["tokens"] and record["tokens_per_second"]:
             device = device_label(record["worker"])
             tokens[device] = tokens.get(device, 0) + record["tokens"]
             seconds[device] = seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
-            buckets[device] = buckets.get(device, 0) + 1
+            records.setdefault(device, []).append(record)
+    attempts = [one for one in read_attempts(folder.parent) if one.outcome == "complete"]
     return [
-        Speed(device, tokens[device] / seconds[device], basis, f"{buckets[device]:,} completion records in {folder}")
-        for device in tokens
+        Speed(
+            device=device,
+            tokens_per_second=tokens[device] / seconds[device],
+            basis=basis,
+            why=f"{len(found):,} completion records in {folder}",
+            startup=_startup(found, attempts),
+        )
+        for device, found in records.items()
     ]
+
+
+def _startup(records: Iterable[Mapping[str, Any]], attempts: Iterable[Attempt]) -> float:
+    """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was noted."""
+    spent = {record["bucket"]: record for record in records}
+    found = []
+    for attempt in attempts:
+        mine = [spent[bucket] for bucket in attempt.buckets if bucket in spent]
+        if attempt.workers == 1 and mine and all(attempt.started <= one["started"] <= attempt.ended for one in mine):
+            found.append(attempt.seconds - sum(one["tokens"] / one["tokens_per_second"] for one in mine))
+    return max(0.0, median(found)) if found else 0.0
 
 
 def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
@@ -96,8 +120,19 @@ def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             continue
-        if {"fingerprint", "worker", "tokens", "tokens_per_second"} <= set(record):
+        if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(record):
             yield record
+
+
+def campaign_records(folder: Path, buckets: int) -> list[dict[str, Any]]:
+    """Whole completion records of the present buckets, by name, of the settings of the one that ended last.
+
+    Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
+    """
+    names = set(bucket_names(buckets))
+    found = [record for record in completion_records(folder) if record["bucket"] in names]
+    last = max(found, key=lambda record: str(record["ended"]), default=None)
+    return [record for record in found if last and record["fingerprint"] == last["fingerprint"]]
 
 
 def device_label(worker: Mapping[str, Any]) -> str:

@@ -95,7 +95,8 @@ def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
         planned = plan["todo"]["sequences"]
         yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
     for name, planned in plan["bytes"].items():
-        if facts.sizes.get(name):
+        earlier = name == "store" and plan.get("stored")  # what it held before is no part of the plan
+        if facts.sizes.get(name) and not earlier:
             fact = facts.sizes[name]
             yield f"bytes: {name}", readable(planned), readable(fact), f"{fact / planned:.2f}" if planned else ""
 
