@@ -66,22 +66,33 @@ class Fates:
                 f"{table['source'][at]}, record {table['number'][at]}: records.parquet and the buckets disagree about "
                 "it; run `plm-embed deduplicate` again"
             )
+        long = embedded & (fate["windows"] != 1)
+        if long.any() or dropped.any():
+            table = self._explained(table, fate, long, dropped)
+        eventful = pc.not_equal(pc.fill_null(table["events"], ""), "").to_numpy()
+        status = pa.array(["skipped", "embedded", "embedded_with_events"]).take(
+            pa.array(np.where(embedded, 1 + eventful, 0))
+        )
+        table = table.set_column(table.schema.get_field_index("status"), "status", status)
+        return table.append_column(_ROW, pa.array(fate["row"] - 1, mask=~embedded))
+
+    def _explained(
+        self, table: pa.Table, fate: NDArray[np.void], long: NDArray[np.bool_], dropped: NDArray[np.bool_]
+    ) -> pa.Table:
+        """With the events of long sequences, and why some have no vector."""
         columns: dict[str, list[str | None]] = {
             name: table[name].to_pylist() for name in ("reason", "detail", "events")
         }
         lengths: list[int] = table["length"].to_pylist()
-        for at in np.flatnonzero(embedded & (fate["windows"] != 1)).tolist():
+        for at in np.flatnonzero(long).tolist():
             events = [columns["events"][at], self._long_event(int(fate["windows"][at]), lengths[at])]
             columns["events"][at] = ";".join(filter(None, events))
         for at in np.flatnonzero(dropped).tolist():
             columns["reason"][at] = self._reasons[fate["reason"][at] - 1]
             columns["detail"][at] = f"{lengths[at]} residues"
-        eventful = np.array([bool(events) for events in columns["events"]], dtype=bool)
-        status = np.where(embedded, np.where(eventful, "embedded_with_events", "embedded"), "skipped")
-        columns["status"] = status.tolist()
         for name, values in columns.items():
             table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.string()))
-        return table.append_column(_ROW, pa.array(fate["row"] - 1, mask=~embedded))
+        return table
 
     def _long_event(self, windows: int, length: int) -> str:
         """In how many windows a long sequence was embedded, or how many residues were left out."""

@@ -113,10 +113,12 @@ def gather(  # noqa: PLR0917
 
         def write_tables(bucket: Bucket, start: int, windows: NDArray[np.int32]) -> None:
             for table, found, row in _members(sequences, bucket, start):
-                for batch in _index_rows(table, found, row, index_schema).to_batches():
+                if not found.all():
+                    fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
+                    table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
+                fates.embedded(table, row, windows[row - start])
+                for batch in _index_rows(table, row, index_schema).to_batches():
                     rows.write(batch)
-                fates.embedded(table.filter(pa.array(found)), row[found], windows[row[found] - start])
-                fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
 
         memory = Memory()
         start, flat = 0, 0
@@ -269,6 +271,6 @@ def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.T
         yield table, found, start + at
 
 
-def _index_rows(table: pa.Table, found: Mask, row: Numbers, schema: pa.Schema) -> pa.Table:
+def _index_rows(table: pa.Table, row: Numbers, schema: pa.Schema) -> pa.Table:
     table = table.append_column("row", pa.array(row)).append_column("cache_key", table["key"])
-    return table.filter(pa.array(found)).select(schema.names).cast(schema)
+    return table.select(schema.names).cast(schema)
