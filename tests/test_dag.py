@@ -79,7 +79,7 @@ def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if output.is_directory:
                 path.mkdir()
             else:
-                path.write_text('{"records": 1, "unique": 1}', encoding="utf-8")
+                path.write_text('{"records": 1, "unique": 1, "sha256": ""}', encoding="utf-8")
         Plan(executor="touch")
     return folder
 
@@ -133,7 +133,7 @@ def test_options_reach_the_command_quoted() -> None:
     plan = Plan({"table": {"sequence": "the sequence"}, "speed": {"scratch": "$HOME/it's"}, "weights": "config"})
     command = plan.job("deduplicate").shellcmd
     assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
-    assert """ --scratch '$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
+    assert """ --scratch='$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
     assert " --layers=3 --pooling=mean " in plan.job("embed").shellcmd
     assert " --source=config " in plan.job("weights").shellcmd
     assert "--source" not in Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd

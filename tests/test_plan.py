@@ -35,6 +35,8 @@ def configfile(tmp_path: Path) -> Path:
     config: dict[str, Any] = {
         "results": str(tmp_path / "results"),
         "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
+        "table": {"id": "protein_id", "keep": ["assembly_id", "protein_name"]},
+        "model": "esm2_t3_untrained",
         "weights": str(DEMO / "esm2_t3_untrained.pt"),
         "weights_folder": str(tmp_path / "weights"),
         "buckets": 1,
@@ -261,11 +263,12 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
             plan.plan(question)
 
 
-def test_keys_of_the_users_file_go_over_the_shipped_ones(tmp_path: Path) -> None:
+def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
-    path.write_text("speed: {flush_minutes: 1}\nbuckets: 9\n")
+    path.write_text(f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n")
     config = plan.read_config(path)
-    assert config["buckets"] == 9 and config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
+    assert config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
+    assert config["weights"] == "" and config["table"] == {"id": "id", "sequence": "sequence", "keep": []}
 
 
 def test_on_the_command_line(configfile: Path) -> None:

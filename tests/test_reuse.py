@@ -15,6 +15,7 @@ from campaigns import EVERYTHING, MEAN, make_campaign, make_records, part_rows
 from plm_embed import reuse
 from plm_embed.buckets import bucket_of, key
 from plm_embed.config import check_reuse
+from plm_embed.costs import campaign_records, completion_records
 from plm_embed.diff import compare
 from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
@@ -68,15 +69,28 @@ def test_only_missing_keys_are_computed(tmp_path: Path, prepared: Path) -> None:
     fourth = tmp_path / "fourth"
     assert embed(fourth, prepared, [], reuse=(third / "store",)) == (0, 0, 0)
     assert embed(fourth, prepared, SEQUENCES[20:30], reuse=(second / "store", third / "store")) == (0, 0, 10)
-    assert savings(fourth / "embedded").reused == 10
+    assert savings(completion_records(fourth / "embedded")).reused == 10
 
 
-def test_savings_are_told_in_words(tmp_path: Path) -> None:
-    assert str(savings(tmp_path)) == ""
+def test_savings_are_told_in_words() -> None:
+    assert str(savings([])) == ""
     record = {"found": 2, "reused": 1000, "spared_tokens": 7_200_000, "tokens_per_second": 1000.0}
-    (tmp_path / "0000.json").write_text(json.dumps(record))
-    (tmp_path / "0001.json").write_text(json.dumps({"found": 0}))
-    assert str(savings(tmp_path)) == "2 found in the store, 1,000 taken from earlier results (about 2.0 device-hours)"
+    words = "2 found in the store, 1,000 taken from earlier results (about 2.0 device-hours)"
+    assert str(savings([record, {"found": 0}])) == words
+
+
+def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
+    def leave(bucket: str, ended: str, pooling: str) -> None:
+        record = {"bucket": bucket, "ended": ended, "fingerprint": {"pooling": [pooling]}, "found": 1}
+        record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
+        (tmp_path / f"{bucket}.json").write_text(json.dumps(record))
+
+    assert campaign_records(tmp_path, 2) == []
+    leave("0000", "2026-01-02", "mean")
+    leave("0001", "2026-01-01", "max")
+    leave("0002", "2026-01-03", "mean")  # of more buckets than there are now
+    assert [record["bucket"] for record in campaign_records(tmp_path, 2)] == ["0000"]
+    assert [record["bucket"] for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]
 
 
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")])

@@ -16,6 +16,7 @@ import h5py
 import psutil
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -102,6 +103,36 @@ def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> 
         words = shlex.split(commands[step].removeprefix("# plm-embed "))
         subprocess.run([sys.executable, "-m", "plm_embed", *words], cwd=copy, check=True, capture_output=True)
     assert digests(copy) == before
+
+
+def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "mine.csv").write_text("id,sequence\na,MKTAYIAKQR\nb,MKV\na,MKTAYIAKQR\n")
+    mine = {"inputs": ["mine.csv"], "model": MODEL, "weights": "config/demo/esm2_t3_untrained.pt"}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(mine | {"buckets": 1, "speed": {"scratch": ""}}))
+    run = snakemake(folder, "--cores", "2", "--configfile", str(folder / "mine.yaml"))
+    assert run.returncode == 0, run.stdout
+    records = pq.read_table(folder / "results/records.parquet")
+    assert "assembly_id" not in records.column_names
+    assert records["status"].to_pylist() == ["embedded"] * 3
+
+
+def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "all.fasta").write_text(">a\nJJJJ\n>b\n123\n")
+    run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=2)
+    assert run.returncode == 0, run.stdout
+    assert pq.read_metadata(folder / INDEX).num_rows == 0
+    assert "records skipped when read" in (folder / "results/report.html").read_text(encoding="utf-8")
+    said = subprocess.run(
+        [sys.executable, "-m", "plm_embed", "summary", "results"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "2 records (2 unknown_residues)" in said
+    assert "none of the records" in said
 
 
 def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:

@@ -52,6 +52,6 @@ rule embed:
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
         " --device {resources.device} --nodes {resources.nodes} --workers {resources.gpu}"
-        " --threads {threads} --toks-per-batch {resources.toks_per_batch} --scratch {resources.scratch:q}"
+        " --threads {threads} --toks-per-batch {resources.toks_per_batch} --scratch={resources.scratch:q}"
         " --flush-minutes {resources.flush_minutes} --per-residue-limit-gb {resources.per_residue_limit_gb}"
         " --minutes {resources.runtime} &> {log:q}"

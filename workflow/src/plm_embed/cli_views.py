@@ -30,7 +30,7 @@ def watch(results: Path, once: bool) -> None:
     "--configfile",
     "--config",
     type=EXISTING,
-    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml alone.",
+    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
 )
 @click.option(
     "--site",

@@ -295,6 +295,7 @@ def workflow_commit(root: Path) -> str:
 
 def plan_line(config: Config) -> str:
     """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
+    from plm_embed.costs import campaign_records
     from plm_embed.store import part_files
 
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
@@ -307,7 +308,9 @@ def plan_line(config: Config) -> str:
     if summary.is_file():
         counts = json.loads(summary.read_text(encoding="utf-8"))
         records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
-    saved = str(savings(Path(config["results"]) / config["model"] / "embedded"))
+    found = campaign_records(Path(config["results"]) / config["model"] / "embedded", config["buckets"])
+    known = _known_settings(config).items()
+    saved = str(savings(record for record in found if known <= record["fingerprint"].items()))
     parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
     line = f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
@@ -323,6 +326,11 @@ def check_reuse(config: Config) -> None:
         return
     from plm_embed.reuse import check_sources
 
+    check_sources([Path(path) for path in config["reuse"]], _known_settings(config))
+
+
+def _known_settings(config: Config) -> Config:
+    """What of the fingerprint is known before anything is computed."""
     embedding = config["embedding"]
     model = find_model(config["model"])
     known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {"model": model.name}
@@ -333,4 +341,4 @@ def check_reuse(config: Config) -> None:
     manifest = Path(config["weights_folder"]) / model.name / "manifest.json"
     if manifest.is_file():
         known["weights_sha256"] = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
-    check_sources([Path(path) for path in config["reuse"]], known)
+    return known

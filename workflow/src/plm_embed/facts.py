@@ -1,7 +1,7 @@
 """What the report tells: everything that the files of a results folder say about a campaign, finished or not."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.attempts import Attempt, read_attempts
-from plm_embed.costs import completion_records, device_label
+from plm_embed.costs import campaign_records, completion_records, device_label
 from plm_embed.errors import UserError
 from plm_embed.gather import INDEX_COLUMNS
 from plm_embed.parts import is_per_residue
@@ -92,9 +92,10 @@ def collect(results: Path) -> Facts:
     facts = Facts(results, newest.name if models else "", summary, _json(results / "plan.json"))
     facts.model = facts.model or (facts.plan or {}).get("model", "")
     if models:
-        _add_runs(facts, newest / "embedded")
+        records = _records(newest / "embedded", summary)
+        _add_runs(facts, records)
         facts.attempts = read_attempts(newest)
-        facts.spared = savings(newest / "embedded")
+        facts.spared = savings(records)
         master = newest / MASTER
         if master.is_file():
             _add_master(facts, master)
@@ -115,9 +116,13 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _add_runs(facts: Facts, embedded: Path) -> None:
-    for record in completion_records(embedded):
-        facts.fingerprint = record["fingerprint"]
+def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return campaign_records(embedded, summary["buckets"]) if summary else list(completion_records(embedded))
+
+
+def _add_runs(facts: Facts, records: Sequence[Mapping[str, Any]]) -> None:
+    for record in records:
+        facts.fingerprint = dict(record["fingerprint"])
         worker = record["worker"]
         gpu = f" GPU {worker['gpu']}" if worker.get("gpu") else ""
         facts.runs.append(

@@ -102,12 +102,10 @@ class _Input:
 
 
 def read_config(configfile: Path | None) -> Config:
-    """The configuration as the workflow sees it: config/config.yaml, and over it the keys of `configfile`."""
+    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml."""
     default = Path("config/config.yaml")
-    raw = _yaml(default if default.is_file() else ROOT / "config" / "config.yaml")
-    if configfile is not None:
-        raw = _merged(raw, _yaml(configfile))
-    return checked(raw, ROOT / "workflow" / "schemas" / "config.schema.yaml")
+    path = configfile or (default if default.is_file() else ROOT / "config" / "config.yaml")
+    return checked(_yaml(path), ROOT / "workflow" / "schemas" / "config.schema.yaml")
 
 
 def plan(question: Question) -> Plan:
@@ -164,15 +162,6 @@ def _yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: not a configuration: it has no keys")
     return content
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """As Snakemake merges configuration files: key by key, block by block."""
-    both = {
-        key: _merged(below[key], value) if isinstance(value, dict) and isinstance(below.get(key), dict) else value
-        for key, value in above.items()
-    }
-    return {**below, **both}
 
 
 @contextmanager

@@ -175,6 +175,8 @@ def _progress(facts: Facts) -> str:
 def _norm_words(norms: dict[str, Any]) -> str:
     if not norms:
         return "A sample; the proof looks at every vector."
+    if not norms["rows"]:
+        return "No vectors: every record was skipped."
     return (
         f"Of all {norms['rows']:,} vectors: smallest norm {norms['min']:.4g}, median {norms['median']:.4g}, "
         f"largest {norms['max']:.4g}; {norms['outliers']:,} unusual, {norms['zero']:,} zero."

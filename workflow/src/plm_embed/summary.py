@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from plm_embed.costs import campaign_records
 from plm_embed.errors import UserError
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import MASTER, Embeddings
@@ -20,21 +21,26 @@ def summarise(results: Path) -> str:
     if not masters:
         raise UserError(f"{results}: no {MASTER} in it yet; run the workflow first")
     statuses, reasons = _fates(results / "records.parquet")
-    unique = read_summary(results / "sequences")["unique"]
+    counts = read_summary(results / "sequences")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
     embedded = statuses["embedded"] + statuses["embedded_with_events"]
     lines = [
         ("records", f"{statuses.total():,}"),
-        ("unique", f"{unique:,} sequences"),
-        ("embedded", f"{embedded:,} records, {statuses['embedded_with_events']:,} of them with events"),
-        ("skipped", f"{statuses['skipped']:,} records" + (f" ({skipped})" if skipped else "")),
+        ("unique", f"{counts['unique']:,} sequences"),
+        ("embedded", f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events"),
+        ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
         ("validation", _validation(results / "validation.json")),
         ("fates", f"{results / 'records.parquet'}"),
     ]
-    if saved := str(savings(masters[0].parent / "embedded")):
+    if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts["buckets"]))):
         lines.insert(3, ("spared", saved))
+    lines += [("warning", warning) for warning in counts.get("warnings", ())]
     text = "\n".join(f"{name:<11} {value}" for name, value in lines)
     return "\n\n".join([text, *(_opening(path) for path in masters)])
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
