@@ -1,4 +1,4 @@
-"""The gather job against `cp` of the same bytes followed by `sync`, turn about in one run.
+"""The gather job, and its vectors without index and records, against `cp` of the same bytes and `sync`, in turns.
 
     python benchmarks/gather.py --full --json benchmarks/results/gather.json
 
@@ -40,6 +40,28 @@ from plm_embed.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
 gather(*paths, {"workflow_commit": ""})
+print(json.dumps(time.perf_counter() - began))
+"""
+VECTORS = """
+import json, sys, time
+from pathlib import Path
+from plm_embed.campaign import Memory, blocks, load_bucket, serve
+from plm_embed.files import atomic_path
+from plm_embed.gather import create_master, make_plan
+from plm_embed.hdf5 import connect
+from plm_embed.pipeline import VectorWriter
+sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
+began = time.perf_counter()
+plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0
+with atomic_path(master) as path, connect(path, "w") as file:
+    create_master(file, plan)
+    with VectorWriter(file) as writer:
+        for name in plan.names:
+            bucket = load_bucket(sequences, embedded, name)
+            for block in blocks(serve(bucket, store), memory):
+                writer.write("mean_l33", start + block.start, block.bits["mean_l33"])
+            start += len(bucket.keys)
+        writer.wait()
 print(json.dumps(time.perf_counter() - began))
 """
 
@@ -104,10 +126,10 @@ def write_table(path: Path, table: pa.Table) -> None:
             writer.write(batch)
 
 
-def run_gather(folder: Path) -> tuple[float, float]:
-    """Seconds that gather took, synced, without the start of Python; and its peak memory in MB."""
+def run_gather(folder: Path, program: str = GATHER) -> tuple[float, float, float]:
+    """Seconds that gather took, synced, without the start of Python; its CPU seconds; and its peak memory in MB."""
     paths = ["sequences", "embedded", "store", "master.h5", "master.parquet", "records.parquet"]
-    command = [sys.executable, "-c", GATHER, *(str(folder / name) for name in paths)]
+    command = [sys.executable, "-c", program, *(str(folder / name) for name in paths)]
     for name in paths[3:]:  # as is done with the copy
         (folder / name).unlink(missing_ok=True)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -116,7 +138,7 @@ def run_gather(folder: Path) -> tuple[float, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     assert status == 0
-    return seconds, usage.ru_maxrss / 1e3
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
 
 
 def run_cp(folder: Path) -> float:
@@ -162,23 +184,32 @@ def main() -> None:
         rounds = []
         for _ in range(options.rounds):
             copied = run_cp(folder)
-            gathered, peak = run_gather(folder)
-            rounds.append({"cp_seconds": copied, "gather_seconds": gathered, "peak_mb": peak})
+            vectors, _, _ = run_gather(folder, VECTORS)
+            gathered, cpu, peak = run_gather(folder)
+            rounds.append(
+                {"cp_seconds": copied, "vectors_seconds": vectors, "gather_seconds": gathered, "cpu_seconds": cpu}
+                | {"peak_mb": peak}
+            )
             print(
-                f"cp + sync {size / copied / 1e6:6.0f} MB/s   gather {size / gathered / 1e6:6.0f} MB/s   {peak:.0f} MB"
+                f"cp + sync {size / copied / 1e6:6.0f} MB/s   vectors alone {size / vectors / 1e6:6.0f} MB/s   "
+                f"gather {size / gathered / 1e6:6.0f} MB/s ({cpu:.1f} s CPU)   {peak:.0f} MB"
             )
     finally:
         shutil.rmtree(folder)
     cp = statistics.median(each["cp_seconds"] for each in rounds)
     ours = statistics.median(each["gather_seconds"] for each in rounds)
+    vectors = statistics.median(each["vectors_seconds"] for each in rounds)
     result: dict[str, Any] = {
         "rows": rows, "bytes": size, "buckets": options.buckets, "parts_per_bucket": options.parts, "rounds": rounds,
         "cp_mb_per_s": round(size / cp / 1e6), "gather_mb_per_s": round(size / ours / 1e6),
-        "ratio": round(cp / ours, 2),
+        "ratio": round(cp / ours, 2), "vectors_ratio": round(cp / vectors, 2),
         "peak_mb": round(max(each["peak_mb"] for each in rounds)),
         "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
     }  # fmt: skip
-    print(f"median: gather at {result['ratio']} x the rate of cp + sync, peak {result['peak_mb']} MB")
+    print(
+        f"median: gather at {result['ratio']} x the rate of cp + sync, its vectors alone at "
+        f"{result['vectors_ratio']} x; peak {result['peak_mb']} MB"
+    )
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
 
