@@ -14,6 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SCRIPTS = {"plm-embed": "plm_embed.cli", "snakemake": "snakemake.cli"}
 
+SCRIPT = """#!{venv}/bin/python
+import sys
+from {module} import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
 
 def clone(folder: Path, *, plugin: bool = True) -> Path:
     """Copy what git would clone, with the changes that are not committed, to `folder`, and make its environment."""
@@ -39,7 +46,7 @@ def _environment(folder: Path, *, plugin: bool) -> None:
     (site / "clone.pth").write_text("\n".join(map(str, [*own, sysconfig.get_path("purelib")])) + "\n")
     for name, module in SCRIPTS.items():
         script = venv / "bin" / name
-        script.write_text(f"#!{venv}/bin/python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
+        script.write_text(SCRIPT.format(venv=venv, module=module))
         script.chmod(0o755)
     for stamp in ("installed", "installed-test"):
         (venv / stamp).touch()

@@ -8,6 +8,7 @@ import multiprocessing
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class _Trial:
 def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
     """The speed of one of `workers` that work here at the same time, with `threads` CPU threads each.
 
-    UserError when there are no weights yet, or nothing to embed.
+    UserError when there are no weights yet, nothing to embed, or a worker is killed.
     """
     weights = Path(config["weights_folder"]) / config["model"]
     if not (weights / "manifest.json").is_file():
@@ -60,7 +61,10 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
             pool.submit(_try, weights, Path(folder) / "some.parquet", Path(folder) / str(number), settings, time.time())
             for number in range(workers)
         ]
-        trials = [future.result() for future in asked]
+        try:
+            trials = [future.result() for future in asked]
+        except BrokenProcessPool:
+            raise UserError("--measure: a worker was killed, perhaps for want of memory\ntry --workers 1") from None
     records = [record for trial in trials for record in trial.records]
     rates = [record["tokens_per_second"] for record in records]
     tokens = sum(record["tokens"] for record in records)
