@@ -41,6 +41,7 @@ except UserError as error:
 
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
+workflow.localrules(*config["speed"]["local_rules"])
 
 
 pathvars:
