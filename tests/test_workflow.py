@@ -132,7 +132,7 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
         check=True,
     ).stdout
     assert "2 records (2 unknown_residues)" in said
-    assert "none of the records" in said
+    assert "warning     none of the 2 records" in said
 
 
 def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from plm_embed.parts import is_per_residue
 from plm_embed.progress import Meter, progress
 from plm_embed.reader import Embeddings
 
-Format = Literal["uniprot-h5", "npy", "anndata", "pt"]
+Format = Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]
 _RECORDS_AT_ONCE = 4096
 
 
@@ -43,6 +43,7 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
     npy: (records, D), and beside it OUTPUT.ids.tsv: id and cache_key of each row.
     anndata: an .h5ad, an observation per record; a column without a value is empty text there.
     pt: a folder with fair-esm's file for each id: label, and float32 tensors of all representations by layer.
+    pt-dict: one .pt file with a float32 tensor by id, (D,) or (L, D); all of them are held in memory.
     Where an id cannot be a name, or records share it, OUTPUT.names.tsv tells which name stands for which id.
     UserError when the output exists, or the representation is not there or not of the kind that is needed.
     """
@@ -56,6 +57,7 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
             name = min(embeddings.fingerprint.representations, key=is_per_residue)
         if is_per_residue(name) and to in ("npy", "anndata"):
             raise UserError(f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 or pt")
+        embeddings.check_index()
         total = pq.read_metadata(embeddings.index).num_rows
         with progress("export", total, "records") as meter:
             _EXPORTERS[to](embeddings, name, output, meter)
@@ -194,6 +196,20 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
                 torch.save(record, folder / f"{written}.pt")
 
 
+def _pt_dict(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
+    import torch
+
+    tensors = {}
+    with atomic_path(output) as temporary:
+        for batch, chosen in _named(embeddings, output, meter, longest=1000):
+            rows = batch["row"]
+            vectors = None if is_per_residue(name) else embeddings.rows(rows, name)
+            for place, written in chosen:
+                values = embeddings.matrix(rows[place], name) if vectors is None else vectors[place]
+                tensors[written] = torch.from_numpy(values.astype(np.float32))
+        torch.save(tensors, temporary)
+
+
 @contextmanager
 def _atomic_folder(final: Path) -> Iterator[Path]:
     """A folder that is renamed to `final` when the block succeeds and removed when it fails."""
@@ -212,4 +228,5 @@ _EXPORTERS: dict[Format, Callable[[Embeddings, str, Path, Meter], None]] = {
     "npy": _npy,
     "anndata": _anndata,
     "pt": _pt,
+    "pt-dict": _pt_dict,
 }

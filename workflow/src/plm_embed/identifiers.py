@@ -7,7 +7,7 @@ written it lives in a temporary file.
 import errno
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
@@ -37,11 +37,13 @@ _FIELDS = pa.schema([("hash", pa.uint64()), ("row", pa.int64()), ("id", pa.strin
 class Identifiers:
     """The ids of an index (a Parquet file with columns `id` and `row`); close it after use."""
 
-    def __init__(self, index: Path) -> None:
+    def __init__(self, index: Path, master: bytes = b"", check: Callable[[], None] = lambda: None) -> None:
+        """`master` tells one master from another; `check` is called before a file is made for the two."""
         self._stack = ExitStack()
         path = index.with_suffix(_SUFFIX)
-        identity = _identity(index)
+        identity = _identity(index) + master
         if not path.is_file() or not self._opened(path, identity):
+            check()
             try:
                 _write(index, path, identity)
             except OSError as error:

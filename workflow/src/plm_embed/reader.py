@@ -16,6 +16,7 @@ from plm_embed.identifiers import ABSENT, SEVERAL, Identifiers
 from plm_embed.parts import Keys, is_per_residue
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.store_reader import StoreVectors, is_store
+from plm_embed.tables import read_batches, read_table
 from plm_embed.vectors import Rows, Vectors, make_anndata, some
 
 if TYPE_CHECKING:
@@ -102,7 +103,22 @@ class Embeddings(Vectors):
     @cached_property
     def identifiers(self) -> Identifiers:
         """Rows by id. The first use makes a file for it beside the index, which takes some time for many records."""
-        return Identifiers(self.index)
+        ends = self._key_column[[0, -1]] if len(self) > 1 else self._key_column[...]
+        master = f" {self._file.attrs['fingerprint_id']} {len(self)}".encode() + b" " + ends.tobytes()
+        return Identifiers(self.index, master, self.check_index)
+
+    def check_index(self) -> None:
+        """UserError unless every row that the index names holds the sequence that the index says it does."""
+        for lines in read_batches(self.index, ["row", "cache_key"]):
+            rows, keys = lines["row"].to_numpy(), np.array(lines["cache_key"].to_pylist(), dtype="S64")
+            first, last = int(rows.min()), int(rows.max())
+            # lines are in the order of their rows, so that few rows serve many lines
+            sound = first >= 0 and last < len(self) and last - first < len(rows)
+            if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
+                raise UserError(
+                    f"{self.index}: not the index of {self.path}: it names other rows or sequences\n"
+                    "put the two files of one run side by side, or run the workflow again"
+                )
 
     def get(self, ids: Sequence[str], name: str = "emb") -> Array:
         """Vectors (k, D) of these record ids, in the order asked for.
@@ -113,11 +129,13 @@ class Embeddings(Vectors):
 
     def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
         """Vectors (k, D) of these rows, in the order asked for."""
-        return self._take(self._pooled(name), np.asarray(rows, dtype=np.int64))
+        return self._take(self._pooled(name), self._within(np.asarray(rows, dtype=np.int64)))
 
     def matrix(self, row: int, name: str) -> Array:
         """The matrix (L, D) of a row in a per-residue representation."""
-        return self._residues(self._known(name), row)
+        if not is_per_residue(self._known(name)):
+            raise UserError(f"{name} has one vector per record: use rows([{row}])")
+        return self._residues(name, int(self._within(np.array([row]))[0]))
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one record; `name` defaults to the first per-residue representation."""
@@ -134,11 +152,13 @@ class Embeddings(Vectors):
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
         frame: pd.DataFrame = self._index_columns(None).to_pandas()
         if vectors:
+            self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """An observation for every record, named by its id, with the columns of the index; X (records, D)."""
+        self.check_index()
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
 
@@ -192,13 +212,13 @@ class Embeddings(Vectors):
         return self._span(name, start, stop)
 
     def _index_columns(self, columns: list[str] | None) -> "pa.Table":
-        from plm_embed.tables import read_table
-
         return read_table(self.index, columns)
 
     def _rows_of_ids(self, ids: Sequence[str]) -> Rows:
         if isinstance(ids, str):
             raise UserError(f'ids are a list: get(["{ids}"])')
+        if numbers := [id for id in ids if not isinstance(id, str)]:
+            raise UserError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
         rows = self.identifiers.rows(ids)
         absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
         if absent:

@@ -28,7 +28,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
 
 
-def read_batches(path: Path) -> Iterator[pa.Table]:
+def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
     UserError when the file is missing or damaged.
@@ -36,18 +36,19 @@ def read_batches(path: Path) -> Iterator[pa.Table]:
     with _reading(path):
         file = pq.ParquetFile(path)
     with file:
-        batches = file.iter_batches(batch_size=_ROWS)
-        rows = pa.Table.from_batches([], file.schema_arrow)
+        batches = file.iter_batches(batch_size=_ROWS, columns=columns)
+        rows: pa.Table | None = None
         while True:
             with _reading(path):
                 batch = next(batches, None)
             if batch is None:
                 break
-            rows = pa.concat_tables([rows, pa.Table.from_batches([batch])])
+            more = pa.Table.from_batches([batch])
+            rows = pa.concat_tables([rows, more]) if rows is not None else more
             if rows.num_rows >= _ROWS:
                 yield rows.slice(0, _ROWS)
                 rows = rows.slice(_ROWS)
-        if rows.num_rows:
+        if rows is not None and rows.num_rows:
             yield rows
 
 

@@ -98,17 +98,16 @@ class Vectors(ABC):
             if step == 1:
                 return self._span(name, start, max(start, stop))
             return self._take(name, np.arange(start, stop, step))
+        if isinstance(rows, str):
+            raise UserError(f'rows are numbers; for an id: get(["{rows}"])')
         if isinstance(rows, int | np.integer):
-            if not -len(self) <= rows < len(self):
-                raise IndexError(f"row {rows} of {len(self)}")
-            at = int(rows) % len(self)
+            at = int(self._within(np.array([rows]))[0])
             vector: Array = self._span(name, at, at + 1)[0]
             return vector
         chosen = np.asarray(rows)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
-            raise IndexError(f"rows {chosen.min()} to {chosen.max()} of {len(self)}")
-        return self._take(name, chosen % max(len(self), 1))
+        return self._take(
+            name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64))
+        )
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
@@ -140,6 +139,12 @@ class Vectors(ABC):
 
     def _keys_between(self, start: int, stop: int) -> Keys:
         return self.keys[start:stop]
+
+    def _within(self, rows: Rows) -> Rows:
+        """The same rows, counted from the end where they are negative. IndexError for what is not there."""
+        if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        return rows % max(len(self), 1)
 
     def _rows_of_keys(self, keys: Keys) -> Rows:
         rows = self._locate(keys)
