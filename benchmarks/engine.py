@@ -93,15 +93,17 @@ def peak_memory(arguments: list[str], variant: str) -> int:
 @click.option("--model", "name", default="8M")
 @click.option("--sequences", "count", default=24)
 @click.option("--runs", default=5)
+@click.option("--seconds", default=240.0, help="No further run is begun after so many seconds.")
 @click.option("--threads", default=1)
 @click.option("--float32-only", is_flag=True)
 @click.option("--memory", is_flag=True, help="Also measure each variant's peak memory, in processes of their own.")
 @click.option("--only", hidden=True)
 @click.option("--output", type=click.Path(path_type=Path))
 def main(
-    *, lengths: str, name: str, count: int, runs: int, threads: int, float32_only: bool, memory: bool,
+    *, lengths: str, name: str, count: int, runs: int, seconds: float, threads: int, float32_only: bool, memory: bool,
     only: str | None, output: Path | None,
 ) -> None:  # fmt: skip
+    start = time.perf_counter()
     torch.set_num_threads(threads)
     model = find_model(name)
     sequences = chosen(lengths, count)
@@ -115,17 +117,19 @@ def main(
     asked = {variant: make for variant, make in variants(model).items() if not (float32_only and "bfloat" in variant)}
     runners = {variant: make() for variant, make in asked.items()}
     warm = {variant: run(sequences) for variant, run in runners.items()}
-    seconds: dict[str, list[float]] = {variant: [] for variant in runners}
+    times: dict[str, list[float]] = {variant: [] for variant in runners}
     rates = {"float32": 0.0, "bfloat16": 0.0}
-    for _ in range(runs):
+    for number in range(runs):
+        if number and time.perf_counter() - start > seconds:
+            break
         for dtype in ("float32", "bfloat16"):
             rates[dtype] = max(rates[dtype], matrix_rate(model, getattr(torch, dtype)))
         for variant, run in runners.items():
             began = time.perf_counter()
             run(sequences)
-            seconds[variant].append(time.perf_counter() - began)
+            times[variant].append(time.perf_counter() - began)
     exact = warm["fair-esm, 1024 tokens"][0]
-    median = {variant: statistics.median(times) for variant, times in seconds.items()}
+    median = {variant: statistics.median(each) for variant, each in times.items()}
     arguments = ["--lengths", lengths, "--model", name, "--sequences", str(count), "--threads", str(threads)]
     table = {}
     for variant, (found, computed) in warm.items():
@@ -144,7 +148,7 @@ def main(
         "sequences": len(sequences),
         "tokens": tokens,
         "threads": threads,
-        "runs": runs,
+        "runs": len(times[SHIPPED]),
         "device": device_name(CPU),
         "load": os.getloadavg(),
         "torch": torch.__version__,
