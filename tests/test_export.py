@@ -124,6 +124,19 @@ def test_torch_loads_fair_esms_files(campaign: Campaign, index: list[dict], tmp_
             np.testing.assert_array_equal(found[group][2].numpy(), vector(row, name).astype(np.float32))
 
 
+@pytest.mark.parametrize("name", ["mean_l2", "per_residue_l3"])
+def test_torch_loads_one_tensor_by_id(campaign: Campaign, index: list[dict], tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    output = tmp_path / "vectors.pt"
+    export(campaign.master, "pt-dict", output, name)
+    found, renamed = torch.load(output, weights_only=True), names_of(output)
+    assert len(found) == len(ODD_IDS) - 1
+    for row in index:
+        tensor = found[renamed.get((row["id"], row["number"]), row["id"])]
+        assert tensor.dtype == torch.float32
+        np.testing.assert_array_equal(tensor.numpy(), vector(row, name).astype(np.float32))
+
+
 def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     with pytest.raises(UserError, match="there: exists; remove it"):

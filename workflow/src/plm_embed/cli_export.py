@@ -10,10 +10,15 @@ import click
 @click.argument("master", type=click.Path(exists=True, path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option(
-    "--to", required=True, type=click.Choice(["uniprot-h5", "npy", "anndata", "pt"]), help="What other tools expect."
+    "--to",
+    required=True,
+    type=click.Choice(["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]),
+    help="What other tools expect.",
 )
 @click.option("--representation", default="emb", help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.")
-def export(master: Path, output: Path, to: Literal["uniprot-h5", "npy", "anndata", "pt"], representation: str) -> None:
+def export(
+    master: Path, output: Path, to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"], representation: str
+) -> None:
     """Write embeddings in the form that another tool loads.
 
     \b
@@ -21,6 +26,7 @@ def export(master: Path, output: Path, to: Literal["uniprot-h5", "npy", "anndata
     npy         one array, to be memory-mapped, and OUTPUT.ids.tsv
     anndata     .h5ad, an observation per record
     pt          a folder with fair-esm's .pt file for each id
+    pt-dict     one .pt file, a tensor by id; needs memory for all
 
     \b
     Example:
