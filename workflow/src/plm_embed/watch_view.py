@@ -16,6 +16,8 @@ from plm_embed.watch import State, Watch, WorkerState
 SECONDS_BETWEEN_LOOKS = 10.0
 """As often as workers write their heartbeats."""
 PLAIN_WIDTH = 120
+MOST_ROWS = 100
+"""Workers drawn at most, however tall the terminal: to draw a line costs more than to look."""
 
 
 def watch(results: Path, *, once: bool) -> None:
@@ -29,7 +31,7 @@ def watch(results: Path, *, once: bool) -> None:
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
             states = looker.look()
-            live.update(view(states, rows=max(3, console.size.height - 10)), refresh=True)
+            live.update(view(states, rows=min(MOST_ROWS, max(3, console.size.height - 10))), refresh=True)
             if states and all(state.finished for state in states):
                 return
             time.sleep(SECONDS_BETWEEN_LOOKS)
