@@ -121,8 +121,9 @@ class Embedder:
         self._loading = 0.0
         write_json(output, record)
         log.info(
-            "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s",
+            "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s%s",
             bucket.stem, len(keys), found, reused.total, record["computed"], len(excluded), record["seconds"],
+            f"; {work['tokens_per_second']:,.0f} tokens/s on {record['worker']['device']}" if todo else "",
         )  # fmt: skip
         return record
 
