@@ -203,6 +203,7 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
     assert found.command[:3] == ("snakemake", "--profile", "slurm") and "embed:slurm_partition=gpu" in found.command
+    assert found.device == "L40S"
     queues = sites.read_site("slurm")["queues"]
     assert list(queues) == ["gpu", "big", "short"]
     assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == ["48:00:00", "168:00:00", "0:30:00"]

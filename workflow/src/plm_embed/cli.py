@@ -258,8 +258,9 @@ def validate(
     \b
     Example (with M for results/esm2_t33_650M_UR50D):
       plm-embed validate --sequences results/sequences --embedded M/embedded --store M/store \\
-        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet \\
-        --weights resources/weights/esm2_t33_650M_UR50D --report validation.json --checksums M/checksums.sha256
+        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
+        --records results/records.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+        --report validation.json --checksums M/checksums.sha256
     """
     from plm_embed.validate import validate as run
 

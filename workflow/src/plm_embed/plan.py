@@ -261,8 +261,9 @@ def _local_hours(forecast: Forecast, jobs: int) -> float:
 
 def _chosen(question: Question, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]) -> Forecast:
     """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
-    default = site.get("queues", {}).get(site.get("default_queue") or "", {})
-    wanted = question.device or costs.gpu_table()["sites"].get(question.site, "") or default.get("gpu_type", "")
+    queues = site.get("queues") or {}
+    queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
+    wanted = question.device or costs.gpu_table()["sites"].get(question.site, "") or queue.get("gpu_type", "")
     for forecast in forecasts:
         if wanted and wanted.lower() in forecast.speed.device.lower():
             return forecast
