@@ -13,9 +13,8 @@ ROOT = Path(__file__).parents[1]
 
 def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "gpu-check", f"GPU_PYTHON={sys.executable}", f"GPU_CHECK={' '.join(arguments)}"]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    )
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.workflow
