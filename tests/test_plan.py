@@ -14,6 +14,7 @@ from rich.console import Console
 
 import checkpoints
 from plm_embed import costs, plan, sites
+from plm_embed.attempts import noted, read_attempts
 from plm_embed.cli import group
 from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
@@ -86,6 +87,28 @@ def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
     assert {one.speed.basis for one in found.forecasts} == {"estimated"}
 
 
+@pytest.mark.workflow
+def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(configfile: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights" / "esm2_t3_untrained"
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
+    write_golden(weights)
+    found = plan.plan(plan.Question(configfile, measure=True, workers=2))
+    speed, hours = found.forecasts[0].speed, found.forecasts[0].hours or 0
+    assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
+    assert 3600 * hours == pytest.approx(speed.startup + 39_823 / (speed.tokens_per_second or 0))
+    assert found.local_hours == hours and found.command[:2] == ("snakemake", "--cores")
+    assert "On this machine alone: about" in text(found)
+
+
+def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> None:
+    speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
+    todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
+    assert plan._hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
+    assert plan._local_hours(plan.Forecast(speed, 3.0), 3) == pytest.approx(2.0)  # three jobs, two at a time
+    assert plan._hours(replace(todo, sequences=1), speed, 3) == pytest.approx((5 + 100) / 3600)
+    assert plan._hours(replace(todo, tokens=0), speed, 3) == 0
+
+
 def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configfile: Path, tmp_path: Path) -> None:
     config = plan.read_config(configfile)
     sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / "esm2_t3_untrained"
@@ -93,22 +116,18 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
         shutil.copytree(given.sequences, sequences)
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
     write_golden(tmp_path / "weights" / "esm2_t3_untrained")
-    before = plan.plan(plan.Question(configfile, measure=True, workers=2))
-    speed, hours = before.forecasts[0].speed, before.forecasts[0].hours or 0
-    assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
-    assert 3600 * hours == pytest.approx(speed.startup + 39_823 / (speed.tokens_per_second or 0))
-    # three jobs, two at a time: each starts anew, and the last round is as long as the first
-    forecast = replace(before.forecasts[0], hours=3.0)
-    assert plan._hours(before.todo, speed, 3) == pytest.approx(hours + 2 * speed.startup / 3600)
-    assert before.local_hours == hours and plan._local_hours(forecast, 3) == pytest.approx(2.0)
-    assert before.command[:2] == ("snakemake", "--cores")
+    before = plan.plan(plan.Question(configfile))
     embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
-    embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")
+    with noted(model / "embedded", "0000", ["0000"], 1):
+        record = embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")
     outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
     gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
     after = plan.plan(plan.Question(configfile))
     assert (after.stored, after.todo.sequences, after.todo.tokens) == (129, 0, 0)
-    assert after.forecasts[0].speed.why.startswith("1 completion records")
+    speed = after.forecasts[0].speed
+    assert speed.basis == "measured here" and speed.why.startswith("1 completion records")
+    (attempt,) = read_attempts(model)
+    assert speed.startup == pytest.approx(attempt.seconds - record["tokens"] / record["tokens_per_second"])
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
     elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
