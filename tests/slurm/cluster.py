@@ -91,6 +91,7 @@ PartitionName=DEFAULT DefaultTime=5 MaxTime=2-0 State=UP
 PartitionName=cpu      Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
 PartitionName=gpu      Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
 PartitionName=requeued Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0
+PartitionName=ended    Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=0
 """
 GRES_CONF = """\
 NodeName=g1 Name=gpu Type=a100 File={folder}/devices/g1-nvidia[0-{last}]
@@ -129,7 +130,7 @@ performance_schema=OFF
 # What a site's prolog does where SLURM_TMPDIR is offered: each node has a folder that no other node sees.
 TASK_PROLOG = """\
 #!/bin/sh
-echo "export SLURM_TMPDIR={folder}/scratch/$SLURMD_NODENAME"
+eval "echo export SLURM_TMPDIR=$(cat {folder}/etc/scratch)"
 """
 # First process of a daemon's namespaces: bash, because it reaps the orphans that slurmstepd leaves.
 INIT = """\
@@ -248,6 +249,35 @@ class Cluster:
         finally:
             os.kill(process, signal.SIGCONT)
 
+    def set_scratch(self, folder: Path | None = None) -> None:
+        """Have jobs see a folder as SLURM_TMPDIR, by default one that stands for the node's own disk."""
+        own = f"{self.folder}/scratch/$SLURMD_NODENAME"
+        (self.folder / "etc" / "scratch").write_text(str(folder or own))
+
+    @contextlib.contextmanager
+    def mounted(self, kind: str, folder: Path) -> Iterator[None]:
+        """Mount a filesystem on a folder of each GPU node: "network", "memory" (1 MB) or "read-only"."""
+        network = (sys.executable, str(Path(__file__).with_name("network_folder.py")), str(folder))
+        commands = {
+            "network": network,
+            "memory": ("mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)),
+            "read-only": ("mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)),
+        }
+        folder.mkdir(parents=True)
+        there = [("nsenter", f"--target={self._daemon_process(node)}", "--mount") for node in GPU_NODES]
+        processes = [subprocess.Popen([*enter, *commands[kind]]) for enter in there]
+        try:
+            point = ("mountpoint", "-q", str(folder))
+            self.wait_for(f"{folder} ({kind})", lambda: [self.run(*enter, *point) for enter in there])
+            yield
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            for enter in there:
+                unmount = (*enter, "umount", "--lazy", "--internal-only", "--no-canonicalize", str(folder))
+                subprocess.run(unmount, check=False, capture_output=True)  # what stays ends with the node
+
     def _configure(self) -> None:
         for name in (
             "etc",
@@ -276,6 +306,7 @@ class Cluster:
         ):
             (etc / name).write_text(text)
             (etc / name).chmod(mode)
+        self.set_scratch()
         key = etc / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
@@ -343,7 +374,8 @@ class Cluster:
             self._owner.close()
 
     def _daemon_process(self, name: str) -> int:
-        return next(process for process in descendants(self._daemons[name].pid) if process_name(process) == name)
+        program = "slurmd" if name in NODES else name
+        return next(process for process in descendants(self._daemons[name].pid) if process_name(process) == program)
 
     def _wait_for_nodes(self, *nodes: str) -> None:
         def ready() -> bool:

@@ -6,20 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import h5py
 from cluster import GPU_NODES, Cluster, descendants
 
 ROOT = Path(__file__).parents[2]
 # It ends when the test session does, however that ends.
-SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, str(Path(__file__).with_name("prompt_snakemake.py")))
+SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
-BUCKETS = 4
-SEQUENCES = 320
-LENGTHS = (1000, 3000)  # Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job.
+RULES = ("embed", "deduplicate", "gather", "validate", "report")
+LENGTHS = (1000, 3000)
+"""Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job."""
 
 # What a user does to the profile: uncomment the lines of his site.
 SITE = {
@@ -36,7 +38,7 @@ buckets: {buckets}
 speed:
   device: cpu
   toks_per_batch: 8000
-  flush_minutes: 0.001
+  flush_minutes: {flush_minutes}
 validate:
   spot_checks: 2
 """
@@ -45,19 +47,32 @@ validate:
 class Campaign:
     """A working folder, the profile in it, and the `snakemake` that runs there."""
 
-    def __init__(self, folder: Path, cluster: Cluster, *, profile: str = "slurm") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        *,
+        profile: str = "slurm",
+        buckets: int = 4,
+        sequences: int = 320,
+        lengths: tuple[int, int] = LENGTHS,
+        flush_minutes: float = 0.001,
+    ) -> None:
         """Make the folder with its input, its configuration and the edited profile."""
         self.folder = folder
+        self.buckets = buckets
+        self.sequences = sequences
         self.cluster = cluster
         self.profile = profile
         self.log = folder / "snakemake.log"
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "config").mkdir(parents=True)
-        (folder / "config" / "config.yaml").write_text(CONFIG.format(root=ROOT, model=MODEL, buckets=BUCKETS))
+        values = {"root": ROOT, "model": MODEL, "buckets": buckets, "flush_minutes": flush_minutes}
+        (folder / "config" / "config.yaml").write_text(CONFIG.format(**values))
         random = Random(1)
         with (folder / "proteins.fasta").open("w") as fasta:
-            for number in range(SEQUENCES):
-                residues = "".join(random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*LENGTHS)))
+            for number in range(sequences):
+                residues = "".join(random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths)))
                 fasta.write(f">p{number}\n{residues}\n")
         shutil.copytree(ROOT / "profiles" / profile, folder / profile)
         self.edit_profile(*SITE.values())
@@ -74,14 +89,16 @@ class Campaign:
     def adopt(self, other: "Campaign") -> None:
         """Take over the weights and the sequences of another campaign, so that only embedding is left to do."""
         shutil.copy2(other.folder / "proteins.fasta", self.folder)  # With its age, or all would be done anew.
-        shutil.copytree(other.folder / "resources", self.folder / "resources")
+        self.adopt_weights(other)
         shutil.copytree(other.folder / "results" / "sequences", self.folder / "results" / "sequences")
+
+    def adopt_weights(self, other: "Campaign") -> None:
+        shutil.copytree(other.folder / "resources", self.folder / "resources")
 
     def command(self, *options: str) -> list[str]:
         command = [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", self.profile, *options]
         # One thread for each rule: this machine has fewer cores than the virtual nodes pretend to have.
-        threads = [f"{rule}=1" for rule in ("embed", "deduplicate", "gather", "validate")]
-        return [*command, "--slurm-init-seconds-before-status-checks", "1", "--set-threads", *threads]
+        return [*command, "--set-threads", *(f"{rule}=1" for rule in RULES)]
 
     def start(self, *options: str, without: str = "") -> "subprocess.Popen[bytes]":
         """Start Snakemake, on a machine that lacks the command `without`; its output goes to `log`."""
@@ -105,7 +122,7 @@ class Campaign:
             )
         return self._process
 
-    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 150) -> int:
+    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 300) -> int:
         """Wait for Snakemake and return its exit status; kill it when it does not end."""
         try:
             return process.wait(timeout)
@@ -183,7 +200,19 @@ class Campaign:
         return parts if bucket is None else [part for part in parts if self._bucket_of(part) == bucket]
 
     def _bucket_of(self, part: Path) -> int:
-        return int(part.name[:8], 16) * BUCKETS >> 32
+        return int(part.name[:8], 16) * self.buckets >> 32
+
+    def unsecured(self, bucket: int) -> float:
+        """Seconds of computing that a kill would take from a bucket now: since its job or its last part."""
+        log = self.folder / "results" / "logs" / MODEL / "embed" / f"{bucket:04d}.log"
+        text = log.read_text() if log.exists() else ""
+        loaded = re.search(r"^(\d\d):(\d\d):(\d\d) model loaded", text, re.MULTILINE)
+        if loaded is None:
+            return 0.0
+        now = time.time()
+        today = (*time.localtime(now)[:3], *map(int, loaded.groups()), 0, 0, -1)
+        began = now - (now - time.mktime(today)) % 86400
+        return now - max([began, *(part.stat().st_mtime for part in self.parts(bucket))])
 
     def wait_for_parts(self, *buckets: int) -> None:
         """Return when each of these buckets has a part more than now."""
@@ -197,7 +226,7 @@ class Campaign:
 
     def computed_again(self) -> int:
         """Return how many vectors lie in the store more than once."""
-        return sum(int(part.name.split("-")[2]) for part in self.parts()) - SEQUENCES
+        return sum(int(part.name.split("-")[2]) for part in self.parts()) - self.sequences
 
     def states(self) -> dict[str, list[str]]:
         """Return the accounted states of each job of this campaign, in order."""
@@ -211,7 +240,10 @@ class Campaign:
         return states
 
     def master(self) -> bytes:
-        return (self.folder / MASTER).read_bytes()
+        """Return the master file, without the commit: this clone may have moved on between two campaigns."""
+        with h5py.File(self.folder / MASTER) as master:
+            commit: str = master.attrs["workflow_commit"]
+        return (self.folder / MASTER).read_bytes().replace(commit.encode(), b"-" * len(commit))
 
 
 def command_line(process: int) -> list[str]:
