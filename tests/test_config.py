@@ -291,3 +291,14 @@ def test_whole_numbers_may_be_written_as_floats() -> None:
     found = checked(config(buckets=64.0, speed={"toks_per_batch": "1e3"}), SCHEMA_FILE)
     assert (found["buckets"], found["speed"]["toks_per_batch"]) == (64, 1000)
     assert isinstance(found["buckets"], int) and isinstance(found["speed"]["toks_per_batch"], int)
+
+
+def test_mistakes_beside_each_other_are_named_together() -> None:
+    found = problems(inputs=["b.fasta", 3, "."])
+    assert [line.partition(":")[0] for line in found] == ["inputs[1]", "inputs", "inputs"]
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = checked(config(store="~/vectors", weights_folder="~/w/", results="~x"), SCHEMA_FILE)
+    assert (found["store"], found["weights_folder"], found["results"]) == ("/home/me/vectors", "/home/me/w/", "~x")

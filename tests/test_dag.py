@@ -185,6 +185,15 @@ def test_a_changed_file_runs_what_depends_on_it(changed: str, first: str) -> Non
 
 
 @pytest.mark.usefixtures("finished")
+def test_an_input_replaced_by_an_older_file_runs_from_the_start() -> None:
+    path = Path("config/demo/proteins.fasta")
+    before = path.stat()
+    path.write_text(path.read_text() + ">more\nMK\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert Plan().runs == DOWNSTREAM["deduplicate"]
+
+
+@pytest.mark.usefixtures("finished")
 def test_a_new_input_file_runs_from_the_start() -> None:
     shutil.copy("config/demo/proteins.csv", "more.csv")
     assert Plan({"inputs": [*SHIPPED["inputs"], "more.csv"]}).runs == DOWNSTREAM["deduplicate"]

@@ -1,6 +1,7 @@
 import csv
 import hashlib
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -235,6 +236,9 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "absent.fasta")
     with pytest.raises(UserError, match="is a folder; name the files in it"):
         read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: is no regular file; save what comes out"):
+        read(tmp_path / "pipe")
 
 
 def test_text_is_never_taken_for_a_number_or_a_missing_value(tmp_path: Path) -> None:

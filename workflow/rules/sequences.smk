@@ -7,6 +7,8 @@ from plm_embed.buckets import bucket_ranges
 # the inputs by number, and ranges of buckets, for the jobs of by_input
 SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
 RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
+# a file that is replaced by an older one keeps Snakemake from seeing it by its time; its size tells
+SIZES = [Path(path).stat().st_size for path in config["inputs"]]
 TABLE = [
     f"--id-column={config['table']['id']}",
     f"--sequence-column={config['table']['sequence']}",
@@ -43,6 +45,7 @@ if config["deduplicate"] == "one_job":
             runtime=lambda wildcards, attempt: attempt * 120,
         params:
             folder=lambda wildcards, output: Path(output.summary).parent,
+            sizes=SIZES,
             buckets=config["buckets"],
             table=TABLE,
             unknown=config["residues"]["unknown"],
@@ -72,6 +75,7 @@ else:
             runtime=lambda wildcards, attempt: attempt * 120,
         params:
             number=lambda wildcards: int(wildcards.scan),
+            size=lambda wildcards: SIZES[int(wildcards.scan)],
             buckets=config["buckets"],
             table=TABLE,
             unknown=config["residues"]["unknown"],

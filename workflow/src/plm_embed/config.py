@@ -1,6 +1,7 @@
 """The configuration: checked as a whole, completed with defaults; and what the rules derive from it."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -58,6 +59,8 @@ def _completed(value: Any, schema: Mapping[str, Any]) -> Any:
             if key not in given and ("default" in sub or "properties" in sub):
                 given[key] = sub.get("default", {})
         return {key: _completed(item, properties.get(key, {})) for key, item in given.items()}
+    if schema.get("format") == "path" and isinstance(value, str):
+        return os.path.expanduser(value)  # noqa: PTH111 - a Path would make a dot of ""
     if isinstance(value, list) and "items" in schema:
         return [_completed(item, schema["items"]) for item in value]
     return value
@@ -143,8 +146,9 @@ def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
             config["model"] = model.name
         except UserError as error:
             yield str(error).replace("\n", "\n    ")
-    if usable("inputs"):
-        yield from _input_problems([Path(path) for path in config["inputs"]])
+    if isinstance(config.get("inputs"), list):
+        named = dict.fromkeys(path for path in config["inputs"] if path and isinstance(path, str))
+        yield from _input_problems([Path(path) for path in named])
     if usable("reuse"):
         yield from (f"reuse: {path}: {_not_found(Path(path))}" for path in config["reuse"] if not Path(path).exists())
     if usable("weights"):

@@ -10,6 +10,7 @@ import json
 import logging
 import pickle
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -141,8 +142,9 @@ def _number(path: Path, values: dict[str, Any], key: str) -> int:
 def _unpickle(path: Path) -> Any:
     """Read a pickle as data. The one class allowed is `argparse.Namespace`, which fair-esm's own files hold."""
     with path.open("rb") as file:
-        mapped = file.read(4) == b"PK\x03\x04"
-    if not mapped:  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
+        start = file.read(4)
+    mapped = start == b"PK\x03\x04"
+    if start.startswith(pickle.PROTO):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
         log.info("%s is in torch's old format: all %.2f GB of it go into memory", path, path.stat().st_size / 1e9)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -161,9 +163,7 @@ def _unpickle(path: Path) -> Any:
 
 def _damaged(path: Path, error: Exception) -> str:
     reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return (
-        f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({reason[:120]}).\nGet it again."
-    )
+    return f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({textwrap.shorten(reason, 120)}).\nGet it again."
 
 
 def _hugging_face_files(folder: Path, model: Model) -> list[Path]:

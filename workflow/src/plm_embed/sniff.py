@@ -47,6 +47,9 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     """
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name the files in it")
+    if path.exists() and not path.is_file():
+        # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
+        raise UserError(f"{path}: is no regular file; save what comes out of the pipe or device, and name that file")
     with named_errors(path), Stream(path) as stream:
         head = stream.head(_HEAD_BYTES)
         compression = stream.compression

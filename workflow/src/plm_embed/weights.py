@@ -176,7 +176,8 @@ def load(folder: Path, *, verify: bool = True) -> tuple[Manifest, Tensors]:
     manifest = read_manifest(folder)
     wrong = _damage(folder / TENSORS, manifest, verify=verify)
     if wrong:
-        raise UserError(f"{wrong}.\nRun: plm-embed weights --model {manifest.model} --output {folder}")
+        source = f" --source {shlex.quote(manifest.source.path)}" if manifest.source.path else ""
+        raise UserError(f"{wrong}.\nRun: plm-embed weights --model {manifest.model}{source} --output {folder}")
     return manifest, Tensors(folder / TENSORS)
 
 
