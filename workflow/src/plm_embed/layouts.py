@@ -163,7 +163,8 @@ def _unpickle(path: Path) -> Any:
 
 def _damaged(path: Path, error: Exception) -> str:
     reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({textwrap.shorten(reason, 120)}).\nGet it again."
+    reason = textwrap.shorten(reason, 120)
+    return f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({reason}).\nGet it again."
 
 
 def _hugging_face_files(folder: Path, model: Model) -> list[Path]:
