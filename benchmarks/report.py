@@ -3,8 +3,7 @@
     PYTHONPATH=workflow/src python benchmarks/report.py --output benchmarks/results/report.json
 
 Makes the files that the report reads: 2,000,000 records, 1,260,000 vectors of 320 numbers (0.8 GB), an index with two
-kept columns, 400 completion records of 40 workers. The report runs in a
-process of its own.
+kept columns, 400 completion records of 40 workers, 440 attempts. The report runs in a process of its own.
 """
 
 import argparse
@@ -89,6 +88,15 @@ def make(results: Path) -> None:
             "tokens": 1_200_000, "tokens_per_second": 2400.0 + bucket % 40, "busy": 0.97, "found": 0, "skipped": [],
         }  # fmt: skip
         write_json(model / "embedded" / f"{bucket:04d}.json", record)
+        for failed in (False, True)[: 1 + (bucket % 10 == 0)]:  # every tenth bucket had an attempt that failed
+            at = began - timedelta(seconds=90) if failed else began
+            attempt = {
+                "submission": f"{bucket:04d}", "buckets": [f"{bucket:04d}"], "host": f"x{bucket % 10}",
+                "job": str(bucket % 40), "workers": 1, "started": at.isoformat(),
+                "ended": (at + timedelta(seconds=60 if failed else 510)).isoformat(), "joules": 1.5e5,
+                "outcome": "failed" if failed else "complete", "reason": "its device failed" if failed else "",
+            }  # fmt: skip
+            write_json(model / "attempts" / f"{bucket:04d}-{failed}.json", attempt)
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ def throughput(runs: list[Run]) -> str:
             hovertemplate="%{hovertext}: %{text}<extra></extra>",
         )
         figure.update_layout(xaxis={"title": "tokens per second"}, yaxis={"automargin": True}, showlegend=False)
-        return _html(figure, "throughput", "Speed of each worker", height=100 + 34 * len(names))
+        return _html(figure, "throughput", "Speed of each worker", height=100 + min(34 * len(names), 720))
     figure.add_scatter(
         x=rates,
         y=shares,
