@@ -33,7 +33,7 @@ def main() -> None:
     except click.Abort:
         sys.exit("plm-embed: stopped")
     except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        sys.exit(f"plm-embed: error: {error.filename}: {error.strerror}")
+        sys.exit(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}")
     except Exception as error:
         full = no_space(error)
         if not full:
