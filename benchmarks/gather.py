@@ -40,7 +40,9 @@ from plm_embed.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
 gather(*paths, {"workflow_commit": ""})
-print(json.dumps(time.perf_counter() - began))
+seconds = time.perf_counter() - began
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
+print(json.dumps([seconds, int(peak) * 1.024e-3]))
 """
 VECTORS = """
 import json, sys, time
@@ -62,7 +64,9 @@ with atomic_path(master) as path, connect(path, "w") as file:
                 writer.write("mean_l33", start + block.start, block.bits["mean_l33"])
             start += len(bucket.keys)
         writer.wait()
-print(json.dumps(time.perf_counter() - began))
+seconds = time.perf_counter() - began
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
+print(json.dumps([seconds, int(peak) * 1.024e-3]))
 """
 
 
@@ -134,11 +138,11 @@ def run_gather(folder: Path, program: str = GATHER) -> tuple[float, float, float
         (folder / name).unlink(missing_ok=True)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    seconds = float(process.stdout.read())
+    seconds, peak = json.loads(process.stdout.read())
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     assert status == 0
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+    return seconds, usage.ru_utime + usage.ru_stime, peak
 
 
 def run_cp(folder: Path) -> float:
