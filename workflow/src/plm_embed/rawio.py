@@ -125,4 +125,3 @@ def write_block(descriptor: int, where: Extents, row: int, block: Array) -> None
             done += os.pwrite(descriptor, piece[done:], place + done)
         if hasattr(os, "posix_fadvise"):  # starts to write to the disk now, so that less is left to wait for at the end
             os.posix_fadvise(descriptor, place, len(piece), os.POSIX_FADV_DONTNEED)
-
