@@ -155,6 +155,7 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         run(files, prepared)
 
 
+@pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared)
     command = [

@@ -105,6 +105,7 @@ def test_replaced_parts_stay_while_what_replaces_them_is_not_whole(tmp_path: Pat
         compact(tmp_path / "results", 1000, 0)
 
 
+@pytest.mark.workflow
 def test_a_reader_and_a_publisher_at_work_meanwhile(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path, buckets=8, parts=4)
     expected = digest(campaign)

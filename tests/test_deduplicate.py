@@ -338,6 +338,7 @@ def much(path: Path, kind: str) -> Path:
     return path
 
 
+@pytest.mark.workflow
 @pytest.mark.parametrize("kind", ["csv", "fasta", "parquet"])
 def test_memory_is_bounded(tmp_path: Path, kind: str) -> None:
     """128 MB of distinct residues under a bound that leaves 110 MB for what would take three times their size."""

@@ -276,6 +276,7 @@ look(1280).then(() => look(390)).then(() => {
 </script></body>"""
 
 
+@pytest.mark.workflow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
 def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
     write_report(collect(results), tmp_path / "report.html")

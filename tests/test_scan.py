@@ -49,7 +49,7 @@ def in_many_jobs(inputs: list[Path], folder: Path, buckets: int) -> Path:
     return folder / "sequences"
 
 
-@pytest.mark.parametrize("buckets", [1, 3, 100])
+@pytest.mark.parametrize("buckets", [1, 3, pytest.param(100, marks=pytest.mark.workflow)])
 def test_every_byte_is_that_of_one_job(tmp_path: Path, inputs: list[Path], buckets: int) -> None:
     deduplicate(inputs, tmp_path / "one", buckets=buckets, table=TABLE, policy=POLICY, memory_mb=500)
     many = in_many_jobs(inputs, tmp_path / "many", buckets)

@@ -33,6 +33,7 @@ print(memory("VmHWM") - before)
 """
 
 
+@pytest.mark.workflow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_in_half_precision_takes_at_most_1_3_times_the_weights(tmp_path: Path) -> None:
     source = checkpoints.write_fair_esm(tmp_path / "esm2_generated.pt", MODEL, checkpoints.random_state(MODEL, 3))
