@@ -54,7 +54,8 @@ def test_the_workflow_can_be_planned_with_every_profile(name: str, tmp_path: Pat
 @pytest.mark.workflow
 def test_whole_node_profiles_put_several_buckets_into_a_job(tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
-    (folder / "mine.yaml").write_text("buckets: 32\n")
+    shipped = yaml.safe_load((folder / "config/config.yaml").read_text(encoding="utf-8"))
+    (folder / "mine.yaml").write_text(yaml.safe_dump(shipped | {"buckets": 32}))
     chosen = ["--profile", str(ROOT / "profiles/polaris-preemptable"), "--configfile", str(folder / "mine.yaml")]
     plan = snakemake(folder, "-n", "-q", "rules", *chosen)
     assert plan.returncode == 0, plan.stdout
