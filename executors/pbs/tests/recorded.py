@@ -1,6 +1,7 @@
 """Recorded answers of a real OpenPBS, and jobs of the stand-in that show exactly what a recorded one showed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def recorded_job(case: str, position: int = 0) -> Job:
             else:
                 attributes[key] = value
         return blank(first.removeprefix("Job Id: "), attributes)
+    if "latin-1" in str(CASES[case].get("encoding")):  # not UTF-8: the bytes one by one
+        out = out.encode("latin-1").decode(errors="surrogateescape")
     job_id, attributes = list(json.loads(out)["Jobs"].items())[position]
     variables: dict[str, str] = {}
     for key, value in attributes.get("Variable_List", {}).items():
@@ -37,8 +40,14 @@ def recorded_job(case: str, position: int = 0) -> Job:
             swallowed, _, rest = str(value)[1:].partition("=")
             variables[swallowed] = rest
         else:
-            variables[key] = value if isinstance(value, str) else json.dumps(value)
+            variables[key] = value if isinstance(value, str) else _as_given(key, value, attributes)
     return blank(job_id, {**attributes, "Variable_List": variables})
+
+
+def _as_given(key: str, shown: Any, attributes: dict[str, Any]) -> str:
+    """A variable that new clients show as a number, a list or a constant, as it was typed."""
+    typed = re.search(rf"-v {key}=((?:\\.|[^\s,\\])+)", attributes["Submit_arguments"])
+    return re.sub(r"\\(.)", r"\1", typed[1]) if typed else json.dumps(shown)
 
 
 def blank(job_id: str, attributes: dict[str, Any]) -> Job:

@@ -260,15 +260,15 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
 
 
 def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
-    """`-f` of ids as text, JSON or DSV; `-u USER`; one bad id does not hide the others."""
-    options, ids = getopt.getopt(request["words"], "fF:xwu:aHs")
+    """`-f` of ids as text, JSON or DSV; tables; one bad id does not hide the others."""
+    options, ids = getopt.getopt(request["words"], "fF:D:xwu:aHsn1")
     found = dict(options)
-    history = "-x" in found
+    history = "-x" in found or "-H" in found
     if not ids:
+        if history and not pbs.config.history:
+            return 0, "", "qstat: PBS is not configured to maintain job history \n"
         jobs = [job for job in _known(pbs) if history or job.state != "F"]
-        if "-u" in found:
-            return 0, render.table_of_user([job for job in jobs if job.owner == found["-u"]]), ""
-        return 0, _shown(pbs, jobs, found), ""
+        return 0, _shown(pbs, [job for job in jobs if job.owner == found.get("-u", job.owner)], found, bool(ids)), ""
     code, errors, jobs = 0, [], []
     for asked in ids:
         problem, job = _lookup(pbs, asked)
@@ -289,16 +289,20 @@ def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
             errors.append(f"qstat: {job.id} Job has finished, use -x or -H to obtain historical job information\n")
         else:
             jobs.append(job)
-    return code, _shown(pbs, jobs, found), "".join(errors)
+    return code, _shown(pbs, jobs, found, bool(ids)), "".join(errors)
 
 
-def _shown(pbs: "StandIn", jobs: list[Job], options: dict[str, str]) -> str:
+def _shown(pbs: "StandIn", jobs: list[Job], options: dict[str, str], asked: bool) -> str:
     form = options.get("-F")
     if form == "json":
-        return render.json_new(jobs) if pbs.config.client == "new" else render.json_old(jobs)
+        return render.json_new(jobs, asked) if pbs.config.client == "new" else render.json_old(jobs)
     if form == "dsv":
-        return "".join(render.dsv(job) for job in jobs)
-    return "".join(render.text(job, "-w" in options) for job in jobs)
+        return "".join(render.dsv(job, options.get("-D", "|")) for job in jobs)
+    if "-f" in options:
+        return "".join(render.text(job, "-w" in options) for job in jobs)
+    if options.keys() & {"-a", "-H", "-n", "-s", "-u"}:
+        return render.table_of_requests(jobs, "-w" in options, "-n" in options, "-s" in options)
+    return render.table(jobs)
 
 
 def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,11 +186,11 @@ class Job:
         return sum(count * int(amounts.get(key, default)) for count, amounts in self.chunks)
 
 
-def flat(attributes: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Attributes as text and DSV name them: Resource_List.ncpus; the variables in one value."""
+def flat(attributes: dict[str, Any], escape: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
+    """Attributes as text and DSV name them: Resource_List.ncpus; the variables, each escaped, in one value."""
     for key, value in attributes.items():
         if key == "Variable_List":
-            yield key, ",".join(f"{name}={text}" for name, text in value.items())
+            yield key, ",".join(f"{name}={escape(text)}" for name, text in value.items())
         elif isinstance(value, dict):
             yield from ((f"{key}.{inner}", str(text)) for inner, text in value.items())
         else:

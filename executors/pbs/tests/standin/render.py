@@ -1,5 +1,6 @@
 """How jobs are printed: `qstat -f` as text (folded or wide), as JSON of either client generation, as DSV; tables."""
 
+import contextlib
 import json
 import re
 import time
@@ -9,37 +10,43 @@ from .model import SERVER, Job, flat
 
 _LIMIT = 78
 _NUMBER = re.compile(r"(?!0\d)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE)
+_DIGITS = re.compile(r"-?\d[\d.eE+-]*")  # read by strtod: 007 is 7
+_ESCAPED = {ord(plain): f"\\{letter}" for plain, letter in zip('\\"\n\r\t\b\f', '\\"nrtbf', strict=True)}
 _TEXTS = {"Job_Name", "Account_Name", "project"}  # what new clients never take for JSON
 
 
 def text(job: Job, wide: bool) -> str:
     """`qstat -f`: long values are folded at commas, else anywhere, unless `wide` (-w)."""
     lines = [f"Job Id: {job.id}\n"]
-    for key, value in flat(job.attributes()):
+    for key, value in flat(job.attributes(), lambda text: text.replace(",", r"\,")):
         lines.append(f"    {key} = {value if wide else _folded(value, len(key) + 7)}\n")
     return "".join(lines) + "\n"
 
 
-def dsv(job: Job) -> str:
-    """`qstat -f -F dsv` with the delimiter `|`."""
-    return "|".join([f"Job Id: {job.id}", *(f"{key}={value}" for key, value in flat(job.attributes()))]) + "\n"
+def dsv(job: Job, delimiter: str = "|") -> str:
+    """`qstat -f -F dsv`: one line a job; commas and line ends within variables are escaped."""
+    fields = [f"Job Id: {job.id}"]
+    for key, value in flat(job.attributes(), lambda text: text.replace(r"\\", r"\\\\").replace(",", r"\,")):
+        fields.append(f"{key}={value}".replace("\n", r"\n"))
+    return delimiter.join(fields) + "\n"
 
 
-def json_new(jobs: list[Job]) -> str:
-    """JSON of clients since 2023-12: only the first of several jobs; values that are JSON change their type."""
-    content: dict[str, Any] = _header("23.06.06")
+def json_new(jobs: list[Job], asked: bool = True) -> str:
+    """JSON of clients since 2023-12: only the first of several jobs `asked` for by their ids, all where none is named.
+
+    Values that are JSON change their type.
+    """
+    content = _header("23.06.06")
     if jobs:
-        content["Jobs"] = {job.id: _typed(job.attributes()) for job in jobs[:1]}
-    return (
-        re.sub(
-            r"^(\t*\"(?:[^\"\\]|\\.)*\":) ", r"\1\t", json.dumps(content, indent="\t", ensure_ascii=False), flags=re.M
-        )
-        + "\n"
-    )
+        content["Jobs"] = {job.id: job.attributes() for job in (jobs[:1] if asked else jobs)}
+    return f"{_new_value(content, 0)}\n"
 
 
 def json_old(jobs: list[Job]) -> str:
-    """JSON of clients before that: all jobs; numbers in C's sense go unquoted; an empty variable swallows the next."""
+    """JSON of clients before that: all jobs; numbers in C's sense go unquoted; an empty variable swallows the next.
+
+    It may be invalid: what the C locale cannot print becomes a caret and the byte plus 64, which can be a quote.
+    """
     content = _header("20.0.0")
     lines = [
         f'    "{key}":{value if isinstance(value, int) else _quoted(str(value))}' for key, value in content.items()
@@ -50,25 +57,56 @@ def json_old(jobs: list[Job]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}" + ("\n" if jobs else "")
 
 
-def table_of_user(jobs: list[Job]) -> str:
-    """`qstat -u USER`: nothing at all when the user has no jobs."""
+def table(jobs: list[Job]) -> str:
+    """`qstat` without -f; nothing at all when there are no jobs."""
     if not jobs:
         return ""
-    head = f"\n{SERVER}: \n{'':60}Req'd  Req'd   Elap\n"
-    head += "Job ID          Username Queue    Jobname    SessID NDS TSK Memory Time  S Time\n"
-    head += "--------------- -------- -------- ---------- ------ --- --- ------ ----- - -----\n"
-    return head + "".join(_user_row(job) for job in jobs)
+    head = "Job id            Name             User              Time Use S Queue\n"
+    head += "----------------  ---------------- ----------------  -------- - -----\n"
+    return head + "".join(_row(job) for job in jobs)
 
 
-def _user_row(job: Job) -> str:
+def table_of_requests(jobs: list[Job], wide: bool = False, nodes: bool = False, comments: bool = False) -> str:
+    """`qstat -u`, `-a`, `-H`: what was asked for, `wide` (-w), with `nodes` (-n1) and `comments` (-s)."""
+    if not jobs:
+        return ""
+    titles = ["Job ID", "Username", "Queue", "Jobname", "SessID", "NDS", "TSK", "Memory", "Time", "S", "Time"]
+    widths = [30, 15, 15, 15, 8, 4, 5, 6, 5, 1, 5] if wide else [15, 8, 8, 10, 6, 3, 3, 6, 5, 1, 5]
+    before = sum(widths[:7]) + 7
+    head = f"\n{SERVER}: \n{'':{before}}Req'd  Req'd   Elap\n"
+    head += " ".join(f"{title:{width}}" for title, width in zip(titles, widths, strict=True)).rstrip() + "\n"
+    head += " ".join("-" * width for width in widths) + "\n"
+    rows = []
+    for job in jobs:
+        shown = dict(flat(job.attributes()))
+        row = _request_row(job.id, shown, widths)
+        rows.append(f"{row} {shown.get('exec_host', '--')}\n" if nodes else f"{row}\n")
+        if comments:
+            rows.append(f"   {shown.get('comment', '--')}\n")
+    return head + "".join(rows)
+
+
+def _row(job: Job) -> str:
     shown = dict(flat(job.attributes()))
-    session = shown.get("session_id", "--")
-    elapsed = "00:00" if job.started else " -- "
-    return (
-        f"{job.id:15.15} {job.owner:8.8} {job.queue:8.8} {job.name:10.10} {session:>6.6} "
-        f"{shown['Resource_List.nodect']:>3.3} {shown['Resource_List.ncpus']:>3.3}    --  "
-        f"{shown.get('Resource_List.walltime', '--')[:5]:5} {job.state} {elapsed}\n"
-    )
+    owner, used = shown["Job_Owner"].partition("@")[0], shown.get("resources_used.cput", "0")
+    left = f"{job.id:17.17} {shown['Job_Name']:16.16} {owner:16.16} "
+    return f"{left} {used:>8} {shown['job_state']} {shown['queue']:16.16}\n"
+
+
+def _request_row(job_id: str, shown: dict[str, str], widths: list[int]) -> str:
+    texts = [job_id, shown["Job_Owner"].partition("@")[0], shown["queue"], shown["Job_Name"]]
+    left = [f"{text:{width}.{width}}" for text, width in zip(texts, widths[:4], strict=True)]
+    values = [
+        shown.get("session_id"),
+        shown["Resource_List.nodect"],
+        shown["Resource_List.ncpus"],
+        shown.get("Resource_List.mem"),
+        shown.get("Resource_List.walltime", "")[:5],
+        shown["job_state"],
+        shown.get("resources_used.walltime", "")[:5],
+    ]
+    right = [f"{value or '-- ':>{width}}" for value, width in zip(values, widths[4:], strict=True)]
+    return " ".join([*left, *right])
 
 
 def _folded(value: str, start: int) -> str:
@@ -77,7 +115,7 @@ def _folded(value: str, start: int) -> str:
     for index, piece in enumerate(pieces):
         if len(piece) + column < _LIMIT:
             out.append(piece)
-            column += len(piece)
+            column = len(piece.rpartition("\n")[2]) + (0 if "\n" in piece else column)
         else:
             if not first:
                 out.append("\n\t")
@@ -99,13 +137,30 @@ def _header(version: str) -> dict[str, Any]:
     return {"timestamp": int(time.time()), "pbs_version": version, "pbs_server": SERVER}
 
 
-def _typed(value: Any) -> Any:
+def _new_value(value: Any, depth: int, key: str = "") -> str:
     if isinstance(value, dict):
-        return {key: str(inner) if key in _TEXTS else _typed(inner) for key, inner in value.items()}
-    try:
-        return json.loads(str(value), parse_constant=str)
-    except ValueError:
-        return str(value)
+        pad = "\t" * depth
+        rows = ",\n".join(f'{pad}\t"{name}":\t{_new_value(inner, depth + 1, name)}' for name, inner in value.items())
+        return f"{{\n{rows}\n{pad}}}"
+    text = str(value)
+    if key not in _TEXTS:
+        with contextlib.suppress(ValueError):
+            return _new_number(float(text)) if _DIGITS.fullmatch(text) else json.dumps(_only_json(text))
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _new_number(value: float) -> str:
+    if value == int(value) and abs(value) < 2**31:
+        return str(int(value))
+    short = f"{value:.15g}"
+    return short if float(short) == value else f"{value:.17g}"
+
+
+def _only_json(value: str) -> Any:
+    """A value that JSON knows. Raises ValueError for others, also for those that only Python takes for JSON."""
+    if value.lstrip("-") in {"NaN", "Infinity"}:
+        raise ValueError(value)
+    return json.loads(value)
 
 
 def _old_object(value: dict[str, Any], depth: int) -> str:
@@ -118,7 +173,16 @@ def _old_object(value: dict[str, Any], depth: int) -> str:
 
 
 def _quoted(value: str) -> str:
-    return value if _NUMBER.match(value) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if _NUMBER.match(value):
+        return value
+    plain = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)  # the server's own escapes are taken off first
+    return (
+        '"' + "".join(_ESCAPED.get(byte) or _printable(byte) for byte in plain.encode(errors="surrogateescape")) + '"'
+    )
+
+
+def _printable(byte: int) -> str:
+    return chr(byte) if 32 <= byte < 128 else f"^{chr((byte + 64) % 256)}"
 
 
 def _swallowed(attributes: dict[str, Any]) -> dict[str, Any]:
