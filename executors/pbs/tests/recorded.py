@@ -46,25 +46,28 @@ def recorded_job(case: str, position: int = 0) -> Job:
 
 def _as_given(key: str, shown: Any, attributes: dict[str, Any]) -> str:
     """A variable that new clients show as a number, a list or a constant, as it was typed."""
-    typed = re.search(rf"-v {key}=((?:\\.|[^\s,\\])+)", attributes["Submit_arguments"])
+    typed = re.search(rf"-v {key}=((?:\\.|[^\s,\\])+)", attributes.get("Submit_arguments", ""))
     return re.sub(r"\\(.)", r"\1", typed[1]) if typed else json.dumps(shown)
 
 
 def blank(job_id: str, attributes: dict[str, Any]) -> Job:
     nowhere = Path("/")
+    number, bracket, index = job_id.partition(".")[0].partition("[")
     return Job(
-        int(job_id.split(".", maxsplit=1)[0]),
-        "",
-        "user",
-        "debug",
-        "",
-        nowhere,
-        "",
-        None,
-        [],
-        {},
-        nowhere,
-        nowhere,
+        number=int(number),
+        index=bracket + index,
+        name=attributes["Job_Name"],
+        owner=attributes["Job_Owner"].partition("@")[0],
+        queue=attributes["queue"],
+        state=attributes["job_state"],
+        script="",
+        cwd=nowhere,
+        arguments="",
+        walltime=None,
+        chunks=[],
+        resources={},
+        output=nowhere,
+        error=nowhere,
         given=attributes,
     )
 

@@ -52,6 +52,7 @@ class Config:
     history: bool = True
     hook: bool = False  # refuse as the recorded site hook does: walltime, filesystems and a known account
     client: str = "new"  # or "old": which generation of clients answers
+    others_shown: bool = True  # whether users see each other's jobs
     speed: float = 1.0
     kill_delay: float = 10.0
     exiting: float = 0.05  # seconds in state E, while the output is copied
@@ -97,11 +98,12 @@ class Job:
     leaves_exiting: float | None = None
     where: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
+    index: str = ""  # "[]" of a job array, "[3]" of one of its jobs
     given: dict[str, Any] | None = None  # attributes recorded elsewhere, shown as they are
 
     @property
     def id(self) -> str:
-        return f"{self.number}.{SERVER}"
+        return f"{self.number}{self.index}.{SERVER}"
 
     def change(self, state: str, substate: int, comment: str | None = None) -> None:
         """Go to another state."""

@@ -31,14 +31,14 @@ def dsv(job: Job, delimiter: str = "|") -> str:
     return delimiter.join(fields) + "\n"
 
 
-def json_new(jobs: list[Job], asked: bool = True) -> str:
-    """JSON of clients since 2023-12: only the first of several jobs `asked` for by their ids, all where none is named.
+def json_new(jobs: list[Job], shown: int | None = 1) -> str:
+    """JSON of clients since 2023-12: the `shown` jobs of the first id only, all where no id was given (None).
 
     Values that are JSON change their type.
     """
     content = _header("23.06.06")
     if jobs:
-        content["Jobs"] = {job.id: job.attributes() for job in (jobs[:1] if asked else jobs)}
+        content["Jobs"] = {job.id: job.attributes() for job in jobs[:shown]}
     return f"{_new_value(content, 0)}\n"
 
 
