@@ -86,6 +86,9 @@ JOBS: dict[str, list[str]] = {
     "qdel_array_subjob_range": LESS,
     "qdel_array_without_brackets": LESS,
     "qdel_other_user": RUNNING,
+    "qdel_queued": ["qstat_json_Q"],
+    "qdel_running": RUNNING,
+    "qstat_json_unknown": ENDED,
 }
 OWN = {  # those that show jobs in full, whose own recording tells which
     name: [f"{name} {at}" for at in range(len(json.loads(case["stdout"])["Jobs"]))]

@@ -4,6 +4,7 @@ import getopt
 import getpass
 import re
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ _USAGE = """usage: qsub [-a date_time] [-A account_string] [-c interval]
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 _SIZE = re.compile(r"(\d+)([kmgt]?)(b?)", re.IGNORECASE)
 _UNITS = {"": 1 / 1048576, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1048576}
+_MOST_IN_ARRAY = 10000
 _LIMITS = (188, "", "qsub: Job violates queue and/or server resource limits\n")
 
 
@@ -78,15 +80,27 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
     if len(name) > 230:
         raise RefusalError(2, "qsub: Job name is too long \n")
     script, arguments = _program(rest, request)
-    umask = None
+    umask = after = None
     for key, value in options:
         if key == "-W":
             attribute, _, text = value.partition("=")
             if attribute == "umask":
                 umask = int(text, 8)
-            elif attribute not in {"depend", "block", "sandbox", "tolerate_node_failures", "group_list"}:
+            elif attribute == "depend":
+                after = _dependency(text)
+            elif attribute not in {"block", "sandbox", "tolerate_node_failures", "group_list"}:
                 raise RefusalError(154, "qsub: Error (15002) submitting job\n")
+    if "-J" in found:
+        _check_range(found["-J"])
+    _check_variables(found.get("-v", ""), request)
     resources = _resources([value for key, value in options if key == "-l"])
+    state, substate, held = "Q", 10, "n"
+    if "-h" in found:
+        state, substate, held = "H", 20, "u"
+    elif after:
+        state, substate, held = "H", 22, "s"
+    elif "-a" in found:
+        state, substate = "W", 30
     cwd = Path(request["cwd"])
     number = pbs.next_number()
     queue = found.get("-q", pbs.config.default_queue)
@@ -110,9 +124,13 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
         keep=found.get("-k", "n"),
         rerunable=found.get("-r", "y") == "y",
         umask=umask,
-        held="u" if "-h" in found else "n",
-        state="H" if "-h" in found else "Q",
-        substate=20 if "-h" in found else 10,
+        held=held,
+        after=after,
+        not_before=_moment(found["-a"]) if "-a" in found else None,
+        removes=found.get("-R"),
+        index="[]" if "-J" in found else "",
+        state=state,
+        substate=substate,
         environment={
             "PBS_O_HOME": str(Path.home()),
             "PBS_O_LANG": "C.UTF-8",
@@ -123,6 +141,37 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
             "PBS_O_HOST": SERVER,
         },
     )
+
+
+def _dependency(text: str) -> tuple[str, int]:
+    match = re.fullmatch(rf"(afterok|afternotok|afterany):(\d+)(?:\.{SERVER})?", text)
+    if match is None:
+        raise RefusalError(2, f"qsub: illegal -W value\n{_USAGE}")
+    return match[1], int(match[2])
+
+
+def _check_range(text: str) -> None:
+    """Take -J FIRST-LAST[:STEP][%LIMIT] or raise RefusalError."""
+    match = re.fullmatch(r"(\d+)-(\d+)(:\d+)?(%\d+)?", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise RefusalError(2, f"qsub: illegal -J value\n{_USAGE}")
+    if int(match[2]) - int(match[1]) >= _MOST_IN_ARRAY:
+        raise RefusalError(3, "qsub: Array job exceeds server or queue size limit\n")
+
+
+def _check_variables(text: str, request: dict[str, Any]) -> None:
+    for variable in re.split(r"(?<!\\),", text):
+        name, equals, value = variable.partition("=")
+        lost = variable and not equals and name not in request.get("variables", [name])
+        if lost or value.count('"') % 2:
+            raise RefusalError(1, "qsub: cannot send environment with the job\n")
+
+
+def _moment(text: str) -> float:
+    """The time of -a [[[[CC]YY]MM]DD]hhmm[.SS] in seconds since the epoch."""
+    minutes, _, seconds = text.partition(".")
+    whole = time.strftime("%Y%m%d%H%M")[: 12 - len(minutes)] + minutes
+    return time.mktime(time.strptime(whole + (seconds or "00"), "%Y%m%d%H%M%S"))
 
 
 def _program(rest: list[str], request: dict[str, Any]) -> tuple[str, list[str] | None]:

@@ -1,6 +1,6 @@
 """The four commands: pass the arguments to the server and print what it says."""
 
-# ruff: noqa: PTH100, PTH109, PTH118, PTH119, PTH120, PTH123 -- importing pathlib takes longer than the rest
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH118, PTH119, PTH120, PTH123 -- importing pathlib takes longer than the rest
 import json
 import os
 import socket
@@ -15,7 +15,21 @@ if name == "qsub" and words and "--" not in words:
             request["file"] = handle.read()
     except (OSError, UnicodeDecodeError) as error:
         request["problem"] = type(error).__name__
+if name == "qsub":
+    request["variables"] = list(os.environ)
+    folder = os.environ.get("TMPDIR", "/tmp")
+    if not os.path.isdir(folder) and request["file"] is not None:
+        sys.stderr.write("mkstemp: No such file or directory\n")
+        sys.stderr.write(f"qsub: could not create/open tmp file {folder}/pbsscrptXXXXXX for script\n")
+        sys.exit(1)
+server, _, port = os.environ.get("PBS_SERVER", "pbs01").partition(":")
+queue, _, host = words[words.index("-q") + 1].partition("@") if "-q" in words else ("", "", "")
+if not port and (server != "pbs01" or host not in ("", "pbs01")):
+    sys.stderr.write(f"Unknown Host.\n{name}: cannot connect to server {server} (errno=15008)\n")
+    sys.exit(255 if name == "qstat" else 160)
 try:
+    if port:
+        raise ConnectionRefusedError
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "socket"))
         link.sendall(json.dumps(request).encode() + b"\n")
@@ -24,10 +38,14 @@ except OSError:
     text = (
         "Couldn't connect to cluster: pbs01"
         if name == "qdel"
-        else f"{name}: cannot connect to server pbs01 (errno=15010)"
+        else f"{name}: cannot connect to server {os.environ.get('PBS_SERVER', 'pbs01')} (errno=15010)"
     )
     if name == "qstat" and "json" in words:  # the header says nothing about the server
-        sys.stdout.write('{\n\t"timestamp":\t0,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"pbs01"\n}\n')
+        old = os.path.exists(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "old"))
+        start, gap, version, end = ("    ", "", "20.0.0", "") if old else ("\t", "\t", "23.06.06", "\n")
+        fields = (("timestamp", "0"), ("pbs_version", f'"{version}"'), ("pbs_server", '"pbs01"'))
+        lines = ",\n".join(f'{start}"{key}":{gap}{value}' for key, value in fields)
+        sys.stdout.write(f"{{\n{lines}\n}}{end}")
     sys.stderr.write(f"Connection refused\n{text}\n")
     sys.exit(255 if name == "qstat" else 162)
 sys.stdout.write(answer["out"])

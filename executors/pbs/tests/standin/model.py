@@ -82,6 +82,9 @@ class Job:
     rerunable: bool = True
     umask: int | None = None
     held: str = "n"
+    after: tuple[str, int] | None = None  # ("afterok", 56): waits for job 56 to end well
+    not_before: float | None = None
+    removes: str | None = None  # -R: output that is removed when the job ends well
     shell_args: list[str] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     state: str = "Q"
@@ -96,6 +99,7 @@ class Job:
     terminated: int | None = None
     kill_at: float | None = None
     leaves_exiting: float | None = None
+    delivered: bool = True
     where: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
     index: str = ""  # "[]" of a job array, "[3]" of one of its jobs
@@ -104,6 +108,11 @@ class Job:
     @property
     def id(self) -> str:
         return f"{self.number}{self.index}.{SERVER}"
+
+    @property
+    def stages_out(self) -> bool:
+        """Whether any output is carried to where it belongs after the job has ended."""
+        return self.keep != "oe" and self.removes is None
 
     def change(self, state: str, substate: int, comment: str | None = None) -> None:
         """Go to another state."""
@@ -138,15 +147,17 @@ class Job:
             "Account_Name": self.account,
             "Checkpoint": "u",
             "ctime": time.ctime(self.submitted),
-            "Error_Path": f"{SERVER}:{self.error}",
+            "depend": f"{self.after[0]}:{self.after[1]}.{SERVER}@{SERVER}" if self.after else None,
+            "Error_Path": _target(self.error),
             "exec_host": "+".join(f"node{node + 1:02}/0" for node, _ in self.where) or None,
             "exec_vnode": self.vnodes() or None,
+            "Execution_Time": time.ctime(self.not_before) if self.not_before else None,
             "Hold_Types": self.held,
             "Join_Path": "oe" if self.join else "n",
             "Keep_Files": self.keep,
             "Mail_Points": "a",
             "mtime": time.ctime(self.modified),
-            "Output_Path": f"{SERVER}:{self.output}",
+            "Output_Path": _target(self.output),
             "Priority": "0",
             "qtime": time.ctime(self.submitted),
             "Rerunable": str(self.rerunable),
@@ -161,12 +172,13 @@ class Job:
             "etime": time.ctime(self.submitted),
             "umask": f"{self.umask:o}" if self.umask is not None else None,
             "run_count": str(self.run_count) if self.run_count else None,
-            "Stageout_status": "1" if ended and self.started else None,
+            "Stageout_status": str(int(self.delivered)) if ended and self.started and self.stages_out else None,
             "Exit_status": str(self.exit_status) if self.exit_status is not None else None,
             "Submit_arguments": self.arguments,
             "history_timestamp": str(int(self.ended or self.modified)) if ended else None,
             "project": "_pbs_project_default",
             "Submit_Host": SERVER,
+            "Remove_Files": self.removes,
         }
         return {key: value for key, value in shown.items() if value is not None}
 
@@ -197,6 +209,10 @@ def flat(attributes: dict[str, Any], escape: Callable[[str], str] = str) -> Iter
             yield from ((f"{key}.{inner}", str(text)) for inner, text in value.items())
         else:
             yield key, str(value)
+
+
+def _target(path: Path) -> str:
+    return f"{SERVER}:{path}{'/' if path.is_dir() else ''}"
 
 
 def _clock(seconds: int) -> str:

@@ -36,7 +36,7 @@ class StandIn:
         self.lock = threading.RLock()
         self._answering = threading.Event()
         self._answering.set()
-        self._last = 0
+        self.last = 0
         self._over = threading.Event()
         self._server: socketserver.BaseServer | None = None
         self._install()
@@ -86,6 +86,8 @@ class StandIn:
 
     def down(self) -> None:
         """The server is gone: clients are refused. Jobs go on."""
+        if self.config.client == "old":
+            (self.home / "old").touch()
         if self._server:
             (self.home / "socket").unlink(missing_ok=True)
             self._server.shutdown()
@@ -155,8 +157,8 @@ class StandIn:
 
     def next_number(self) -> int:
         """A new job number."""
-        self._last += 1
-        return self._last
+        self.last += 1
+        return self.last
 
     def delete(self, job: Job, force: bool = False) -> None:
         """What qdel does to a job that has not ended."""
@@ -181,8 +183,12 @@ class StandIn:
 
     def _step(self, job: Job) -> None:
         now = time.time()
-        if job.state == "Q":
+        if job.state == "Q" and not job.index:  # arrays are listed and not run
             self._try_to_start(job)
+        elif job.state == "W" and now >= (job.not_before or 0):
+            job.change("Q", 10)
+        elif job.state == "H" and job.after is not None and job.held == "s":
+            self._look_at_parent(job, *job.after)
         elif job.state == "R" and job.process is not None:
             code = job.process.poll()
             if code is not None and not (job.kill_at and _session(job.process.pid)):
@@ -201,6 +207,16 @@ class StandIn:
             killed = job.terminated is not None
             words = "" if killed else " and failed" if status else " and finished"
             self._bury(job, 91 if job.terminated == 271 else 93 if status else 92, words)
+
+    def _look_at_parent(self, job: Job, kind: str, number: int) -> None:
+        parent = self.jobs.get(number)
+        if parent is None or parent.state != "F":
+            return  # an unknown one is waited for too
+        if kind == "afterany" or (kind == "afterok") == (parent.exit_status == 0):
+            job.after, job.held = None, "n"
+            job.change("Q", 10)
+        else:
+            self._bury(job, 92)
 
     def _try_to_start(self, job: Job) -> None:
         queue = self.config.queues[job.queue]
@@ -276,6 +292,9 @@ class StandIn:
         err = out if job.join else job.error if live else spool / "err"
         command = [*job.shell_args] if job.shell_args else ["/bin/bash", "-c", f"{script}; exit $?"]
         job.started, job.ended = time.time(), None
+        for path in {out, err}:
+            if not path.exists():
+                path.touch(0o666 & ~(0o077 if job.umask is None else job.umask))
         with out.open("ab") as stdout, err.open("ab") as stderr:
             try:
                 job.process = subprocess.Popen(
@@ -299,16 +318,17 @@ class StandIn:
         job.ended = time.time()
         status = code if code >= 0 else 256 - code
         job.exit_status = job.terminated if job.terminated is not None else status
-        delivered = self._deliver(job)
-        job.leaves_exiting = job.ended + (self.config.exiting if delivered else self.config.undeliverable)
+        job.delivered = self._deliver(job)
+        job.leaves_exiting = job.ended + (self.config.exiting if job.delivered else self.config.undeliverable)
         job.change("E", 51)
 
     def _deliver(self, job: Job) -> bool:
-        if "d" in job.keep:
+        if "d" in job.keep or (job.removes and job.exit_status == 0):
             return True
         spool = self.spool / job.id
         for source, target in [(spool / "out", job.output), *([] if job.join else [(spool / "err", job.error)])]:
-            final = target / f"{job.id}.{'OU' if target == job.output else 'ER'}" if target.is_dir() else target
+            kept = Path.home() / target.name if job.keep == "oe" else target
+            final = kept / f"{job.id}.{'OU' if source.name == 'out' else 'ER'}" if kept.is_dir() else kept
             try:
                 with os.fdopen(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as handle:
                     handle.write(source.read_bytes())
