@@ -268,7 +268,7 @@ def test_deleted_jobs_end_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
 def test_dependents_run_or_go_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
     (tmp_path / "j_ok.sh").write_text(SCRIPTS["j_ok.sh"])
     pbs.last = 55
-    parent = submit(tmp_path, "#!/bin/sh\nsleep 1\nexit 1\n")
+    parent = submit(tmp_path, f"#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexit 1\n")
     numbers = {}
     for kind in ("afterok", "afterany", "afternotok", "unknown"):
         assert same(f"submit_depend_{kind}", CASES[f"submit_depend_{kind}"]["command"], tmp_path)
@@ -277,6 +277,7 @@ def test_dependents_run_or_go_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
     waiting = recorded_job("qstat_json_H_depend").attributes()
     assert facts(job.attributes()) == facts(waiting)
     assert job.attributes()["depend"] == waiting["depend"]
+    (tmp_path / "go").touch()
     assert pbs.wait_for(parent, "F").exit_status == 1
     for kind in ("afterok", "afterany", "afternotok"):
         recorded = recorded_job(f"qstat_json_depend_after_parent_failed_{kind}").attributes()
