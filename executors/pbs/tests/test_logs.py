@@ -1,4 +1,4 @@
-"""Where the output of jobs goes, for every option of qsub that was recorded."""
+"""Where the output of jobs goes, for every option of qsub that was recorded, and what jobs see around them."""
 
 import json
 from collections.abc import Iterator
@@ -57,3 +57,39 @@ def test_output_kept_on_the_node_is_in_the_home(ended: tuple[StandIn, Path]) -> 
     number = CASES["submit_out_k_oe"]["stdout"].partition(".")[0]
     found = {path.name: path.read_text() for path in (ended[1] / "home").iterdir()}
     assert found == {f"j_ok.sh.o{number}": "out\n", f"j_ok.sh.e{number}": "err\n"}
+
+
+OF_THE_LAB = {"MANPATH", "PATH", "PBS_JOBCOOKIE", "PBS_MOMPORT", "PWD", "SHLVL", "_"}
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("output_env_default", "-A proj"),
+        ("output_env_select1_ncpus8", "-N one -l select=1:ncpus=8"),
+        ("output_env_select2_mpiprocs4", recorded_job("qstat_json_F_select2").attributes()["Submit_arguments"]),
+    ],
+)
+def test_jobs_see_the_recorded_nodes_and_variables(case: str, words: str, pbs: StandIn, tmp_path: Path) -> None:
+    recorded = CASES[case]["stdout"]
+    script = tmp_path / "j_env.sh"
+    script.write_text('#!/bin/sh\necho "# umask=$(umask)"\necho "# nodefile:"\ncat $PBS_NODEFILE\necho "# env:"\nenv\n')
+    pbs.last = int(CASES[case]["command"].rpartition(".")[2][1:]) - 1
+    words = words.rpartition(" ")[0] if words.endswith(".sh") else words
+    assert run(f"qsub -q debug -o out -e err {words} j_env.sh", tmp_path).returncode == 0
+    pbs.wait_for(pbs.last, "F")
+    assert seen((tmp_path / "out").read_text()) == seen(recorded)
+
+
+def seen(output: str) -> dict[str, Any]:
+    """The mask, the nodes, the names of all variables, and the values of those that are no place or person."""
+    around, _, lines = output.partition("# env:\n")
+    variables = dict(line.split("=", 1) for line in sorted(lines.splitlines()))
+    names = [name for name in variables if name not in OF_THE_LAB and not name.startswith("PBS_O_")]
+    alike = ["NCPUS", "OMP_NUM_THREADS", "PBS_ACCOUNT", "PBS_ENVIRONMENT", "PBS_JOBID", "PBS_JOBNAME", "PBS_QUEUE"]
+    return {
+        "umask": "umask=0077" in around,
+        "nodes": around.partition("# nodefile:\n")[2],
+        "names": names,
+        "values": {name: variables.get(name) for name in alike},
+    }

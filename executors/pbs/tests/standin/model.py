@@ -127,6 +127,16 @@ class Job:
             parts.append(":".join([f"(node{node + 1:02}", *(f"{k}={_shown(k, v)}" for k, v in amounts.items())]) + ")")
         return "+".join(parts)
 
+    def ranks(self) -> list[int]:
+        """The nodes as the node file lists them: each as often as its chunk has mpiprocs."""
+        processes = [int(asked.get("mpiprocs", "1")) for count, asked in self.chunks for _ in range(count)]
+        return [node for (node, _), many in zip(self.where, processes, strict=True) for _ in range(many)]
+
+    def threads(self) -> str:
+        """NCPUS and OMP_NUM_THREADS of the job: ompthreads of the first chunk, else its cores."""
+        asked = self.chunks[0][1]
+        return asked.get("ompthreads", asked.get("ncpus", "1"))
+
     def attributes(self) -> dict[str, Any]:
         """All that `qstat -f` shows, in its order; None where a job has no such attribute."""
         if self.given is not None:

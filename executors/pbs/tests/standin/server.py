@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from . import answers
 from .model import Config, Job
+from .qsub import amount
 
 _ATTEMPTS = 21
 
@@ -248,7 +249,7 @@ class StandIn:
         short = "host"
         scatter = "scatter" in job.resources.get("place", "")
         for count, asked in job.chunks:
-            amounts = {"ncpus": 1} | {key: answers.amount(key, value) for key, value in asked.items() if key in limits}
+            amounts = {"ncpus": 1} | {key: amount(key, value) for key, value in asked.items() if key in limits}
             for _ in range(count):
                 taken = {node for node, _ in where} if scatter else set()
                 found = None
@@ -272,19 +273,27 @@ class StandIn:
         script.write_text(job.script, encoding="utf-8")
         script.chmod(0o700)
         scratch.mkdir(exist_ok=True)
-        (spool / "nodefile").write_text("".join(f"node{node + 1:02}\n" for node, _ in job.where))
+        (spool / "nodefile").write_text("".join(f"node{node + 1:02}\n" for node in job.ranks()))
+        threads = job.threads()
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(Path.home()),
             "USER": job.owner,
             "LOGNAME": job.owner,
             "SHELL": "/bin/bash",
+            "ENVIRONMENT": "BATCH",
+            "NCPUS": threads,
+            "OMP_NUM_THREADS": threads,
             "PBS_ENVIRONMENT": "PBS_BATCH",
+            "PBS_JOBDIR": str(Path.home()),
+            "PBS_NODENUM": "0",
+            "PBS_TASKNUM": "1",
             "PBS_JOBID": job.id,
             "PBS_JOBNAME": job.name,
             "PBS_QUEUE": job.queue,
             "PBS_NODEFILE": str(spool / "nodefile"),
             "TMPDIR": str(scratch),
+            **({"PBS_ACCOUNT": job.account} if job.account else {}),
             **job.environment,
         }
         live = "d" in job.keep
