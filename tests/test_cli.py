@@ -12,6 +12,8 @@ import pytest
 from plm_embed import __version__
 from plm_embed.cli import group
 
+pytestmark = pytest.mark.workflow
+
 
 def plm_embed(
     *arguments: str | Path, code: str = "from plm_embed.cli import main; main()"

@@ -47,6 +47,7 @@ def listed(campaign: Campaign) -> list[str]:
     return [path.name for path in Store(campaign.store, campaign.fingerprint).parts("0" * 64, "f" * 64)]
 
 
+@pytest.mark.workflow
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")])
 def test_fewer_parts_hold_the_same_and_records_stay_true(tmp_path: Path, fingerprint) -> None:
     campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, parts=5)

@@ -14,6 +14,7 @@ import yaml
 from snakemake.api import SnakemakeApi
 from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
 
+pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[1]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
 SCIENCE: list[tuple[dict[str, Any], str]] = [

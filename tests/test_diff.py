@@ -90,6 +90,7 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     assert compare(empty.master, empty.master, 0).equal
 
 
+@pytest.mark.workflow
 def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
     first = gathered(tmp_path / "1")
     second = gathered(tmp_path / "2", records=make_records()[:50])

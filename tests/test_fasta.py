@@ -24,7 +24,7 @@ def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes]:
     return list(record_blocks(lambda count: handle.read(min(count, at_once)), size))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(RECORD, min_size=1, max_size=6), LINE_END, st.booleans(), st.sampled_from([3, 20, 1 << 22]))
 def test_both_ways_read_the_same(records: list[tuple[str, list[str]]], line_end: str, closed: bool, size: int) -> None:
     lines = [line for header, residues in records for line in (">" + header, *residues)]

@@ -52,6 +52,7 @@ def test_hdf5_on_a_full_disk_ends_in_words(small_disk: Path) -> None:
     assert files(small_disk) == []
 
 
+@pytest.mark.workflow
 def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     fasta = tmp_path / "many.fasta"
     residues = "ACDEFGHIKLMNPQRSTVWY"

@@ -62,6 +62,7 @@ def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, mo
                 np.testing.assert_array_equal(found, np.stack(expected))
 
 
+@pytest.mark.workflow
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
 def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fingerprint) -> None:
     found = []
