@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.files import atomic_path, exclusive, sha256_file, write_json
+from plm_embed.files import atomic_path, exclusive, sha256_file, size, whole_files, write_json
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -35,6 +35,24 @@ with atomic_path(Path({str(final)!r})) as temporary:
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert final.read_text() == "old"
+
+
+def test_who_lists_a_folder_does_not_see_what_is_being_written_there(tmp_path: Path) -> None:
+    write_json(tmp_path / "b.json", {})
+    write_json(tmp_path / "a.json", {})
+    with atomic_path(tmp_path / "c.json") as temporary:
+        temporary.write_text("half")
+        assert [path.name for path in whole_files(tmp_path, "*.json")] == ["a.json", "b.json"]
+    assert [path.name for path in whole_files(tmp_path, "*.json")] == ["a.json", "b.json", "c.json"]
+    assert whole_files(tmp_path / "absent", "*.json") == []
+
+
+def test_a_size_counts_all_files_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "five").write_text("12345")
+    (tmp_path / "three").write_text("123")
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert (size(tmp_path), size(tmp_path / "three"), size(tmp_path / "absent")) == (8, 3, 0)
 
 
 def test_json_is_readable_and_stable(tmp_path: Path) -> None:

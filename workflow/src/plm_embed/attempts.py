@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from plm_embed.energy import Meter
-from plm_embed.files import write_json
+from plm_embed.files import whole_files, write_json
 
 log = logging.getLogger(__name__)
 FOLDER = "attempts"
@@ -82,7 +82,7 @@ def noted(
 def read_attempts(model_folder: Path) -> list[Attempt]:
     """All attempts at a model's submissions, in the order of their starts; files that are not whole are left out."""
     found = []
-    for path in sorted((model_folder / FOLDER).glob("[!.]*.json")):
+    for path in whole_files(model_folder / FOLDER, "*.json"):
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
             found.append(

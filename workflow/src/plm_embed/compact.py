@@ -21,7 +21,7 @@ import numpy as np
 
 from plm_embed.campaign import Served, blocks
 from plm_embed.errors import UserError
-from plm_embed.files import sha256_file, sync, write_json
+from plm_embed.files import sha256_file, sync, whole_files, write_json
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, connect
 from plm_embed.parts import Columns, create_part, is_per_residue, read_part
@@ -158,7 +158,7 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
     Those that a virtual master refers to are kept.
     """
     referred = references(store.folder)
-    for note in sorted((store.folder / NOTES).glob("*.json")):
+    for note in whole_files(store.folder / NOTES, "*.json"):
         if time.time() - note.stat().st_mtime < keep_seconds:
             continue
         replaced, by = read_note(note)

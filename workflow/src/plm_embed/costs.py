@@ -13,6 +13,7 @@ import yaml
 
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.buckets import bucket_names
+from plm_embed.files import whole_files
 from plm_embed.fingerprint import LongSequences
 from plm_embed.models import Model
 from plm_embed.windows import spans
@@ -115,7 +116,7 @@ def _startup(records: Iterable[Mapping[str, Any]], attempts: Iterable[Attempt]) 
 
 def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
     """Whole completion records in a folder, by name."""
-    for path in sorted(folder.glob("*.json")):
+    for path in whole_files(folder, "*.json"):
         try:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.costs import campaign_records, completion_records, device_label
 from plm_embed.errors import UserError
+from plm_embed.files import size
 from plm_embed.gather import INDEX_COLUMNS
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import MASTER, Embeddings
@@ -99,21 +100,15 @@ def collect(results: Path) -> Facts:
         master = newest / MASTER
         if master.is_file():
             _add_master(facts, master)
-        facts.sizes = {"store": _size(newest / "store")}
-        facts.sizes |= {"master": _size(master), "index": _size(master.with_suffix(".parquet"))}
-    facts.sizes |= {"sequences": _size(results / "sequences"), "records": _size(results / "records.parquet")}
+        facts.sizes = {"store": size(newest / "store")}
+        facts.sizes |= {"master": size(master), "index": size(master.with_suffix(".parquet"))}
+    facts.sizes |= {"sequences": size(results / "sequences"), "records": size(results / "records.parquet")}
     facts.validation = _json(results / "validation.json")
     return facts
 
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _size(path: Path) -> int:
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

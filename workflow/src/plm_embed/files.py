@@ -6,8 +6,9 @@ import json
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,21 @@ def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON with sorted keys, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def whole_files(folder: Path, pattern: str) -> list[Path]:
+    """The files in a folder that match, by name, but not those that are being written there under a hidden name."""
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in and below a folder; 0 if there is none. Others may be at work in it."""
+    total = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with suppress(FileNotFoundError):
+            found = file.stat()
+            total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return total
 
 
 def sha256_file(path: Path) -> str:

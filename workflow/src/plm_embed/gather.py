@@ -29,7 +29,7 @@ from plm_embed.campaign import (
 )
 from plm_embed.errors import UserError
 from plm_embed.fates import Fates
-from plm_embed.files import atomic_path
+from plm_embed.files import atomic_path, whole_files
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
 from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
@@ -172,7 +172,7 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
 def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path], *, copy: bool) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
-    tables = [sequences / "records.parquet", *(sequences / "members").glob("*.parquet")]
+    tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
     master = plan.bytes if copy else 80 * plan.vectors
     needed = master + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places

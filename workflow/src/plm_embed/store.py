@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
-from plm_embed.files import atomic_path, sha256_file
+from plm_embed.files import atomic_path, sha256_file, whole_files
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import DamagedPartError, Keys, PartRows, is_per_residue, read_part, write_part
 
@@ -211,7 +211,7 @@ def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
 
 
 def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
-    notes = (read_note(path) for path in sorted((folder / NOTES).glob("*.json")))
+    notes = (read_note(path) for path in whole_files(folder / NOTES, "*.json"))
     return {name: by for replaced, by in notes for name in replaced}
 
 

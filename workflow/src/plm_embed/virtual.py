@@ -21,7 +21,7 @@ from h5py import h5d, h5p, h5s
 
 from plm_embed.campaign import Served
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
+from plm_embed.files import whole_files, write_json
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import open_hdf5, vector_type
 from plm_embed.parts import is_per_residue, read_part
@@ -42,9 +42,7 @@ def leave_note(master: Path, folder: Path) -> None:
 
 def references(folder: Path) -> dict[str, Path]:
     """By name of each part of a fingerprint that a master refers to: that master. Notes of masters gone say nothing."""
-    return {
-        part: master for note in sorted((folder / NOTES).glob("*.json")) for part, master in _parts_of(note, folder)
-    }
+    return {part: master for note in whole_files(folder / NOTES, "*.json") for part, master in _parts_of(note, folder)}
 
 
 def _parts_of(note: Path, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from plm_embed import costs
 from plm_embed.config import Config
+from plm_embed.files import size
 from plm_embed.fingerprint import LongSequences
 from plm_embed.hdf5 import CHUNK_ROWS
 from plm_embed.models import Model
@@ -39,7 +40,7 @@ def vectors(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, 
 
 def tables(sequences: Path, accepted: int) -> dict[str, int]:
     """Bytes of everything that is not vectors, from deduplicated sequences."""
-    files = {name: _size(sequences / name) for name in ("records.parquet", "buckets", "members")}
+    files = {name: size(sequences / name) for name in ("records.parquet", "buckets", "members")}
     return {
         "sequences": sum(files.values()),
         "index": files["members"] + 4 * accepted,
@@ -50,9 +51,3 @@ def tables(sequences: Path, accepted: int) -> dict[str, int]:
 def _padded(rows: int, chunk: int) -> int:
     """Rows that HDF5 allocates: whole chunks, of at most the rows there are."""
     return math.ceil(rows / min(chunk, rows)) * min(chunk, rows) if rows else 0
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file, or of the files in a folder."""
-    total: int = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
-    return total
