@@ -105,6 +105,13 @@ def test_deduplication_by_input_is_planned_in_full() -> None:
         assert jobs == {"deduplicate": 0, "scan": 2, "split": ranges, "collect": 1, "embed": buckets}
 
 
+@pytest.mark.parametrize("way", ["one_job", "by_input"])
+def test_rules_run_where_snakemake_runs_if_the_user_says_so(way: str) -> None:
+    plan = Plan({"deduplicate": way, "speed": {"local_rules": ["deduplicate", "report"]}})
+    steps = {"deduplicate"} if way == "one_job" else {"scan", "split", "collect"}
+    assert {job.rule.name for job in plan.jobs if job.is_local} == {"all", "weights", "report", *steps}
+
+
 def test_a_submission_holds_as_many_buckets_as_asked() -> None:
     plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
     embed = [job for job in plan.jobs if job.rule.name == "embed"]

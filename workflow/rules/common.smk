@@ -41,7 +41,9 @@ except UserError as error:
 
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
-workflow.localrules(*config["speed"]["local_rules"])
+BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
+for name in config["speed"]["local_rules"]:
+    workflow.localrules(*BY_INPUT.get(name, [name]))
 
 
 pathvars:
