@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,13 @@ ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+
+with suppress(ImportError):  # the tests of a GPU do without it
+    from hypothesis import HealthCheck, settings
+
+    # how long an example takes, or takes to draw, depends on what else the machine does; and what fails fails again
+    settings.register_profile("here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("here")
 
 
 @pytest.fixture
