@@ -27,7 +27,7 @@ test-unit: .venv/installed-test
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
 	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --durations=5
 
-test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a real PBS if qsub is here (executors/pbs/README.md)
+test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
 	$(BIN)/python -m pytest tests/pbs --durations=5
 

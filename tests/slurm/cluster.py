@@ -193,7 +193,7 @@ class Cluster:
     ) -> None:
         self._stop_all()
 
-    def run(self, *command: str, timeout: float = 60) -> str:
+    def run(self, *command: str, timeout: float = 300) -> str:
         """Run a command with the cluster's environment; return what it printed, or raise ClusterError."""
         done = subprocess.run(command, check=False, env=self.env, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:
@@ -206,7 +206,7 @@ class Cluster:
         lines = self.run("squeue", "--noheader", "--array", "--format", "%i|%N", *chosen).splitlines()
         return dict(line.split("|", 1) for line in lines)
 
-    def wait_for(self, what: str, condition: Callable[[], object], *, timeout: float = 60) -> None:
+    def wait_for(self, what: str, condition: Callable[[], object], *, timeout: float = 180) -> None:
         """Return once `condition()` is true; ClusterError after `timeout` seconds."""
         end = time.monotonic() + timeout
         while True:

@@ -122,7 +122,7 @@ class Campaign:
             )
         return self._process
 
-    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 300) -> int:
+    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 600) -> int:
         """Wait for Snakemake and return its exit status; kill it when it does not end."""
         try:
             return process.wait(timeout)
@@ -222,7 +222,7 @@ class Campaign:
             assert self._process is None or self._process.poll() is None, self.words()
             return all(len(self.parts(bucket)) > count for bucket, count in before.items())
 
-        self.cluster.wait_for(f"parts of buckets {buckets}", more, timeout=120)
+        self.cluster.wait_for(f"parts of buckets {buckets}", more, timeout=600)
 
     def computed_again(self) -> int:
         """Return how many vectors lie in the store more than once."""

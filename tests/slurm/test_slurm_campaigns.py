@@ -107,7 +107,7 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[float]()
     with campaign.running(MASTER) as process:
-        cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=120)
+        cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=300)
         seen = {campaign.gpus_of(bucket) for bucket in range(8)}
         while len(lost) < 20:
             assert process.poll() is None, f"all done after {len(lost)} kills"
@@ -167,9 +167,9 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
         with campaign.running(MASTER):
             # The old job of the first bucket begins when its successor has done all.
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"
-            campaign.cluster.wait_for("the first bucket", done.exists, timeout=120)
+            campaign.cluster.wait_for("the first bucket", done.exists, timeout=300)
             run("scontrol", "release", late)
-        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=120)
+        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=300)
         with campaign.running(MASTER):
             pass
     finally:
@@ -188,7 +188,7 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
         for _ in range(interrupts):
             process.send_signal(signal.SIGINT)
             time.sleep(0.2)
-        assert campaign.finish(process, timeout=60) != 0
+        assert campaign.finish(process, timeout=300) != 0
         campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
     finally:
         campaign.abandon(process)
@@ -270,7 +270,7 @@ def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) ->
     campaign.edit_profile(('"buckets_per_submission":16', '"buckets_per_submission":16,"local_rules":["gather"]'))
     campaign.adopt(undisturbed)
     with campaign.running(MASTER):
-        cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=120)
+        cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=300)
         assert campaign.gpus_of(0)[1] == "0,1,2,3"
         cluster.wait_for("parts", campaign.parts)
         kill(campaign.workers(0)[:1])

@@ -57,7 +57,7 @@ class Driver:
         return self.submitted[name]
 
 
-def until(true: Callable[[], bool], seconds: float = 15.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen"

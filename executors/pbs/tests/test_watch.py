@@ -39,7 +39,7 @@ class Looker:
     def look(self) -> dict[str, Verdict]:
         return self.watch.look(self.jobs)
 
-    def until(self, job: Job, kind: str, seconds: float = 10.0) -> Verdict:
+    def until(self, job: Job, kind: str, seconds: float = 120.0) -> Verdict:
         end = time.monotonic() + seconds
         while (verdict := self.look()[job.id]).kind == "running" and time.monotonic() < end:
             time.sleep(0.02)

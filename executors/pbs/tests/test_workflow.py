@@ -1,12 +1,11 @@
-"""Snakemake for real, through `--executor pbs`: on the PBS of this machine where there is one, else on the stand-in.
+"""Snakemake for real, through `--executor pbs`: on the stand-in, or with PBS_TEST_REAL=1 on the PBS of this machine.
 
-On a real PBS set PBS_TEST_DIR to a folder that the nodes share, and PBS_TEST_ARGS to what the site needs, for instance
-`--pbs-site polaris --pbs-account NAME`. Tests that pull levers of the server use the stand-in in any case.
+On a real PBS also set PBS_TEST_DIR to a folder that the nodes share, and PBS_TEST_ARGS to what the site needs, for
+instance `--pbs-site polaris --pbs-account NAME`. Tests that pull levers of the server use the stand-in in any case.
 """
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import run
+from conftest import REAL, run
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs
 
-REAL = shutil.which("qsub")
 SNAKEFILE = """
 rule all:
     input: expand("out/{{i}}.txt", i=range({count}))
@@ -67,7 +65,7 @@ class Site:
 
     def end(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for Snakemake; what it said."""
-        process.wait(timeout=110)
+        process.wait(timeout=300)
         return (self.folder / "snakemake.out").read_text()
 
     def snakemake(self, *words: str) -> tuple[int, str]:
@@ -127,7 +125,7 @@ def logged(site: Site, qsub: str, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen"

@@ -137,7 +137,7 @@ class StandIn:
         """How many of the named commands were run so far."""
         return sum(name in names for _, name, _ in self.calls)
 
-    def wait_for(self, job_id: int, *states: str, seconds: float = 20.0) -> Job:
+    def wait_for(self, job_id: int, *states: str, seconds: float = 120.0) -> Job:
         """Block until a job is in one of these states."""
         end = time.monotonic() + seconds
         while job_id not in self.jobs or self.jobs[job_id].state not in states:
