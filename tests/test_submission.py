@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,11 +65,11 @@ def published(folder: Path) -> int:
 
 
 def wait_for_parts(folder: Path, number: int = 1) -> None:
-    for _ in range(1200):
+    for _ in range(12_000):
         if published(folder) >= number:
             return
         time.sleep(0.025)
-    raise AssertionError("no part within 30 s")
+    raise AssertionError("no part within 300 s")
 
 
 def records(folder: Path) -> dict[str, dict[str, int]]:
@@ -106,7 +107,7 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, pre
         time.sleep(int.from_bytes(os.urandom(1)) / 512)
         # a scheduler kills all processes of a job; a signal may also reach the parent alone
         os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
-        _, errors = job.communicate(timeout=60)
+        _, errors = job.communicate(timeout=300)
     assert not (tmp_path / "0000.json").exists()
     assert not (tmp_path / "done.json").exists()
     if number != signal.SIGKILL:
@@ -116,7 +117,7 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, pre
     before = published(tmp_path)
     assert 0 < before < 700
     with start(tmp_path, prepared, [bucket]) as again:
-        _, errors = again.communicate(timeout=120)
+        _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     record = records(tmp_path)["0000"]
     assert (record["found"], record["computed"], record["unique"]) == (before, 700 - before, 700)
@@ -127,14 +128,14 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) ->
     with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
         wait_for_parts(tmp_path)
         job.kill()
-        job.communicate(timeout=30)  # ends when the worker, too, has closed its end of the pipe
+        job.communicate(timeout=300)  # ends when the worker, too, has closed its end of the pipe
     assert not (tmp_path / "0000.json").exists()
     assert 0 < published(tmp_path) < 700
 
 
 def worker_of(parent: int) -> int:
     """Process id of the parent's first worker (not of multiprocessing's resource tracker)."""
-    for _ in range(400):
+    for _ in range(4_000):
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 ours = status.read_text().rsplit(")", 1)[1].split()[1] == str(parent)
@@ -151,7 +152,7 @@ def test_a_killed_workers_bucket_is_done_by_another(tmp_path: Path, prepared: Pa
     with start(tmp_path, prepared, buckets, "--flush-minutes", "0.001", "--workers", "2") as job:
         wait_for_parts(tmp_path)
         os.kill(worker_of(job.pid), signal.SIGKILL)
-        _, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 0, errors
     assert "killed by SIGKILL" in errors
     assert {name: record["unique"] for name, record in records(tmp_path).items()} == {
@@ -165,16 +166,16 @@ def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: 
     buckets = write_buckets(tmp_path, 20, 10, 15)
     buckets[1].write_bytes(b"PAR1 not a bucket")
     with start(tmp_path, prepared, buckets) as job:
-        _, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "bucket 0001" in errors.split("not all buckets are embedded:")[1]
     assert set(records(tmp_path)) == {"0000", "0002"}
     assert not (tmp_path / "done.json").exists()
     write_buckets(tmp_path, 20, 10, 15)
     with start(tmp_path, prepared, buckets) as again:
-        _, errors = again.communicate(timeout=120)
+        _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert "0000" not in errors.split("\n", 1)[1]  # complete already: not even looked at again
+    assert not re.search(r"\b0000\b", errors.split("\n", 1)[1])  # complete already: not even looked at again
 
 
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), RuntimeError("anything")])
@@ -200,7 +201,7 @@ def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepa
         with (prepared / FILE).open("wb") as handle:
             np.savez(handle, **wrong)
         with start(tmp_path, prepared, buckets) as job:
-            _, errors = job.communicate(timeout=60)
+            _, errors = job.communicate(timeout=300)
     finally:
         (prepared / FILE).write_bytes(golden)
     assert job.returncode == 1
@@ -213,7 +214,7 @@ def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
     buckets = write_buckets(tmp_path, 150, 150, 150, 150)
     jobs = [start(tmp_path, prepared, buckets, "--flush-minutes", "0.01") for _ in range(2)]
     for job in jobs:
-        _, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=300)
         assert job.returncode == 0, errors
     done = records(tmp_path)
     assert len(done) == 4
@@ -224,12 +225,12 @@ def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
 def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(tmp_path: Path, prepared: Path) -> None:
     buckets = write_buckets(tmp_path, 20, 10)
     with start(tmp_path, prepared, buckets, "--minutes", "1", SLURM_JOB_ID="1") as job:
-        _, errors = job.communicate(timeout=60)
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "no time left for 0001" in errors
     assert set(records(tmp_path)) == {"0000"}
     with start(tmp_path, prepared, buckets, "--minutes", "10", SLURM_JOB_ID="1") as again:
-        again.communicate(timeout=60)
+        again.communicate(timeout=300)
     assert again.returncode == 0
 
 
@@ -244,7 +245,7 @@ def test_more_workers_than_gpus_is_said_in_words(
 
 def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
     with start(tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES="") as job:
-        _, errors = job.communicate(timeout=60)
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "no usable CUDA device" in errors
     assert "Traceback" not in errors
@@ -262,7 +263,7 @@ def test_a_node_that_lost_a_gpu_works_with_the_others(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     buckets = write_buckets(tmp_path, 3, 3)
     with start(tmp_path, prepared, buckets, "--workers", "4", "--device", "auto") as job:
-        _, errors = job.communicate(timeout=120)
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 0, errors
     assert "this node shows 2 GPUs, not 4" in errors
     assert set(records(tmp_path)) == {"0000", "0001"}

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,16 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
 
 def kill_all_in(folder: Path, but: int) -> None:
     """SIGKILL for every process that works in `folder` except one; returns when they are gone."""
-    processes = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
-    victims = [process for process in processes if process.pid != but]
-    for process in victims:
-        process.kill()
-    psutil.wait_procs(victims, timeout=60)
+
+    def victims() -> list[psutil.Process]:
+        processes = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
+        return [process for process in processes if process.pid != but]
+
+    while found := victims():  # one may just have started another
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, timeout=60)
 
 
 @pytest.mark.parametrize("victim", ["the embed job", "everything"])

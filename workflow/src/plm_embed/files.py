@@ -86,7 +86,8 @@ def whole_files(folder: Path, pattern: str) -> list[Path]:
 def size(path: Path) -> int:
     """Bytes of a file, or of all files in and below a folder; 0 if there is none. Others may be at work in it."""
     total = 0
-    for file in path.rglob("*") if path.is_dir() else [path]:
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+    for file in files:
         with suppress(FileNotFoundError):
             found = file.stat()
             total += found.st_size if stat.S_ISREG(found.st_mode) else 0

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -75,7 +76,7 @@ class Watch:
         if not results.is_dir():
             raise UserError(f"{results}: there is no such folder; name the results folder of a campaign")
         self.results = results
-        self._files: dict[Path, tuple[int, Any]] = {}
+        self._files: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         self._done: dict[Path, set[str]] = {}
         self._seen = 0
 
@@ -83,9 +84,9 @@ class Watch:
         """The state of every model's campaign in the folder; none before the sequences are deduplicated."""
         sequences = self.results / "sequences"
         summary = self._once_per_change(sequences / "summary.json", lambda _: read_summary(sequences))
-        if summary is None:
+        changed = _time_of(sequences / "summary.json")
+        if summary is None or changed is None:
             return []
-        changed = (sequences / "summary.json").stat().st_mtime_ns
         if changed != self._seen:
             self._seen = changed
             self._done.clear()
@@ -139,7 +140,7 @@ class Watch:
         done = self._done.setdefault(folder, set())
         for name in _names(folder / "embedded"):
             path, bucket = folder / "embedded" / name, name.removesuffix(".json")
-            if bucket in self._times and bucket not in done and path.stat().st_mtime_ns >= self._times[bucket]:
+            if bucket in self._times and bucket not in done and (_time_of(path) or 0) >= self._times[bucket]:
                 done.add(bucket)
         for name in _names(folder / "submissions"):
             if name.endswith(".json"):
@@ -168,13 +169,23 @@ class Watch:
     def _once_per_change(self, path: Path, read: Any) -> Any:
         """What `read` makes of a file, kept until the file changes; None when there is none or it cannot be read."""
         try:
-            changed = path.stat().st_mtime_ns
+            found = path.stat()
+            # two versions of a file may be of the same instant
+            changed = found.st_mtime_ns, found.st_size, found.st_ino
             if path not in self._files or self._files[path][0] != changed:
                 self._files[path] = changed, read(path)
         except (OSError, ValueError):
             self._files.pop(path, None)
             return None
         return self._files[path][1]
+
+
+def _time_of(path: Path) -> int | None:
+    """When a file was changed; None when it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _names(folder: Path) -> list[str]:
@@ -190,9 +201,8 @@ def _bucket_files(sequences: Path, names: list[str]) -> tuple[dict[str, int], di
     """Sizes in bytes, which stand for the work in a bucket, and times of change."""
     found = {}
     for name in names:
-        path = sequences / "buckets" / f"{name}.parquet"
-        if path.exists():  # deduplicate may be at work
-            found[name] = path.stat()
+        with suppress(FileNotFoundError):  # deduplicate may be at work
+            found[name] = (sequences / "buckets" / f"{name}.parquet").stat()
     sizes = {name: status.st_size for name, status in found.items()}
     return sizes, {name: status.st_mtime_ns for name, status in found.items()}
 
