@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from standin import Config, StandIn
+
+# what starts the tests in the background may ignore these, and so would all that the tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # how long an example takes, or takes to draw, depends on what else the machine does; and what fails fails again
 settings.register_profile("here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
