@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import h5py
+import psutil
 from cluster import GPU_NODES, Cluster, descendants
 
 ROOT = Path(__file__).parents[2]
@@ -223,6 +225,27 @@ class Campaign:
             return all(len(self.parts(bucket)) > count for bucket, count in before.items())
 
         self.cluster.wait_for(f"parts of buckets {buckets}", more, timeout=600)
+
+    def hold(self, *buckets: int) -> None:
+        """Stop each of these buckets' jobs as soon as it has published a part itself, so that it cannot end yet.
+
+        SLURM wakes what it signals, and so does SIGKILL; `expire_claims` is due within two minutes.
+        """
+        open_buckets = set(buckets)
+
+        def held() -> bool:
+            assert self._process is None or self._process.poll() is None, self.words()
+            for bucket in list(open_buckets):
+                processes = self.processes(bucket)
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    began = psutil.Process(processes[0]).create_time() if processes else float("inf")
+                    if any(part.stat().st_mtime > began for part in self.parts(bucket)):
+                        for process in processes:
+                            os.kill(process, signal.SIGSTOP)
+                        open_buckets.discard(bucket)
+            return not open_buckets
+
+        self.cluster.wait_for(f"a part of each of buckets {buckets}", held, timeout=600)
 
     def computed_again(self) -> int:
         """Return how many vectors lie in the store more than once."""

@@ -33,7 +33,7 @@ def test_jobs_that_are_killed_are_submitted_again(campaign: Campaign, undisturbe
     """Each of four jobs dies in another way after it has published parts; the next attempt computes the rest."""
     run = campaign.cluster.run
     with campaign.running(MASTER):
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         jobs = [campaign.job_of(bucket)[0] for bucket in range(4)]
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
         run("scancel", jobs[0])
@@ -55,18 +55,19 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: requeued"), ("# slurm_extra", "slurm_extra"))
     with campaign.running(MASTER):
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
         all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null")
         cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600")
-        cluster.wait_for("the jobs on g2", lambda: all(campaign.job_of(bucket)[1] == "g2" for bucket in range(4)))
-        campaign.wait_for_parts(0, 1, 2, 3)
+        cluster.wait_for("g1 to be left", lambda: not any(campaign.job_of(bucket)[1] == "g1" for bucket in range(4)))
+        campaign.hold(0, 1, 2, 3)
+        assert all(campaign.job_of(bucket)[1] == "g2" for bucket in range(4))
         cluster.kill_node("g2")
         campaign.expire_claims(0, 1, 2, 3)
         cluster.start_node("g2")
-        campaign.wait_for_parts(0)
+        campaign.hold(0)
         cluster.run("scontrol", "requeue", campaign.job_of(0)[0])
     states = campaign.states()
     for job, _ in jobs:
@@ -82,7 +83,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: ended"))
     with campaign.running(MASTER):
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null", "--parsable")
