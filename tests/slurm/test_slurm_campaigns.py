@@ -219,9 +219,9 @@ def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
 def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
     """Each of eight jobs is given a bad folder: the log's path, its last lines, cause and remedy are on the screen.
 
-    before = scratch_folders(cluster)  # a node that lost its power cleans up when it is used again
     When nothing is named and what the node offers is bad, the next candidate is taken. Nothing is left on the nodes.
     """
+    before = scratch_folders(cluster)  # a node that lost its power cleans up when it is used again
     campaign = Campaign(tmp_path / "c", cluster, buckets=8, lengths=(50, 100))
     campaign.adopt_weights(undisturbed)
     bad, long = cluster.folder / "bad", cluster.folder / ("long" * 10)
