@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_embed import buckets, costs, submission
+from plm_embed import buckets, costs, hashing, submission
 from plm_embed.models import MODELS
 from plm_embed.settings import Settings
 
@@ -43,7 +43,7 @@ def sequences(count: int) -> tuple[np.ndarray, np.ndarray]:
     prefixes = []
     for some in np.array_split(lengths, 40):
         residues = LETTERS[random.integers(0, 20, int(some.sum()))].tobytes()
-        digests = np.frombuffer(buckets.digests(residues, np.cumsum(some)), ">u8").reshape(len(some), 4)
+        digests = np.frombuffer(hashing.digests(residues, np.cumsum(some).tolist()), ">u8").reshape(len(some), 4)
         prefixes.append(digests[:, 0].astype(np.uint64))
     return lengths, np.concatenate(prefixes)
 

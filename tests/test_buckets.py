@@ -1,13 +1,12 @@
 import hashlib
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plm_embed.buckets import SPACE, bucket_bounds, bucket_names, bucket_of, digests, key, key_words
+from plm_embed.buckets import SPACE, bucket_bounds, bucket_names, bucket_of, key, key_words
 from plm_embed.errors import UserError
 
 COUNTS = st.integers(1, 10_000)
@@ -16,14 +15,6 @@ KEYS = st.binary(min_size=32, max_size=32).map(bytes.hex)
 
 def test_key_is_the_sha256_of_the_residues() -> None:
     assert key("MKT") == hashlib.sha256(b"MKT").hexdigest()
-
-
-@settings(deadline=None)
-@given(st.lists(st.text("ACDEFGHIKLMNPQRSTVWY", max_size=40)))
-def test_digests_are_the_keys_of_the_pieces(sequences: list[str]) -> None:
-    ends = np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)
-    binary = digests("".join(sequences).encode(), ends)
-    assert binary.hex() == "".join(map(key, sequences))
 
 
 @settings(deadline=None)

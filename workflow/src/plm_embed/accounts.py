@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.buckets import KEY_BYTES, digests
+from plm_embed.buckets import KEY_BYTES
 from plm_embed.fasta import CleanBatch, strings
 from plm_embed.readers import Batch
 from plm_embed.residues import ResiduePolicy, Skipped, format_events, is_clean, normalise
@@ -31,21 +31,41 @@ def accepted_schema(keep: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, fixed.get(name, pa.string())) for name in names])
 
 
+class Judged(NamedTuple):
+    """A batch after normalisation: columns of all records, and the accepted residues, each ending at one of `ends`."""
+
+    first: int
+    kept: Sequence[list[str | None]]
+    ids: pa.StringArray
+    headers: pa.StringArray
+    events: pa.StringArray
+    reasons: pa.StringArray
+    details: pa.StringArray
+    skipped: NDArray[np.bool_]
+    text: bytes | memoryview
+    ends: NDArray[np.int64]
+
+
+def judge(batch: Batch | CleanBatch, policy: ResiduePolicy) -> Judged:
+    """Normalise a batch."""
+    return _clean(batch) if isinstance(batch, CleanBatch) else _normalised(batch, policy)
+
+
 class Account(NamedTuple):
     records: pa.RecordBatch
     accepted: pa.RecordBatch
 
 
-def account(batch: Batch | CleanBatch, path: str, source: int, keep: Sequence[str], policy: ResiduePolicy) -> Account:
-    """Normalise a batch of file number `source`, called `path`: rows of `records_schema` and `accepted_schema`."""
-    found = _clean(batch) if isinstance(batch, CleanBatch) else _normalised(batch, policy)
+def account(found: Judged, digests: bytes, path: str, source: int, keep: Sequence[str]) -> Account:
+    """Rows of `records_schema` and `accepted_schema` for a batch of file number `source`, called `path`.
+
+    `digests`: of the accepted sequences, 32 bytes each.
+    """
     count, accepted_count = len(found.ids), len(found.ends)
     lengths = pa.array(np.diff(found.ends, prepend=0).astype(np.int32))
-    keys = pa.FixedSizeBinaryArray.from_buffers(
-        KEY, accepted_count, [None, pa.py_buffer(digests(found.text, found.ends))]
-    )
-    numbers = pa.array(np.arange(batch.first, batch.first + count))
-    kept = [pa.array(values, pa.string()) for values in batch.kept] or [pa.nulls(count, pa.string())] * len(keep)
+    keys = pa.FixedSizeBinaryArray.from_buffers(KEY, accepted_count, [None, pa.py_buffer(digests)])
+    numbers = pa.array(np.arange(found.first, found.first + count))
+    kept = [pa.array(values, pa.string()) for values in found.kept] or [pa.nulls(count, pa.string())] * len(keep)
     hexes, told_lengths, statuses = hex_keys(keys), lengths, pa.repeat(pa.scalar(_ACCEPTED), count)
     good = [found.ids, numbers, found.events, *kept]
     if accepted_count < count:
@@ -74,28 +94,16 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
 
 
-class _Found(NamedTuple):
-    """A batch after normalisation: columns of all records, and the accepted residues, each ending at one of `ends`."""
-
-    ids: pa.StringArray
-    headers: pa.StringArray
-    events: pa.StringArray
-    reasons: pa.StringArray
-    details: pa.StringArray
-    skipped: NDArray[np.bool_]
-    text: bytes | memoryview
-    ends: NDArray[np.int64]
-
-
-def _clean(batch: CleanBatch) -> _Found:
+def _clean(batch: CleanBatch) -> Judged:
     count = len(batch.ends)
     none = pa.nulls(count, pa.string())
     no_events = pa.repeat(pa.scalar(""), count)
     skipped = np.zeros(count, dtype=np.bool_)
-    return _Found(batch.id_column, batch.header_column, no_events, none, none, skipped, batch.text, batch.ends)
+    columns = batch.id_column, batch.header_column, no_events, none, none
+    return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalised(batch: Batch, policy: ResiduePolicy) -> _Found:
+def _normalised(batch: Batch, policy: ResiduePolicy) -> Judged:
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count
@@ -117,4 +125,5 @@ def _normalised(batch: Batch, policy: ResiduePolicy) -> _Found:
     )
     skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
     ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))
-    return _Found(ids, headers, told, why, particulars, skipped, text.encode("ascii"), ends)
+    columns = ids, headers, told, why, particulars
+    return Judged(batch.first, batch.kept, *columns, skipped, text.encode("ascii"), ends)

@@ -5,7 +5,6 @@ A key's place is decided by its first 64 bits: bucket i of n holds the keys with
 
 import hashlib
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +21,6 @@ MAX_BUCKETS = 10_000  # names have four digits, so that they sort as numbers do
 def key(sequence: str) -> str:
     """The SHA-256 of a normalised sequence, 64 lower-case hexadecimal digits."""
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
-
-
-def digests(residues: bytes | memoryview, ends: NDArray[np.int64]) -> bytes:
-    """The binary keys, 32 bytes each, of the sequences that `residues` holds one after the other; `ends` (n,)."""
-    view = memoryview(residues)
-    sha256 = hashlib.sha256
-    return b"".join([sha256(view[start:end]).digest() for start, end in pairwise([0, *ends.tolist()])])
 
 
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:

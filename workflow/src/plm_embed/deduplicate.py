@@ -57,11 +57,11 @@ def deduplicate(
             ) as sorter,
             row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
         ):
-            with Behind(BEHIND) as behind:
+            with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
                 for rows in first_pass(dict(enumerate(readers)), table, policy, summary):
-                    behind.do(records.write, rows.records)
+                    writing.do(records.write, rows.records)
                     if rows.accepted.num_rows:
-                        behind.do(sorter.add, rows.accepted)
+                        sorting.do(sorter.add, rows.accepted)
             summary.end()
             write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
     except OSError as error:

@@ -36,6 +36,10 @@ class CleanBatch:
     kept: tuple[list[str | None], ...] = ()
     faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        return len(self.ends)
+
     @cached_property
     def ids(self) -> list[str]:
         ids: list[str] = self.id_column.to_pylist()

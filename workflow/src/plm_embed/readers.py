@@ -61,6 +61,10 @@ class Batch:
     kept: list[list[str | None]] = field(default_factory=list)
     faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
 
 class Reader:
     """One input file; iterate it once for its batches.
@@ -110,12 +114,18 @@ class Reader:
             self.bytes_read = stream.bytes_read
 
     def _fasta(self, stream: Stream) -> Iterator[Batch | CleanBatch]:
+        # one thread reads, another one parses
+        blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD)
+        for batch in ahead(self._fasta_batches(blocks), _BLOCKS_AHEAD):
+            self.records += batch.count
+            yield batch
+
+    def _fasta_batches(self, blocks: Iterator[bytes]) -> Iterator[Batch | CleanBatch]:
         number = 1
-        for block in ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD):
+        for block in blocks:
             clean = parse_clean(block, number)
             for batch in [clean] if clean else self._by_line(block, number):
-                self.records += len(batch.ends if isinstance(batch, CleanBatch) else batch.ids)
-                number += len(batch.ends if isinstance(batch, CleanBatch) else batch.ids) if batch.first else 0
+                number += batch.count if batch.first else 0
                 yield batch
 
     def _by_line(self, block: bytes, number: int) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ takes up what all of them left for a range of keys.
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,10 +15,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from plm_embed.accounts import Account, accepted_schema, account, records_schema
+from plm_embed.accounts import Account, Judged, accepted_schema, account, judge, records_schema
 from plm_embed.buckets import range_bounds
 from plm_embed.errors import UserError
 from plm_embed.files import write_json
+from plm_embed.hashing import AHEAD, Hasher
 from plm_embed.progress import progress
 from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
@@ -85,11 +86,12 @@ class Summary:
 
 def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary) -> Iterator[Account]:
     """Everything that is to be told about the records, counted in `summary`; `readers` by their number."""
-    with progress("read", sum(reader.bytes for reader in readers.values()) / 1e6, "MB") as meter:
+    size = sum(reader.bytes for reader in readers.values())
+    with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
         for source, reader in readers.items():
             nucleotides = sampled = done = 0
-            for batch in reader:
-                rows = account(batch, str(reader.path), source, table.keep, policy)
+            for batch, digests in _hashed((judge(batch, policy) for batch in reader), hasher):
+                rows = account(batch, digests, str(reader.path), source, table.keep)
                 summary.count(rows)
                 yield rows
                 if sampled < _NUCLEOTIDE_SAMPLE:
@@ -113,6 +115,17 @@ def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, 
                     "records": reader.records,
                 }
             )
+
+
+def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged, bytes]]:
+    waiting: deque[Judged] = deque()
+    for batch in batches:
+        hasher.put(batch.text, batch.ends.tolist())
+        waiting.append(batch)
+        if len(waiting) > AHEAD:
+            yield waiting.popleft(), hasher.get()
+    while waiting:
+        yield waiting.popleft(), hasher.get()
 
 
 def check_keep(table: Table) -> None:
@@ -177,13 +190,14 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
         reused_memory(),
         row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
         _Ranges(files, accepted_schema(table.keep), bounds[1:-1]) as ranges,
-        Behind(BEHIND) as behind,
+        Behind(BEHIND) as writing,
+        Behind(BEHIND) as sorting,
     ):
         for rows in first_pass({number: reader}, table, policy, summary):
-            behind.do(records.write, rows.records)
+            writing.do(records.write, rows.records)
             if rows.accepted.num_rows:
-                behind.do(ranges.add, rows.accepted)
-        behind.do(ranges.flush)
+                sorting.do(ranges.add, rows.accepted)
+        sorting.do(ranges.flush)
     write_json(output / "summary.json", vars(summary))
 
 

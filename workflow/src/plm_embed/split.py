@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,10 +32,12 @@ def write_buckets(
     piece = next(pieces, None)
     with (
         progress("write", len(names), "buckets") as meter,
-        _Files(output / "buckets", _SEQUENCES) as sequences,
+        _Files(output / "buckets", _SEQUENCES) as even,
+        _Files(output / "buckets", _SEQUENCES) as odd,
         _Files(output / "members", _members_schema(summary.keep)) as members,
     ):
-        for name in names:
+        # compressing sequences takes longest, so two buckets' at a time
+        for name, sequences in zip(names, cycle([even, odd]), strict=False):
             sequences.start(name)
             members.start(name)
             while piece is not None and piece[0] == int(name):

@@ -4,13 +4,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 Item = TypeVar("Item")
 _END: Any = object()
+_ARROWS_DECAY_MS = 1000  # what Arrow sets itself
 
 
 @contextmanager
@@ -26,13 +27,18 @@ def quick_turns() -> Iterator[None]:
 
 @contextmanager
 def reused_memory() -> Iterator[None]:
-    """Arrow's allocator that gives the least memory back to the system, which would have to clear it again."""
+    """Arrow's allocator that gives no memory back to the system, which would have to clear it again."""
     before = pa.default_memory_pool()
-    with suppress(NotImplementedError):  # not built in everywhere
+    try:
         pa.set_memory_pool(pa.jemalloc_memory_pool())
+        pa.jemalloc_set_decay_ms(-1)
+    except NotImplementedError:  # not built in everywhere
+        yield
+        return
     try:
         yield
     finally:
+        pa.jemalloc_set_decay_ms(_ARROWS_DECAY_MS)
         pa.set_memory_pool(before)
 
 
