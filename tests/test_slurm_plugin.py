@@ -101,19 +101,74 @@ def test_submissions_wait_for_the_controller(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_unknown_plugin_is_left_alone() -> None:
-    mend(None)
+    mend(None, None)
     other = SimpleNamespace(query_job_status=len)
-    mend(other)
+    mend(other, None)
     assert other.query_job_status is len
 
 
 def test_the_plugin_that_is_pinned_is_mended_once() -> None:
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm")
-    mend(plugin)
+    jobstep = pytest.importorskip("snakemake_executor_plugin_slurm_jobstep")
+    mend(plugin, jobstep)
     mended = plugin.Executor.check_active_jobs
-    mend(plugin)
+    mend(plugin, jobstep)
     assert plugin.Executor.check_active_jobs is mended
     assert plugin.query_job_status.__self__.__class__ is States
+
+
+class Formatting:
+    """An executor that submits what it formats, as the plugin's does."""
+
+    logger = log
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+
+    def check_active_jobs(self, jobs: list[object]) -> None: ...
+
+    def additional_general_args(self) -> str:
+        return "--executor slurm-jobstep --jobs 1"
+
+    def format_job_exec(self, job: object) -> str:
+        del job
+        return f"python -m snakemake {self.additional_general_args()}".strip()
+
+    def run_job(self, job: object) -> None:
+        self.submitted.append(self.format_job_exec(job))
+
+    def run_array_jobs(self, jobs: list[object]) -> None:
+        self.submitted += map(self.format_job_exec, jobs)
+
+
+@pytest.mark.parametrize(
+    ("resources", "options"),
+    [
+        ({}, "--cpus-per-task=4 --nodes=1"),
+        ({"gpu": 1, "nodes": 1}, "--cpus-per-task=4 --gpus=1 --nodes=1"),
+        ({"gpu": 0, "cpus_per_task": 2}, "--cpus-per-task=2 --nodes=1"),
+        ({"gpu": 4, "cpus_per_gpu": 8}, "--cpus-per-gpu=8 --gpus=4 --nodes=1"),
+    ],
+)
+def test_a_job_starts_snakemake_once_below_srun(
+    resources: dict[str, int], options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobstep = pytest.importorskip("snakemake_executor_plugin_slurm_jobstep")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no scontrol to ask
+
+    class Executor(Formatting): ...
+
+    mend(SimpleNamespace(query_job_status=len, validate_account=len, Executor=Executor), jobstep)
+    job = SimpleNamespace(threads=4, resources=SimpleNamespace(cpus_per_task=2, cpus_per_gpu=8, get=resources.get))
+    executor = Executor()
+    executor.run_job(job)
+    (command,) = executor.submitted
+    assert re.sub(r"-u SLURM_\w+ ", "", command) == f"env srun -n1 --cpu-bind=q {options} python -m snakemake"
+    assert "-u SLURM_TRES_PER_TASK " in command
+    executor.run_array_jobs([job])
+    resources["mpi"] = 1
+    executor.run_job(job)
+    assert executor.submitted[1:] == ["python -m snakemake --executor slurm-jobstep --jobs 1"] * 2
 
 
 def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
@@ -124,10 +179,10 @@ def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
         raise RuntimeError(f"{account} {said}")
 
     class Executor:
-        check_active_jobs = run_job = staticmethod(len)
+        check_active_jobs = run_job = additional_general_args = format_job_exec = staticmethod(len)
 
     plugin = SimpleNamespace(validate_account=validate, query_job_status=len, Executor=Executor)
-    mend(plugin)
+    mend(plugin, None)
     said = "appears to be invalid"
     with pytest.raises(RuntimeError, match="invalid"):
         plugin.validate_account("lab", log)

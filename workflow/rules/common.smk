@@ -35,7 +35,7 @@ try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
         check_reuse(config)
-        mend(sys.modules.get("snakemake_executor_plugin_slurm"))
+        mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
 except UserError as error:
     raise WorkflowError(str(error))
 

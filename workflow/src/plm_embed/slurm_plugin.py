@@ -3,7 +3,8 @@ for a job that is gone and never gives up because SLURM does not answer for a wh
 
 By itself it waits for ever for jobs that were preempted and not put back into the queue, whose node failed while
 requeueing is on, and that squeue has forgotten; it loses sight of all jobs when SLURM stays silent; it counts
-submissions that SLURM did not answer as failed jobs; and it looks after 40 s at the earliest.
+submissions that SLURM did not answer as failed jobs; it looks after 40 s at the earliest; and each of its jobs starts
+Snakemake twice, the first time only to call srun.
 """
 
 import asyncio
@@ -35,6 +36,13 @@ REMEDIES = {
     "REVOKED": "SLURM took it away",
     "UNKNOWN": "SLURM has forgotten it; its output says how it ended",
 }
+
+_STEP_DEFAULTS = (
+    "CPUS_PER_GPU CPUS_PER_TASK DISTRIBUTION GPU_BIND GPU_FREQ GPUS GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK HINT "
+    "MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE NNODES NPROCS NTASKS NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_NODE "
+    "NTASKS_PER_SOCKET OVERCOMMIT PROFILE THREADS_PER_CORE TRES_PER_TASK"
+)
+"""Of SLURM_*: what sbatch says of the job and srun would take for options of its step; some exclude each other."""
 
 Answer = tuple[dict[str, str] | None, float | None]
 Ask = Callable[[str, Logger], Awaitable[Answer]]
@@ -145,13 +153,26 @@ def _answers() -> bool:
     return " is UP" in said.stdout
 
 
-def mend(plugin: Any) -> None:
+def step(jobstep: Any, job: Any) -> str:
+    """The srun that starts a job's Snakemake on its node, with the options that the plugin `jobstep` gives it."""
+    options = (
+        jobstep.get_cpu_setting(job, gpu=bool(job.resources.get("gpu"))),
+        jobstep.get_gpu_setting(job),
+        jobstep.get_node_setting(job),
+    )
+    unset = " ".join(f"-u SLURM_{name}" for name in _STEP_DEFAULTS.split())
+    return f"env {unset} srun -n1 --cpu-bind=q {' '.join(filter(None, options))}"
+
+
+def mend(plugin: Any, jobstep: Any) -> None:
     """Put the corrections into the plugin's module; nothing happens without one, or with one of another build."""
     names = ("query_job_status", "validate_account", "Executor")
     if not all(hasattr(plugin, name) for name in names) or hasattr(plugin.validate_account, "__wrapped__"):
         return
     states, controller, executor = States(plugin.query_job_status), Controller(), plugin.Executor
     look, submit, validate = executor.check_active_jobs, executor.run_job, plugin.validate_account
+    arguments, command = executor.additional_general_args, executor.format_job_exec
+    alone = threading.local()  # .job: whether this thread submits one; an array's need the plugin's own job step
 
     @wraps(look)
     async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
@@ -165,7 +186,20 @@ def mend(plugin: Any) -> None:
     @wraps(submit)
     def run_job(self: Any, job: Any) -> None:
         controller.wait(self.logger)
-        submit(self, job)
+        alone.job = jobstep is not None and not job.resources.get("mpi")
+        try:
+            submit(self, job)
+        finally:
+            alone.job = False
+
+    @wraps(arguments)
+    def additional_general_args(self: Any) -> Any:
+        return "" if getattr(alone, "job", False) else arguments(self)
+
+    @wraps(command)
+    def format_job_exec(self: Any, job: Any) -> str:
+        words: str = command(self, job)
+        return f"{step(jobstep, job)} {words}" if getattr(alone, "job", False) else words
 
     @wraps(validate)
     def validate_account(account: str, logger: Logger) -> Any:
@@ -178,4 +212,5 @@ def mend(plugin: Any) -> None:
             return account
 
     executor.check_active_jobs, executor.run_job = check_active_jobs, run_job
+    executor.additional_general_args, executor.format_job_exec = additional_general_args, format_job_exec
     plugin.query_job_status, plugin.validate_account = states.query, validate_account
