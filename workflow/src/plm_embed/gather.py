@@ -33,7 +33,7 @@ from plm_embed.files import atomic_path, whole_files
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
 from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
-from plm_embed.pipeline import OneAtATime, VectorWriter
+from plm_embed.pipeline import Aside, VectorWriter
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.store import store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
@@ -109,23 +109,32 @@ def gather(  # noqa: PLR0917
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan, vectors=links is None)
         writer = stack.enter_context(VectorWriter(file))
-        tables = stack.enter_context(OneAtATime())
+        tables = stack.enter_context(Aside())
 
-        def write_tables(bucket: Bucket, start: int, windows: NDArray[np.int32]) -> None:
-            for table, found, row in _members(sequences, bucket, start):
-                if not found.all():
-                    fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
-                    table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
-                fates.embedded(table, row, windows[row - start])
-                for batch in _index_rows(table, row, index_schema).to_batches():
-                    rows.write(batch)
+        def write_tables() -> None:
+            start = 0
+            for name in plan.names:
+                tables.go_on()
+                bucket = load_bucket(sequences, embedded, name)
+                windows = serve(bucket, store).windows
+                for table, found, row in _members(sequences, bucket, start):
+                    if not found.all():
+                        fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
+                        table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
+                    fates.embedded(table, row, windows[row - start])
+                    for batch in _index_rows(table, row, index_schema).to_batches():
+                        rows.write(batch)
+                start += len(bucket.keys)
+            fates.write(sequences / "records.parquet", records)
 
+        # reads every bucket a second time: that is quick, and all of it fits into the time that the vectors take
+        tables.run(write_tables)
         memory = Memory()
         start, flat = 0, 0
         for name in plan.names:
+            tables.check()
             bucket = load_bucket(sequences, embedded, name)
             served = serve(bucket, store)
-            tables.run(write_tables, bucket, start, served.windows)
             ends = _write_columns(file, bucket, served, start, flat)
             if links is not None:
                 links.add(served, start, flat)
@@ -136,15 +145,14 @@ def gather(  # noqa: PLR0917
                         representation, residue if is_per_residue(representation) else start + block.start, bits
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
-        tables.wait()
         writer.sync()
         if links is not None:
             leave_note(master, store_folder(store, plan.fingerprint))
             links.write(file, master.parent, plan.shapes)
             file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))
-        fates.write(sequences / "records.parquet", records)
         writer.wait()
+        tables.wait()
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
 
 

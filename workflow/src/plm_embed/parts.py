@@ -185,7 +185,10 @@ class Part:
         return keys
 
     def locate(self, keys: Keys) -> NDArray[np.int64]:
-        """Row of each key (S64, sorted) in this part, -1 where it has none. Of a large part only the range is read."""
+        """Row of each key in this part, -1 where it has none; keys: S64, sorted, each once.
+
+        Of a large part only the range is read.
+        """
         rows = np.full(len(keys), -1, dtype=np.int64)
         if not len(keys):
             return rows
@@ -198,7 +201,11 @@ class Part:
             held: Keys = column[first:stop]
             if not (held[1:] > held[:-1]).all():
                 raise ValueError("its keys are not sorted")
-        if len(held):
+        if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
+            at = np.minimum(np.searchsorted(keys, held), len(keys) - 1)
+            found = keys[at] == held
+            rows[at[found]] = first + np.flatnonzero(found)
+        else:
             at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
             found = held[at] == keys
             rows[found] = first + at[found]

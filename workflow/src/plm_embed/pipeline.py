@@ -1,6 +1,7 @@
 """Work that goes on beside the caller: one thing at a time, in order, and an error is the caller's error."""
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -41,6 +42,28 @@ class OneAtATime:
         if self._running is not None:
             self._running.result()
             self._running = None
+
+
+class Aside(OneAtATime):
+    """A thread for one long function, which ends early when the caller's block does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = threading.Event()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        super().__exit__(*error)
+
+    def go_on(self) -> None:
+        """For the function, now and then: ends it when nobody needs its result any more."""
+        if self._over.is_set():
+            raise InterruptedError
+
+    def check(self) -> None:
+        """For the caller, now and then: raises what the function raised."""
+        if self._running is not None and self._running.done():
+            self.wait()
 
 
 class VectorWriter(OneAtATime):
