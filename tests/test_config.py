@@ -12,9 +12,6 @@ import yaml
 
 from plm_embed.config import (
     checked,
-    host_memory_mb,
-    job_memory_mb,
-    job_minutes,
     options,
     plan_line,
     workflow_commit,
@@ -228,13 +225,6 @@ def test_options_repeat_the_name() -> None:
     assert options("keep", []) == []
 
 
-def test_memory_grows_with_the_model() -> None:
-    sizes = [host_memory_mb(name) for name in ("esm2_8m", "esm2_650m", "esm2_3b", "esm2_15b")]
-    assert sizes == sorted(sizes)
-    assert 6000 < sizes[0] < 6100
-    assert sizes[-1] > 90_000
-
-
 def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
     assert workflow_commit(tmp_path) == "unknown"
     (tmp_path / ".git").mkdir()
@@ -261,21 +251,6 @@ def test_the_plan_line_says_what_is_known() -> None:
     (parts / ".tmp-01-00000000-ffffffff-3-fedcba9876543210.h5").touch()  # half written
     line = plan_line(complete | {"buckets": 1024})
     assert "1,024 buckets; 2,000 records with 1,500 unique sequences; 1 part in" in line
-
-
-def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path) -> None:
-    config = {"results": str(tmp_path), "model": "esm2_t33_650M_UR50D", "buckets": 2}
-    assert job_minutes(config, ["0000"]) == 240
-    assert job_memory_mb(config, ["0000"]) == host_memory_mb("esm2_t33_650M_UR50D")
-    folder = tmp_path / "sequences" / "buckets"
-    folder.mkdir(parents=True)
-    (folder / "0000.parquet").write_bytes(bytes(3_000_000))
-    (folder / "0001.parquet").write_bytes(bytes(1_000_000))
-    (tmp_path / "sequences" / "summary.json").write_text('{"residues": 40000000}')
-    # 30 million residues at 1.3 GFLOP each: 65 minutes at 10 TFLOP/s
-    assert 100 < job_minutes(config, ["0000"]) < 120
-    assert 35 < job_minutes(config, ["0001"]) < 50
-    assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
 
 
 def test_one_file_under_two_spellings_and_braces_are_refused() -> None:

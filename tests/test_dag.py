@@ -129,7 +129,7 @@ def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
         assert job.benchmark.startswith("results/benchmarks/") and job.benchmark.endswith(".jsonl")
         assert (ROOT / "workflow" / "rules" / job.rule.conda_env).is_file()
         assert job.resources.mem_mb >= 2000
-        assert job.resources.runtime >= 60
+        assert job.resources.runtime >= 30
         assert "&> " in job.shellcmd
 
 

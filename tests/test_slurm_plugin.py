@@ -59,6 +59,25 @@ def test_a_forgotten_job_is_asked_for_by_number(tmp_path: Path, monkeypatch: pyt
     assert told([{}], "1") == [{"1": "CANCELLED"}]
 
 
+def test_a_job_that_would_wait_for_ever_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    script = tmp_path / "squeue"
+    script.write_text(
+        "#!/bin/sh\necho 'Priority|1|rule_embed'\necho 'PartitionTimeLimit|2|rule_gather'\n"
+        "echo 'QOSMaxWallDurationPerJobLimit|3|rule_embed'\n"
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    states = {"1": "PENDING", "2": "PENDING", "3": "PENDING"}
+    assert told([dict(states), dict(states)], *states) == [states, states]
+    assert [record.message.partition(". ")[0] for record in caplog.records] == [
+        "SLURM job 2, rule_gather will wait for ever: PartitionTimeLimit",
+        "SLURM job 3, rule_embed will wait for ever: QOSMaxWallDurationPerJobLimit",
+    ]
+
+
 def test_waiting_tasks_of_an_array_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
     (found,) = told([{"7_[3-9]": "PENDING", "7_2": "RUNNING", "8": "RUNNING"}], "7_2", "7_3", "8_1")

@@ -13,15 +13,20 @@ from plm_embed.config import (
     bucket_files,
     check_reuse,
     checked,
-    host_memory_mb,
-    job_memory_mb,
-    job_minutes,
     options,
     plan_line,
     submissions,
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.resources import (
+    host_memory_mb,
+    job_memory_mb,
+    job_minutes,
+    master_minutes,
+    proof_minutes,
+    records_minutes,
+)
 from plm_embed.slurm_plugin import mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,

@@ -5,7 +5,6 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from plm_embed.buckets import bucket_names
 from plm_embed.errors import UserError
 from plm_embed.models import Model, find_model
 from plm_embed.savings import savings
@@ -234,56 +232,6 @@ def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
 def options(name: str, values: Iterable[Any]) -> list[str]:
     """A repeated command-line option: ['--layers=6', '--layers=12']."""
     return [f"--{name}={value}" for value in values]
-
-
-def host_memory_mb(model_name: str) -> int:
-    """Main memory that one worker may need, in MB: libraries, batches, and the weights while they load."""
-    return 6000 + round(6 * _parameters(find_model(model_name)) / 1e6)
-
-
-def job_memory_mb(config: Config, buckets: Sequence[str]) -> int:
-    """Main memory for one worker on these buckets, in MB: `host_memory_mb` and the largest one's sequences."""
-    sizes = _sizes(config, buckets)
-    return host_memory_mb(config["model"]) + round(10 * max(sizes, default=0) / 1e6)
-
-
-def job_minutes(config: Config, buckets: Sequence[str]) -> int:
-    """Time for one worker on these buckets: from their residues once they are counted, before that a bound of 240.
-
-    Reckoned at 10 TFLOP/s, which a V100 reaches in half precision and an A100 several times over, with half as much
-    again and ten minutes to start.
-    """
-    summary = Path(config["results"]) / "sequences" / "summary.json"
-    if not summary.is_file():
-        return BOUND_MINUTES
-    residues_per_byte = _residues_per_byte(summary, config["buckets"], summary.stat().st_mtime_ns)
-    residues = residues_per_byte * sum(_sizes(config, buckets))
-    seconds = residues * 2 * _parameters(find_model(config["model"])) / FLOPS_PER_SECOND
-    return 10 + round(1.5 * seconds / 60)
-
-
-BOUND_MINUTES = 240
-FLOPS_PER_SECOND = 1e13
-
-
-@cache
-def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
-    """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the summary changes."""
-    residues: int = json.loads(summary.read_text(encoding="utf-8")).get("residues", 0)
-    paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
-    everything = sum(path.stat().st_size for path in paths if path.is_file())
-    return residues / everything if everything else 0.0
-
-
-def _parameters(model: Model) -> int:
-    """Weights of the layers; a forward pass takes 2 FLOP each per token."""
-    return 12 * model.layers * model.dim**2
-
-
-def _sizes(config: Config, buckets: Iterable[str]) -> list[int]:
-    """Bytes of the bucket files that exist."""
-    paths = (Path(path) for path in bucket_files(config["results"], buckets))
-    return [path.stat().st_size for path in paths if path.is_file()]
 
 
 def workflow_commit(root: Path) -> str:

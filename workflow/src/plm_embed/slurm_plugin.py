@@ -8,6 +8,7 @@ Snakemake twice, the first time only to call srun.
 """
 
 import asyncio
+import re
 import subprocess
 import threading
 import time
@@ -37,6 +38,9 @@ REMEDIES = {
     "UNKNOWN": "SLURM has forgotten it; its output says how it ended",
 }
 
+NEVER = re.compile("PartitionTimeLimit|PartitionNodeLimit|PerJob|BadConstraints|Invalid|NotAllowed|JobHeld")
+"""Reasons to wait, by squeue, that do not pass with time."""
+
 _STEP_DEFAULTS = (
     "CPUS_PER_GPU CPUS_PER_TASK CPU_BIND DISTRIBUTION EXPORT_ENV GPU_BIND GPU_FREQ GPUS GPUS_PER_NODE GPUS_PER_SOCKET "
     "GPUS_PER_TASK GRES HINT MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE NNODES NPROCS NTASKS NTASKS_PER_CORE "
@@ -57,6 +61,8 @@ class States:
         self._active: dict[str, tuple[str, float]] = {}
         """Jobs that are waited for: their state, and since when."""
         self._silent: float | None = None
+        self._asked_why = time.monotonic()
+        self._told: set[str] = set()
 
     def await_(self, jobs: Iterable[str]) -> None:
         now = time.monotonic()
@@ -90,7 +96,23 @@ class States:
                 logger.warning(f"SLURM job {job}: {REMEDIES[found[job]]}.")
             if found[job] in LIMBO:
                 found[job] = "FAILED"
+        waiting = [job for job in self._active if found[job] == "PENDING"]
+        if waiting and time.monotonic() - self._asked_why > SECONDS_TO_COME_BACK:
+            self._asked_why = time.monotonic()
+            await self._say_why(waiting, logger)
         return found, seconds or 0.0
+
+    async def _say_why(self, jobs: list[str], logger: Logger) -> None:
+        """Name, once each, the reasons for which jobs would wait for ever: SLURM takes such jobs, and says nothing."""
+        for line in (await _said("squeue", "--noheader", "--format=%r|%i|%k", f"--jobs={','.join(jobs)}")).splitlines():
+            reason, _, job = line.partition("|")
+            if NEVER.search(reason) and reason not in self._told:
+                self._told.add(reason)
+                logger.warning(
+                    f"SLURM job {job.replace('|', ', ')} will wait for ever: {reason}. Ctrl-C, ask for what the "
+                    "partition and your account allow (runtime, mem_mb, slurm_partition: at the top of the profile, or "
+                    "--set-resources RULE:runtime=MINUTES), and start again."
+                )
 
     async def _settled(self, job: str, state: str) -> str:
         """The state itself, or PENDING as long as SLURM may put the job back into the queue."""
@@ -118,13 +140,19 @@ async def _asked_by_number(job: str) -> str:
     squeue = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
     sacct = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=State", f"--jobs={job}")
     for command in (squeue, sacct):
-        with suppress(OSError, TimeoutError):
-            process = await asyncio.create_subprocess_exec(
-                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-            )
-            words = (await asyncio.wait_for(process.communicate(), timeout=60))[0].decode().split()
-            if words:
-                return words[0].rstrip("+")
+        words = (await _said(*command)).split()
+        if words:
+            return words[0].rstrip("+")
+    return ""
+
+
+async def _said(*command: str) -> str:
+    """What a command of SLURM printed; nothing when it is not here or does not answer within a minute."""
+    with suppress(OSError, TimeoutError):
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        return (await asyncio.wait_for(process.communicate(), timeout=60))[0].decode()
     return ""
 
 

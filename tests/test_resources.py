@@ -1,0 +1,55 @@
+"""What jobs ask for."""
+
+import os
+from pathlib import Path
+
+from plm_embed.resources import (
+    host_memory_mb,
+    job_memory_mb,
+    job_minutes,
+    master_minutes,
+    proof_minutes,
+    records_minutes,
+)
+
+
+def test_memory_grows_with_the_model() -> None:
+    sizes = [host_memory_mb(name) for name in ("esm2_8m", "esm2_650m", "esm2_3b", "esm2_15b")]
+    assert sizes == sorted(sizes)
+    assert 6000 < sizes[0] < 6100
+    assert sizes[-1] > 90_000
+
+
+def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path) -> None:
+    config = {"results": str(tmp_path), "model": "esm2_t33_650M_UR50D", "buckets": 2}
+    assert job_minutes(config, ["0000"]) == 240
+    assert job_memory_mb(config, ["0000"]) == host_memory_mb("esm2_t33_650M_UR50D")
+    folder = tmp_path / "sequences" / "buckets"
+    folder.mkdir(parents=True)
+    (folder / "0000.parquet").write_bytes(bytes(3_000_000))
+    (folder / "0001.parquet").write_bytes(bytes(1_000_000))
+    (tmp_path / "sequences" / "summary.json").write_text('{"residues": 40000000}')
+    # 30 million residues at 1.3 GFLOP each: 65 minutes at 10 TFLOP/s
+    assert 100 < job_minutes(config, ["0000"]) < 120
+    assert 35 < job_minutes(config, ["0001"]) < 50
+    assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
+
+
+def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.fasta"
+    path.touch()
+    embedding = {"layers": [33], "pooling": ["mean"], "storage_dtype": "float16"}
+    small = {
+        "inputs": [str(path)],
+        "model": "esm2_t33_650M_UR50D",
+        "embedding": embedding,
+        "validate": {"spot_checks": 0},
+    }
+    assert records_minutes(small) == master_minutes(small) == proof_minutes(small) == 30
+    os.truncate(path, 3_000_000_000)
+    assert records_minutes(small) == 40
+    assert master_minutes(small) == 40 + 9  # 10 million rows of 2,560 bytes at 50 MB/s
+    assert master_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 17
+    assert master_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 2560
+    checked = small | {"validate": {"spot_checks": 100}}
+    assert proof_minutes(checked) == 40 + 9 + 43  # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
