@@ -54,7 +54,8 @@ def main() -> None:
         process = campaign.start("--jobs", str(BUCKETS), MASTER)
         began = time.monotonic()
         try:
-            cluster.wait_for("all jobs in the queue", lambda: queued(cluster) >= BUCKETS, timeout=1800)
+            waiting = lambda: process.poll() is None and queued(cluster) < BUCKETS  # noqa: E731
+            cluster.wait_for("all jobs in the queue", lambda: not waiting(), timeout=1800)
             submitted = time.monotonic() - began
             time.sleep(SETTLED)
             status = Path(f"/proc/{process.pid}/status").read_text()

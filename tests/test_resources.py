@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 from plm_embed.resources import (
+    gather_minutes,
     host_memory_mb,
     job_memory_mb,
     job_minutes,
-    master_minutes,
-    proof_minutes,
     records_minutes,
+    validate_minutes,
 )
 
 
@@ -43,13 +43,15 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
         "inputs": [str(path)],
         "model": "esm2_t33_650M_UR50D",
         "embedding": embedding,
+        "merge": "copy",
         "validate": {"spot_checks": 0},
     }
-    assert records_minutes(small) == master_minutes(small) == proof_minutes(small) == 30
+    assert records_minutes(0) == gather_minutes(small) == validate_minutes(small) == 30
     os.truncate(path, 3_000_000_000)
-    assert records_minutes(small) == 40
-    assert master_minutes(small) == 40 + 9  # 10 million rows of 2,560 bytes at 50 MB/s
-    assert master_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 17
-    assert master_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 2560
-    checked = small | {"validate": {"spot_checks": 100}}
-    assert proof_minutes(checked) == 40 + 9 + 43  # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
+    assert records_minutes(3e9) == 40
+    assert gather_minutes(small) == validate_minutes(small) == 40 + 3  # 10 million rows of 2,560 bytes at 150 MB/s
+    assert gather_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 6
+    assert gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
+    assert gather_minutes(small | {"merge": "virtual"}) == 40
+    # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
+    assert validate_minutes(small | {"merge": "virtual", "validate": {"spot_checks": 100}}) == 40 + 3 + 43

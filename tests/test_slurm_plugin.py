@@ -68,13 +68,15 @@ def test_a_job_that_would_wait_for_ever_is_named_once(
     script.write_text(
         "#!/bin/sh\necho 'Priority|1|rule_embed'\necho 'PartitionTimeLimit|2|rule_gather'\n"
         "echo 'QOSMaxWallDurationPerJobLimit|3|rule_embed'\n"
+        "echo 'JobHeldUser|4|rule_embed'\n"
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    states = {"1": "PENDING", "2": "PENDING", "3": "PENDING"}
+    states = dict.fromkeys("1234", "PENDING")
     assert told([dict(states), dict(states)], *states) == [states, states]
     assert [record.message.partition(". ")[0] for record in caplog.records] == [
         "SLURM job 2, rule_gather will wait for ever: PartitionTimeLimit",
         "SLURM job 3, rule_embed will wait for ever: QOSMaxWallDurationPerJobLimit",
+        "SLURM job 4, rule_embed is held: JobHeldUser",
     ]
 
 
@@ -143,15 +145,19 @@ class Formatting:
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
+        self.workflow = SimpleNamespace(executor_settings=SimpleNamespace(pass_command_as_script=False))
 
     def check_active_jobs(self, jobs: list[object]) -> None: ...
 
     def additional_general_args(self) -> str:
         return "--executor slurm-jobstep --jobs 1"
 
+    def get_python_executable(self) -> str:
+        return "python"
+
     def format_job_exec(self, job: object) -> str:
         del job
-        return f"python -m snakemake {self.additional_general_args()}".strip()
+        return f"module load x && {self.get_python_executable()} -m snakemake {self.additional_general_args()}".strip()
 
     def run_job(self, job: object) -> None:
         self.submitted.append(self.format_job_exec(job))
@@ -182,12 +188,18 @@ def test_a_job_starts_snakemake_once_below_srun(
     executor = Executor()
     executor.run_job(job)
     (command,) = executor.submitted
-    assert re.sub(r"-u SLURM_\w+ ", "", command) == f"env srun -n1 --cpu-bind=q {options} python -m snakemake"
+    assert re.sub(r"-u SLURM_\w+ ", "", command) == (
+        f"module load x && env -u SRUN_CPUS_PER_TASK -u SRUN_EXPORT_ENV srun -n1 --cpu-bind=q {options} "
+        "python -m snakemake"
+    )
     assert "-u SLURM_TRES_PER_TASK " in command
     executor.run_array_jobs([job])
-    resources["mpi"] = 1
+    executor.workflow.executor_settings.pass_command_as_script = True
     executor.run_job(job)
-    assert executor.submitted[1:] == ["python -m snakemake --executor slurm-jobstep --jobs 1"] * 2
+    executor.workflow.executor_settings.pass_command_as_script = False
+    executor.run_job(SimpleNamespace(resources={"mpi": 1}))
+    own = "module load x && python -m snakemake --executor slurm-jobstep --jobs 1"
+    assert executor.submitted[1:] == [own] * 3
 
 
 def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
@@ -198,7 +210,7 @@ def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
         raise RuntimeError(f"{account} {said}")
 
     class Executor:
-        check_active_jobs = run_job = additional_general_args = format_job_exec = staticmethod(len)
+        check_active_jobs = run_job = additional_general_args = get_python_executable = staticmethod(len)
 
     plugin = SimpleNamespace(validate_account=validate, query_job_status=len, Executor=Executor)
     mend(plugin, None)

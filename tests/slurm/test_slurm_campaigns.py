@@ -122,6 +122,7 @@ def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbe
         cluster.wait_for("four jobs to compute", stopped, timeout=600)
         assert not campaign.parts()
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
+        assert {node for _, node in jobs} == {"g1"}
         all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null", "--parsable")
         other = cluster.run("sbatch", *all_of_g1, "--time=20", "--wrap", "sleep 600").strip()
         cluster.wait_for("g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG")))

@@ -20,12 +20,12 @@ from plm_embed.config import (
 )
 from plm_embed.errors import UserError
 from plm_embed.resources import (
+    gather_minutes,
     host_memory_mb,
     job_memory_mb,
     job_minutes,
-    master_minutes,
-    proof_minutes,
     records_minutes,
+    validate_minutes,
 )
 from plm_embed.slurm_plugin import mend
 

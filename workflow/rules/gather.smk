@@ -24,7 +24,7 @@ rule gather:
     threads: 2
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 8000,
-        runtime=lambda wildcards, attempt: attempt * master_minutes(config),
+        runtime=lambda wildcards, attempt: attempt * gather_minutes(config),
     # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
@@ -60,7 +60,7 @@ rule validate:
     threads: 2
     resources:
         mem_mb=lambda wildcards, attempt: attempt * (4000 + host_memory_mb(config["model"])),
-        runtime=lambda wildcards, attempt: attempt * proof_minutes(config),
+        runtime=lambda wildcards, attempt: attempt * validate_minutes(config),
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",

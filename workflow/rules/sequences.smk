@@ -42,7 +42,7 @@ if config["deduplicate"] == "one_job":
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(config),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES)),
         params:
             folder=lambda wildcards, output: Path(output.summary).parent,
             sizes=SIZES,
@@ -72,7 +72,7 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(config),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(SIZES[int(wildcards.scan)]),
         params:
             number=lambda wildcards: int(wildcards.scan),
             size=lambda wildcards: SIZES[int(wildcards.scan)],
@@ -99,7 +99,7 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(config),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES) / len(RANGES)),
         params:
             number=lambda wildcards: int(wildcards.range),
         shell:
@@ -125,7 +125,7 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(config),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES)),
         params:
             scans=lambda wildcards, input: options("scan", input.scans),
             splits=lambda wildcards, input: options("split", input.splits),

@@ -63,6 +63,7 @@ def deduplicate(
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
             summary.end()
+            pa.default_memory_pool().release_unused()
             write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
     except OSError as error:
         if error.errno == errno.ENOSPC:

@@ -1,5 +1,6 @@
 """What became of every input record: collected bucket by bucket, written in input order."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.rowgroups import row_group_writer
+from plm_embed.rowgroups import RowGroupWriter
 from plm_embed.tables import RecordNumbers, RecordTable, read_batches, read_schema
 
 _ROW = pa.field("row", pa.int64())
@@ -47,15 +48,20 @@ class Fates:
         self._reasons.extend(sorted(set(why) - set(self._reasons)))
         self._table.values["reason"][self._numbers.of(members)] = [self._reasons.index(reason) + 1 for reason in why]
 
-    def write(self, source: Path, target: Path) -> None:
-        """Write the records of `source` with final status, reason, detail, events and row, atomically."""
+    @staticmethod
+    def schema(source: Path) -> pa.Schema:
+        """What `write` writes about the records of `source`."""
         schema = read_schema(source)
-        final = schema.insert(schema.get_field_index("length") + 1, _ROW)
-        with row_group_writer(target, final) as rows:
-            for table in read_batches(source):
-                fate = self._table.values[self._numbers.of(table)]
-                for batch in self._final(table, fate).select(final.names).to_batches():
-                    rows.write(batch)
+        return schema.insert(schema.get_field_index("length") + 1, _ROW)
+
+    def write(self, source: Path, rows: RowGroupWriter, go_on: Callable[[], None]) -> None:
+        """Write the records of `source` with final status, reason, detail, events and row; `go_on` now and then."""
+        names = self.schema(source).names
+        for table in read_batches(source):
+            go_on()
+            fate = self._table.values[self._numbers.of(table)]
+            for batch in self._final(table, fate).select(names).to_batches():
+                rows.write(batch)
 
     def _final(self, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:
         embedded, dropped = fate["row"] > 0, fate["reason"] > 0

@@ -106,6 +106,7 @@ def gather(  # noqa: PLR0917
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         rows = stack.enter_context(row_group_writer(index, index_schema))
+        final = stack.enter_context(row_group_writer(records, Fates.schema(sequences / "records.parquet")))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan, vectors=links is None)
         writer = stack.enter_context(VectorWriter(file))
@@ -125,9 +126,9 @@ def gather(  # noqa: PLR0917
                     for batch in _index_rows(table, row, index_schema).to_batches():
                         rows.write(batch)
                 start += len(bucket.keys)
-            fates.write(sequences / "records.parquet", records)
+            fates.write(sequences / "records.parquet", final, tables.go_on)
 
-        # reads every bucket a second time: that is quick, and all of it fits into the time that the vectors take
+        # reads every bucket a second time, which is quick, so that nothing of it has to wait for the vectors
         tables.run(write_tables)
         memory = Memory()
         start, flat = 0, 0

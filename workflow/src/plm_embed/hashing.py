@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import IO, Self
 
@@ -44,7 +45,8 @@ class Hasher:
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
         if input_bytes >= WORTH_IT and hasattr(os, "memfd_create"):
-            self._start()
+            with suppress(OSError):  # not allowed here: then without
+                self._start()
 
     def _start(self) -> None:
         size = _SLOT * (AHEAD + 1)
@@ -93,8 +95,8 @@ class Hasher:
             answered = None
         if not answered:
             raise UserError(
-                f"the process that computes keys ended early (exit code {self._process.wait()}; "
-                "killed for memory?); run again"
+                f"the process that computes keys ended early (exit code {self._process.wait()}; -9: killed, perhaps "
+                "for memory); run again"
             )
 
     def __enter__(self) -> Self:

@@ -38,7 +38,8 @@ REMEDIES = {
     "UNKNOWN": "SLURM has forgotten it; its output says how it ended",
 }
 
-NEVER = re.compile("PartitionTimeLimit|PartitionNodeLimit|PerJob|BadConstraints|Invalid|NotAllowed|JobHeld")
+NEVER = re.compile("PartitionTimeLimit|PerJob|BadConstraints|Invalid|NotAllowed")
+HELD = re.compile("JobHe|JobHold|held", re.IGNORECASE)
 """Reasons to wait, by squeue, that do not pass with time."""
 
 _STEP_DEFAULTS = (
@@ -105,14 +106,20 @@ class States:
     async def _say_why(self, jobs: list[str], logger: Logger) -> None:
         """Name, once each, the reasons for which jobs would wait for ever: SLURM takes such jobs, and says nothing."""
         for line in (await _said("squeue", "--noheader", "--format=%r|%i|%k", f"--jobs={','.join(jobs)}")).splitlines():
-            reason, _, job = line.partition("|")
-            if NEVER.search(reason) and reason not in self._told:
-                self._told.add(reason)
+            reason, job, rule = f"{line}||".split("|")[:3]
+            if reason in self._told:
+                continue
+            if HELD.search(reason):
+                logger.warning(f"SLURM job {job}, {rule} is held: {reason}. To let it go on: scontrol release {job}")
+            elif NEVER.search(reason):
                 logger.warning(
-                    f"SLURM job {job.replace('|', ', ')} will wait for ever: {reason}. Ctrl-C, ask for what the "
-                    "partition and your account allow (runtime, mem_mb, slurm_partition: at the top of the profile, or "
+                    f"SLURM job {job}, {rule} will wait for ever: {reason}. Ctrl-C, ask for what the partition and "
+                    "your account allow (runtime, mem_mb, slurm_partition: at the top of the profile, or "
                     "--set-resources RULE:runtime=MINUTES), and start again."
                 )
+            else:
+                continue
+            self._told.add(reason)
 
     async def _settled(self, job: str, state: str) -> str:
         """The state itself, or PENDING as long as SLURM may put the job back into the queue."""
@@ -189,7 +196,9 @@ def step(jobstep: Any, job: Any) -> str:
         jobstep.get_node_setting(job),
     )
     unset = " ".join(f"-u SLURM_{name}" for name in _STEP_DEFAULTS.split())
-    return f"env {unset} srun -n1 --cpu-bind=q {' '.join(filter(None, options))}"
+    return (
+        f"env {unset} -u SRUN_CPUS_PER_TASK -u SRUN_EXPORT_ENV srun -n1 --cpu-bind=q {' '.join(filter(None, options))}"
+    )
 
 
 def mend(plugin: Any, jobstep: Any) -> None:
@@ -199,8 +208,10 @@ def mend(plugin: Any, jobstep: Any) -> None:
         return
     states, controller, executor = States(plugin.query_job_status), Controller(), plugin.Executor
     look, submit, validate = executor.check_active_jobs, executor.run_job, plugin.validate_account
-    arguments, command = executor.additional_general_args, executor.format_job_exec
-    alone = threading.local()  # .job: whether this thread submits one; an array's need the plugin's own job step
+    arguments, python = executor.additional_general_args, executor.get_python_executable
+    can_step = all(hasattr(jobstep, f"get_{name}_setting") for name in ("cpu", "gpu", "node"))
+    # .job: the one that this thread submits. Those of an array, and scripts, need the plugin's own job step.
+    alone = threading.local()
 
     @wraps(look)
     async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
@@ -214,20 +225,21 @@ def mend(plugin: Any, jobstep: Any) -> None:
     @wraps(submit)
     def run_job(self: Any, job: Any) -> None:
         controller.wait(self.logger)
-        alone.job = jobstep is not None and not job.resources.get("mpi")
+        script = self.workflow.executor_settings.pass_command_as_script
+        alone.job = job if can_step and not script and not job.resources.get("mpi") else None
         try:
             submit(self, job)
         finally:
-            alone.job = False
+            alone.job = None
 
     @wraps(arguments)
     def additional_general_args(self: Any) -> Any:
-        return "" if getattr(alone, "job", False) else arguments(self)
+        return "" if getattr(alone, "job", None) else arguments(self)
 
-    @wraps(command)
-    def format_job_exec(self: Any, job: Any) -> str:
-        words: str = command(self, job)
-        return f"{step(jobstep, job)} {words}" if getattr(alone, "job", False) else words
+    @wraps(python)
+    def get_python_executable(self: Any) -> str:
+        job, words = getattr(alone, "job", None), str(python(self))
+        return f"{step(jobstep, job)} {words}" if job else words
 
     @wraps(validate)
     def validate_account(account: str, logger: Logger) -> Any:
@@ -240,5 +252,5 @@ def mend(plugin: Any, jobstep: Any) -> None:
             return account
 
     executor.check_active_jobs, executor.run_job = check_active_jobs, run_job
-    executor.additional_general_args, executor.format_job_exec = additional_general_args, format_job_exec
+    executor.additional_general_args, executor.get_python_executable = additional_general_args, get_python_executable
     plugin.query_job_status, plugin.validate_account = states.query, validate_account

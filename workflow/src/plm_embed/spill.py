@@ -78,8 +78,8 @@ class KeySorter:
         span: tuple[int, int] = (0, SPACE),
     ) -> None:
         self._folder, self._schema, self._done, self._span = folder, schema, done, span
-        # sorting holds the rows, one column twice, the sorted rows, and those before while they are written
-        self._limit = min(memory // 5, _LARGEST_SORT)
+        # sorting holds the rows, one column twice, and the sorted rows; up to four such before them are being written
+        self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
         self._spilled: list[Range] = []

@@ -28,18 +28,16 @@ def quick_turns() -> Iterator[None]:
 @contextmanager
 def reused_memory() -> Iterator[None]:
     """Arrow's allocator that gives no memory back to the system, which would have to clear it again."""
-    before = pa.default_memory_pool()
-    try:
+    before, keep = pa.default_memory_pool(), "jemalloc" in pa.supported_memory_backends()
+    if keep:
         pa.set_memory_pool(pa.jemalloc_memory_pool())
         pa.jemalloc_set_decay_ms(-1)
-    except NotImplementedError:  # not built in everywhere
-        yield
-        return
     try:
         yield
     finally:
-        pa.jemalloc_set_decay_ms(_ARROWS_DECAY_MS)
-        pa.set_memory_pool(before)
+        if keep:
+            pa.jemalloc_set_decay_ms(_ARROWS_DECAY_MS)
+            pa.set_memory_pool(before)
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
