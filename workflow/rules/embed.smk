@@ -46,8 +46,10 @@ rule embed:
         long_sequences=config["embedding"]["long_sequences"]["policy"],
         max_residues=config["embedding"]["long_sequences"]["max_residues"],
         overlap=config["embedding"]["long_sequences"]["overlap"],
+    # exec: a shell in between would die of the SIGTERM that a scheduler sends to all processes of a job. SLURM would
+    # then end the job, before its workers have published what they have.
     shell:
-        "python -m plm_embed embed {params.buckets:q} --weights {params.weights:q} --store {params.store:q}"
+        "exec python -m plm_embed embed {params.buckets:q} --weights {params.weights:q} --store {params.store:q}"
         " --records {params.records:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
