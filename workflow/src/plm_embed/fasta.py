@@ -4,7 +4,7 @@ Most blocks of most files are ASCII with upper-case residues. `parse_clean` take
 `readers` parses line by line.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -68,37 +68,41 @@ def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
     `read` returns up to n bytes and nothing at the end. When it raises, the records that are complete by then come
     first, as does what precedes the first.
     """
-    pending = bytearray()
-    searched = size
+    parts: list[bytes] = []  # of the block under way
+    length = 0
     while True:
         try:
             data = read(_READ_BYTES)
         except Exception:
-            yield bytes(pending[: _last_start(pending)])
+            pending = b"".join(parts)
+            yield pending[: _last_start(pending)]
             raise
         if not data:
             break
-        pending += data
-        while (start := _next_start(pending, searched)) > 0:
-            with memoryview(pending) as view:
-                block = bytes(view[:start])
-            yield block
-            del pending[:start]
-            searched = size
-        searched = max(size, len(pending))
-    if pending:
-        yield bytes(pending)
+        while (start := _next_start(parts, data, size - length)) >= 0:
+            yield b"".join([*parts, data[:start]])
+            parts, length, data = [], 0, data[start:]
+        parts.append(data)
+        length += len(data)
+    if parts:
+        yield b"".join(parts)
 
 
-def _next_start(text: bytearray, begin: int) -> int:
-    """Where the first record at `begin` or later starts; -1 if none. A line ends with LF, CR or both."""
-    after = text.find(b"\n>", begin - 1)
-    before = text.find(b"\r>", begin - 1, after + 1 if after >= 0 else len(text))
-    found = after if before < 0 else before
+def _next_start(before: Sequence[bytes], data: bytes, begin: int) -> int:
+    """Where in `data`, which follows `before`, the first record at `begin` or later starts; -1 if none.
+
+    A line ends with LF, CR or both.
+    """
+    if begin <= 0 and before and before[-1][-1] in b"\r\n" and data[0] == _GREATER:
+        return 0
+    begin = max(begin, 1)
+    after = data.find(b"\n>", begin - 1)
+    earlier = data.find(b"\r>", begin - 1, after + 1 if after >= 0 else len(data))
+    found = after if earlier < 0 else earlier
     return found + 1 if found >= 0 else -1
 
 
-def _last_start(text: bytearray) -> int:
+def _last_start(text: bytes) -> int:
     return max(text.rfind(b"\n>"), text.rfind(b"\r>")) + 1
 
 

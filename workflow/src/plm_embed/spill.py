@@ -121,7 +121,7 @@ class KeySorter:
         rows = self._sort()
         if not self._spilled:
             expected = rows.nbytes / max(self._done(), 1e-6)
-            count = int(min(max(2 * expected / min(self._limit, PIECE), 2), _MOST_RANGES))
+            count = int(min(max(expected / PIECE, 2 * expected / self._limit, 2), _MOST_RANGES))
             low, high = self._span
             bounds = [low + (high - low) * number // count for number in range(1, count)]
             self._bounds = np.array(bounds, dtype=np.uint64)

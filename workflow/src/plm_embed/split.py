@@ -42,7 +42,8 @@ def write_buckets(
             members.start(name)
             while piece is not None and piece[0] == int(name):
                 lengths = piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
-                summary.lengths.update(lengths.to_pylist())
+                found, counts = np.unique(lengths, return_counts=True)
+                summary.lengths.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
                 sequences.write(_unique, piece[1])
                 members.write(_members, piece[1], sources)
                 piece = next(pieces, None)
@@ -56,7 +57,7 @@ class _Files:
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder, self._schema = folder, schema
-        self._behind = Behind(BEHIND)
+        self._behind = Behind(2 * BEHIND)  # for each piece of a file, or nearly so, there is a new file to start
         self._open = ExitStack()
 
     def start(self, name: str) -> None:
