@@ -21,7 +21,7 @@ from plm_embed.rowgroups import row_group_writer
 from plm_embed.scan import BEHIND, Summary, check_keep, first_pass
 from plm_embed.spill import KeySorter
 from plm_embed.split import OWN_MEMORY_MB, write_buckets
-from plm_embed.threads import Behind, quick_turns, reused_memory
+from plm_embed.threads import Behind, quick_turns
 
 LEAST_MEMORY_MB = 500
 
@@ -48,7 +48,6 @@ def deduplicate(
     try:
         with (
             quick_turns(),
-            reused_memory(),
             KeySorter(
                 output,
                 accepted_schema(table.keep),
@@ -63,7 +62,6 @@ def deduplicate(
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
             summary.end()
-            pa.default_memory_pool().release_unused()
             write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
     except OSError as error:
         if error.errno == errno.ENOSPC:

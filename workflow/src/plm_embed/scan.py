@@ -25,7 +25,7 @@ from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.spill import PIECE, Range, distribute, sort_rows
-from plm_embed.threads import Behind, quick_turns, reused_memory
+from plm_embed.threads import Behind, quick_turns
 
 log = logging.getLogger(__name__)
 BEHIND = 2
@@ -187,7 +187,6 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
     files = [output / range_file(each) for each in range(len(bounds) - 1)]
     with (
         quick_turns(),
-        reused_memory(),
         row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
         _Ranges(files, accepted_schema(table.keep), bounds[1:-1]) as ranges,
         Behind(BEHIND) as writing,

@@ -16,7 +16,7 @@ from plm_embed.progress import progress
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.scan import BEHIND, Summary, range_file, read_scan
 from plm_embed.spill import KeySorter, read_rows
-from plm_embed.threads import Behind, quick_turns, reused_memory
+from plm_embed.threads import Behind, quick_turns
 
 OWN_MEMORY_MB = 420
 """The interpreter and the one that hashes, libraries, batches and row groups that wait for a thread, fragmentation."""
@@ -127,7 +127,6 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     read = 0
     with (
         quick_turns(),
-        reused_memory(),
         KeySorter(
             output, accepted_schema(keep), int((memory_mb - OWN_MEMORY_MB) * 1e6), lambda: read / total, (low, high)
         ) as sorter,

@@ -7,11 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-import pyarrow as pa
-
 Item = TypeVar("Item")
 _END: Any = object()
-_ARROWS_DECAY_MS = 1000  # what Arrow sets itself
 
 
 @contextmanager
@@ -23,21 +20,6 @@ def quick_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(interval)
-
-
-@contextmanager
-def reused_memory() -> Iterator[None]:
-    """Arrow's allocator that gives no memory back to the system, which would have to clear it again."""
-    before, keep = pa.default_memory_pool(), "jemalloc" in pa.supported_memory_backends()
-    if keep:
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-        pa.jemalloc_set_decay_ms(-1)
-    try:
-        yield
-    finally:
-        if keep:
-            pa.jemalloc_set_decay_ms(_ARROWS_DECAY_MS)
-            pa.set_memory_pool(before)
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
