@@ -15,7 +15,7 @@ from plm_embed.files import atomic_path
 _GROUP_BYTES = 1 << 23
 _CELL_BYTES = 8  # what a cell counts for besides its text
 _KEYS = frozenset({"key", "cache_key"})  # random digits: compressing them would take longer than all else together
-_LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary; nor smallest and largest but of keys
+_LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
 _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 
 
@@ -64,7 +64,7 @@ def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]
             compression_level=dict.fromkeys(compressed, 1),
             use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED} or None,
-            write_statistics=[name for name in schema.names if name not in _LONG - _KEYS],
+            write_statistics=[name for name in schema.names if name not in ("sequence", "header")],
         ) as writer,
     ):
         rows = RowGroupWriter(writer)
