@@ -1,12 +1,9 @@
 """The server: a socket for the clients, one thread that schedules, starts and kills jobs, and levers for tests."""
 
-import contextlib
 import json
-import os
 import shutil
 import signal
 import socketserver
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +14,7 @@ from typing import Any, Self
 
 from . import answers
 from .model import Config, Job
+from .node import deliver, say_in_output, session, signal_session, start
 from .qsub import amount
 
 _ATTEMPTS = 21
@@ -57,7 +55,7 @@ class StandIn:
         self._scheduler.join()
         for job in self.jobs.values():
             if job.process:
-                _signal_session(job.process.pid, signal.SIGKILL)
+                signal_session(job.process.pid, signal.SIGKILL)
                 job.process.wait()
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -192,15 +190,14 @@ class StandIn:
             self._look_at_parent(job, *job.after)
         elif job.state == "R" and job.process is not None:
             code = job.process.poll()
-            if code is not None and not (job.kill_at and _session(job.process.pid)):
+            if code is not None and not (job.kill_at and session(job.process.pid)):
                 self._begin_exit(job, code)
             elif job.kill_at is not None:
                 if now >= job.kill_at:
-                    _signal_session(job.process.pid, signal.SIGKILL)
+                    signal_session(job.process.pid, signal.SIGKILL)
             elif job.walltime is not None and now - (job.started or now) > job.walltime / self.config.speed:
-                self._say_in_output(
-                    job, f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
-                )
+                words = f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
+                say_in_output(job, self.spool / job.id, words)
                 job.comment = f"{job.comment} and exceeded resource walltime"
                 self._terminate(job, -29)
         elif job.state == "E" and job.leaves_exiting is not None and now >= job.leaves_exiting:
@@ -267,57 +264,7 @@ class StandIn:
         return where, ""
 
     def _start(self, job: Job) -> None:
-        spool = self.spool / job.id
-        spool.mkdir(parents=True, exist_ok=True)
-        script, scratch = spool / "job.SC", spool / "tmp"
-        script.write_text(job.script, encoding="utf-8")
-        script.chmod(0o700)
-        scratch.mkdir(exist_ok=True)
-        (spool / "nodefile").write_text("".join(f"node{node + 1:02}\n" for node in job.ranks()))
-        threads = job.threads()
-        environment = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(Path.home()),
-            "USER": job.owner,
-            "LOGNAME": job.owner,
-            "SHELL": "/bin/bash",
-            "ENVIRONMENT": "BATCH",
-            "NCPUS": threads,
-            "OMP_NUM_THREADS": threads,
-            "PBS_ENVIRONMENT": "PBS_BATCH",
-            "PBS_JOBDIR": str(Path.home()),
-            "PBS_NODENUM": "0",
-            "PBS_TASKNUM": "1",
-            "PBS_JOBID": job.id,
-            "PBS_JOBNAME": job.name,
-            "PBS_QUEUE": job.queue,
-            "PBS_NODEFILE": str(spool / "nodefile"),
-            "TMPDIR": str(scratch),
-            **({"PBS_ACCOUNT": job.account} if job.account else {}),
-            **job.environment,
-        }
-        live = "d" in job.keep
-        out = job.output if live else spool / "out"
-        err = out if job.join else job.error if live else spool / "err"
-        command = [*job.shell_args] if job.shell_args else ["/bin/bash", "-c", f"{script}; exit $?"]
-        job.started, job.ended = time.time(), None
-        for path in {out, err}:
-            if not path.exists():
-                path.touch(0o666 & ~(0o077 if job.umask is None else job.umask))
-        with out.open("ab") as stdout, err.open("ab") as stderr:
-            try:
-                job.process = subprocess.Popen(
-                    command,
-                    cwd=Path.home(),
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                    umask=0o077 if job.umask is None else job.umask,
-                )
-            except FileNotFoundError:
-                job.process = subprocess.Popen(["/bin/sh", "-c", "exit 254"], start_new_session=True)
+        start(job, self.spool / job.id)
         job.run_count += 1
         job.exit_status = job.kill_at = job.terminated = None
         when = time.strftime("%a %b %d at %H:%M", time.localtime(job.started))
@@ -327,43 +274,20 @@ class StandIn:
         job.ended = time.time()
         status = code if code >= 0 else 256 - code
         job.exit_status = job.terminated if job.terminated is not None else status
-        job.delivered = self._deliver(job)
+        job.delivered = deliver(job, self.spool / job.id)
         job.leaves_exiting = job.ended + (self.config.exiting if job.delivered else self.config.undeliverable)
         job.change("E", 51)
-
-    def _deliver(self, job: Job) -> bool:
-        if "d" in job.keep or (job.removes and job.exit_status == 0):
-            return True
-        spool = self.spool / job.id
-        for source, target in [(spool / "out", job.output), *([] if job.join else [(spool / "err", job.error)])]:
-            kept = Path.home() / target.name if job.keep == "oe" else target
-            final = kept / f"{job.id}.{'OU' if source.name == 'out' else 'ER'}" if kept.is_dir() else kept
-            try:
-                with os.fdopen(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as handle:
-                    handle.write(source.read_bytes())
-                if final.is_file():
-                    final.chmod(0o666 & ~(0o077 if job.umask is None else job.umask))
-            except OSError:
-                return False
-        return True
-
-    def _say_in_output(self, job: Job, words: str) -> None:
-        spool = self.spool / job.id
-        live = "d" in job.keep
-        target = (job.output if live else spool / "out") if job.join else (job.error if live else spool / "err")
-        with target.open("a") as handle:
-            handle.write(words)
 
     def _terminate(self, job: Job, status: int) -> None:
         if job.process is None or job.kill_at is not None:
             return
         job.terminated = status
         job.kill_at = time.time() + self.config.kill_delay
-        _signal_session(job.process.pid, signal.SIGTERM)
+        signal_session(job.process.pid, signal.SIGTERM)
 
     def _kill_at_once(self, job: Job) -> None:
         if job.process is not None:
-            _signal_session(job.process.pid, signal.SIGKILL)
+            signal_session(job.process.pid, signal.SIGKILL)
             job.process.wait()
         job.ended = time.time()
 
@@ -383,24 +307,3 @@ class StandIn:
             command = self.bin / name
             command.write_text(f"#!{sys.executable} -SE\n{source}", encoding="utf-8")
             command.chmod(0o755)
-
-
-def _session(leader: int) -> list[int]:
-    """The living processes of a session, youngest first."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == leader and fields[0] != "Z":
-                members.append(int(entry.name))
-    return sorted(members, reverse=True)
-
-
-def _signal_session(leader: int, number: int) -> None:
-    """Signal every process of a session, children first, as the daemon of a node does."""
-    for pid in _session(leader):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
