@@ -26,7 +26,6 @@ import numpy as np
 import pyarrow as pa
 
 from plm_embed.buckets import bucket_bounds, bucket_names
-from plm_embed.cli import KEEP_MEMORY
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.parts import PartRows, write_part
 from plm_embed.rowgroups import row_group_writer
@@ -137,7 +136,7 @@ def run_gather(folder: Path, program: str = GATHER) -> tuple[float, float, float
     command = [sys.executable, "-c", program, *(str(folder / name) for name in paths)]
     for name in paths[3:]:  # as is done with the copy
         (folder / name).unlink(missing_ok=True)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | KEEP_MEMORY)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     seconds, peak = json.loads(process.stdout.read())
     _, status, usage = os.wait4(process.pid, 0)

@@ -17,8 +17,9 @@ from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooli
 Command = TypeVar("Command", bound=Callable[..., Any])
 STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1", "MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
-"""For Arrow and NumPy, which read it when they are loaded. The system clears memory that is given back to it and taken
-again, and huge pages whole: up to a sixth of the time of deduplicate."""
+"""What Arrow and NumPy read when they are loaded: Arrow gives no memory back to the system, which would clear it when
+it is taken again, and there are no huge pages, which are cleared whole. A sixth of the time of deduplicate."""
+SORTING = ("deduplicate", "scan", "split")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -58,10 +59,11 @@ def group(context: click.Context) -> None:
       plm-embed COMMAND --help
     """
     if context.invoked_subcommand in STEPS:
-        for name, value in KEEP_MEMORY.items():
-            os.environ.setdefault(name, value)
         # the first line of each log: the command that repeats the step
         print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
+    if context.invoked_subcommand in SORTING:
+        for name, value in KEEP_MEMORY.items():
+            os.environ.setdefault(name, value)
 
 
 def choice(literal: Any) -> click.Choice[str]:

@@ -17,7 +17,7 @@ _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows
 PIECE = 1 << 24
-"""Bytes that are sorted and appended to files at a time; larger blocks of memory are new ones each time, and slow."""
+"""Bytes that are sorted and appended to files at a time."""
 
 
 class Range:
@@ -78,7 +78,7 @@ class KeySorter:
         span: tuple[int, int] = (0, SPACE),
     ) -> None:
         self._folder, self._schema, self._done, self._span = folder, schema, done, span
-        # sorting holds the rows, one column twice, and the sorted rows; up to four such before them are being written
+        # sorting holds the rows, one column twice, and the sorted rows; several such before them are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0

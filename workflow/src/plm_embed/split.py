@@ -57,29 +57,36 @@ class _Files:
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder, self._schema = folder, schema
-        self._behind = Behind(2 * BEHIND)  # for each piece of a file, or nearly so, there is a new file to start
+        self._behind = Behind(BEHIND)
         self._open = ExitStack()
+        self._names: list[str] = []  # of files to begin before the next rows
 
     def start(self, name: str) -> None:
         """Finish the file before, and begin the one of this name."""
-        self._behind.do(self._start, self._folder / f"{name}.parquet")
+        self._names.append(name)
 
     def write(self, make: Callable[..., pa.RecordBatch], *arguments: Any) -> None:
         """Write the rows that `make(*arguments)` returns."""
-        self._behind.do(lambda: self._writer.write(make(*arguments)))
+        self._behind.do(self._write, self._names, make, arguments)
+        self._names = []
 
-    def _start(self, path: Path) -> None:
-        self._open.close()
-        self._writer = self._open.enter_context(row_group_writer(path, self._schema))
+    def _write(self, names: Sequence[str], make: Callable[..., pa.RecordBatch], arguments: Sequence[Any]) -> None:
+        self._begin(names)
+        self._writer.write(make(*arguments))
+
+    def _begin(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._open.close()
+            self._writer = self._open.enter_context(row_group_writer(self._folder / f"{name}.parquet", self._schema))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        with self._open:  # an error reaches the open file, which then does not appear
-            self._behind.__exit__(*error)
+        with self._open, self._behind:  # an error reaches the open file, which then does not appear
             if error[1] is not None:
                 raise error[1]
+            self._behind.do(self._begin, self._names)
 
 
 def _by_bucket(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
