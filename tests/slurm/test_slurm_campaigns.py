@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cluster import NODES, Cluster
+from cluster import NODES, Cluster, process_name
 from slurm_campaign import MASTER, MODEL, Campaign
 
 
@@ -63,9 +63,11 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
+        on_g1 = [process for bucket in range(4) for process in campaign.processes(bucket)]
         all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null")
         cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600")
-        cluster.wait_for("g1 to be left", lambda: not any(campaign.job_of(bucket)[1] == "g1" for bucket in range(4)))
+        # the jobs publish what they have before they go
+        cluster.wait_for("g1 to be left", lambda: not any(map(process_name, on_g1)))
         campaign.hold(0, 1, 2, 3)
         assert all(campaign.job_of(bucket)[1] == "g2" for bucket in range(4))
         cluster.kill_node("g2")
