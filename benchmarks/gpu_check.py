@@ -101,8 +101,8 @@ class Bench:
 
         self.torch, self.device, self.tokens = torch, device, tokens
         self.cuda = device.type == "cuda"
-        capable = self.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
-        self.half = "bfloat16" if capable or not self.cuda else "float16"
+        self.modern = self.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+        self.half = "bfloat16" if self.modern or not self.cuda else "float16"
 
     def timed(self, call: Callable[[], Any]) -> float:
         if self.cuda:
@@ -206,17 +206,21 @@ class Bench:
         """Mean vectors of every dtype against fp32."""
         import peers
 
+        from plm_embed import devices
+
         texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
         exact = None
         found: dict[str, Any] = {}
-        for dtype in ("float32", "bfloat16", "float16"):
-            if dtype == "bfloat16" and self.half != "bfloat16":
+        for dtype in ("float32", "tfloat32", "bfloat16", "float16"):
+            if (dtype == "bfloat16" and self.half != "bfloat16") or (dtype == "tfloat32" and not self.modern):
                 continue
+            devices.set_up(self.device, self.torch.get_num_threads(), dtype)  # type: ignore[arg-type]
             made = peers.engine(model, tensors, self.device, dtype)
             vectors = peers.ours(made)(texts)[0]
             exact = vectors if exact is None else exact
             found[dtype] = {"attention": made.attention.name} | peers.agreement(vectors, exact)
             del made
+        devices.set_up(self.device, self.torch.get_num_threads(), "auto")
         return found
 
     def launching(self, made: Any) -> dict[str, float]:

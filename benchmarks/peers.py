@@ -65,8 +65,7 @@ def engine(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.devi
 def ours(made: Engine, budget: int = 0) -> Run:
     """Packed, longest first, the next batch prepared in a thread: as the embed job does it."""
     layer = made.manifest.layers
-    dtype = next(name for name, each in DTYPES.items() if each == made.dtype)
-    fingerprint = Fingerprint("", "", (layer,), ("mean",), LongSequences(), dtype, "float32", "")
+    fingerprint = Fingerprint("", "", (layer,), ("mean",), LongSequences(), made.precision, "float32", "")
     cuda = made.device.type == "cuda"
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:

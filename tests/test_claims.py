@@ -90,7 +90,7 @@ def test_beats_keep_a_claim_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     claim = Claim.take(path)
     assert claim is not None
     os.utime(path, (0, 0))
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while path.stat().st_mtime < 1:
         assert time.monotonic() < end, "no beat"
         time.sleep(0.01)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from plm_embed import devices
-from plm_embed.errors import DeviceError
+from plm_embed.errors import DeviceError, UserError
 
 CPU = torch.device("cpu")
 
@@ -16,10 +16,25 @@ def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.choose_dtype("auto", cuda) == expected
 
 
+def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100")
+    cuda = torch.device("cuda", 0)
+    with pytest.raises(UserError, match="tfloat32 needs a GPU"):
+        devices.choose_dtype("tfloat32", CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    with pytest.raises(UserError, match="not Tesla V100\nset float32, or auto"):
+        devices.choose_dtype("tfloat32", cuda)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert devices.choose_dtype("tfloat32", cuda) == "tfloat32"
+    for wanted, on in (("tfloat32", True), ("float32", False), ("auto", False)):
+        devices.set_up(cuda, 1, wanted)  # type: ignore[arg-type]
+        assert torch.backends.cuda.matmul.allow_tf32 is on
+
+
 def test_what_is_recorded_about_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("PBS_JOBID", "12.server")
-    devices.set_up(CPU, 1)
+    devices.set_up(CPU, 1, "auto")
     found = devices.describe(CPU)
     assert found["job"] == "12.server"
     assert found["threads"] == 1

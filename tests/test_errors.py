@@ -138,6 +138,7 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
         while not (locks.is_dir() and any(locks.iterdir())):
             assert run.poll() is None
             time.sleep(0.05)
+        os.killpg(run.pid, signal.SIGSTOP)  # however slowly the second one starts, the first is still there
         second = snakemake(folder, "--cores", "1", **slow)
         os.killpg(run.pid, signal.SIGKILL)
     assert second.returncode == 1

@@ -284,7 +284,7 @@ def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += ["--enable-logging=stderr", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "CONSOLE" not in done.stderr
     told = re.search(r"FOUND(.*?)END</pre>", done.stdout)
     assert told, done.stdout[-2000:]

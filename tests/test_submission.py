@@ -243,6 +243,18 @@ def test_more_workers_than_gpus_is_said_in_words(
         embed_buckets(plan, Settings(), tmp_path / "done.json")
 
 
+def test_all_gpus_is_a_worker_for_each_that_is_visible(tmp_path: Path, prepared: Path) -> None:
+    options = ("--gpus", "all", "--device", "cuda")
+    with start(tmp_path, prepared, write_buckets(tmp_path, 3), *options, CUDA_VISIBLE_DEVICES="97,98,99") as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    for gpu in (97, 98, 99):
+        assert f"CUDA_VISIBLE_DEVICES: {gpu})" in errors
+    with start(tmp_path, prepared, [], "--gpus", "some") as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1 and "'some' is not a valid integer" in errors
+
+
 def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
     with start(tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES="") as job:
         _, errors = job.communicate(timeout=300)

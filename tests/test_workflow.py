@@ -190,7 +190,7 @@ def kill_all_in(folder: Path, but: int) -> None:
         for process in found:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(found, timeout=60)
+        psutil.wait_procs(found, timeout=300)
 
 
 @pytest.mark.parametrize("victim", ["the embed job", "everything"])
@@ -211,7 +211,7 @@ def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path:
     if victim == "everything":
         run.kill()
     kill_all_in(folder, but=run.pid)
-    failed = run.wait(timeout=60)
+    failed = run.wait(timeout=300)
     assert failed
     assert not (folder / MASTER).exists()
     kept = rows_in_store(folder)

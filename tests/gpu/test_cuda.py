@@ -18,6 +18,7 @@ import torch
 import checkpoints
 from plm_embed import attention, weights
 from plm_embed.buckets import key
+from plm_embed.devices import set_up
 from plm_embed.embed import Embedder
 from plm_embed.engine import DTYPES, ROWS, TOKENS, Engine
 from plm_embed.inference import token_budget
@@ -99,6 +100,19 @@ def test_every_layer_and_residue_agrees_with_the_cpu(shape: str, dtype: str) -> 
             if dtype != "float32":
                 means = pool("mean", a), pool("mean", b)
                 assert torch.cosine_similarity(*means, dim=0) > 0.9999 - 4e-4 * (len(sequence) < 3)
+
+
+def test_tf32_is_used_where_it_is_chosen_and_nowhere_else() -> None:
+    if torch.cuda.get_device_capability(CUDA) < (8, 0):
+        pytest.skip("this GPU has no TF32")
+    sequences = sequences_for(WIDE)
+    found = {}
+    for dtype in ("float32", "tfloat32"):
+        set_up(CUDA, 1, dtype)  # type: ignore[arg-type]
+        engine = engine_of(WIDE, CUDA, dtype)
+        found[dtype] = [pool("mean", one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
+    apart = [float((a - b).norm() / b.norm()) for a, b in zip(found["tfloat32"], found["float32"], strict=True)]
+    assert 1e-5 < max(apart) < 0.01
 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])

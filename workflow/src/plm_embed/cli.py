@@ -70,6 +70,16 @@ def choice(literal: Any) -> click.Choice[str]:
     return click.Choice(list(get_args(literal)))
 
 
+class Workers(click.ParamType[int]):
+    """A number of workers; `all` is 0, which stands for one per visible GPU."""
+
+    name = "workers"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        number: int = 0 if value == "all" else click.IntRange(0).convert(value, param, context)
+        return number
+
+
 @group.command()
 @click.option(
     "--model",
@@ -123,7 +133,14 @@ def weights(model: str, source: Path | None, output: Path) -> None:
 @click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes of the PBS job; the workers are per node.")
-@click.option("--workers", default=1, type=click.IntRange(0), help="Processes, one per GPU; 0: one per visible GPU.")
+@click.option(
+    "--workers",
+    "--gpus",
+    default=1,
+    type=Workers(),
+    metavar="N|all",
+    help="Processes, one per GPU; all: of those visible.",
+)
 @click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
 @click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
 @click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
@@ -161,7 +178,7 @@ def embed(
     Example:
       plm-embed embed results/sequences/buckets/*.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
         --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
-        --output results/esm2_t33_650M_UR50D/submissions/0000.json --workers 4
+        --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
     """
     from plm_embed.attempts import noted
     from plm_embed.energy import Meter

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from plm_embed.errors import DeviceError
+from plm_embed.errors import DeviceError, UserError
 from plm_embed.fingerprint import ComputeDtype
 
 
@@ -27,19 +27,24 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
-    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32."""
-    if wanted != "auto":
-        return wanted
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        return "bfloat16"
-    return "float32"
+    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. Raises UserError for tfloat32 elsewhere."""
+    modern = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if wanted == "tfloat32" and not modern:
+        raise UserError(
+            "embedding.compute_dtype: tfloat32 needs a GPU of compute capability 8.0 or later, "
+            f"not {device_name(device)}\n"
+            "set float32, or auto"
+        )
+    if wanted == "auto":
+        return "bfloat16" if modern else "float32"
+    return wanted
 
 
-def set_up(device: torch.device, threads: int) -> None:
+def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["auto"]) -> None:
     """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32, half-precision sums."""
     torch.set_num_threads(threads)
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = wanted == "tfloat32"
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

@@ -41,7 +41,7 @@ class Embedder:
         self.weights_folder = weights_folder
         self.settings = settings
         self.device = devices.choose_device(settings.device)
-        devices.set_up(self.device, settings.threads)
+        devices.set_up(self.device, settings.threads, settings.compute_dtype)
         manifest = weights.read_manifest(weights_folder)
         fingerprint = fingerprint_of(manifest, settings, self.device)
         self.reuse = Reuse(settings.reuse, fingerprint)

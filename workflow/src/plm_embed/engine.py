@@ -43,6 +43,7 @@ TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
 
 DTYPES: dict[ComputeDtype, torch.dtype] = {
     "float32": torch.float32,
+    "tfloat32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
@@ -77,10 +78,11 @@ class Engine:
         """Move the tensors (canonical names, see `plm_embed.weights`) to `device` one by one, matrices in `dtype`."""
         self.manifest = manifest
         self.device = device
+        self.precision = dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         self.attention = kernel(manifest, device, dtype)
-        self._exact = self.attention if dtype == "float32" else kernel(manifest, device, "float32")
+        self._exact = self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
         self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
 
         def matrix(name: str) -> Tensor:

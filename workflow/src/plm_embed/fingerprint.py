@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Pooling = Literal["mean", "bos", "max", "per_residue"]
-ComputeDtype = Literal["float32", "bfloat16", "float16"]
+ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
+"""tfloat32: float32 whose products on a GPU's tensor cores read 10 bits of each mantissa (NVIDIA's TF32)."""
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 

@@ -104,7 +104,7 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         from plm_embed import devices, embed
 
         device = devices.choose_device(settings.device)
-        devices.set_up(device, settings.threads)
+        devices.set_up(device, settings.threads, settings.compute_dtype)
         devices.check(device)
         connection.send(True)
         while True:
