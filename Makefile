@@ -25,7 +25,7 @@ test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --durations=5
+	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --durations=5 -n $(CORES) --dist loadfile
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)

@@ -48,12 +48,12 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
 def test_the_libraries_are_loaded_after_it_is_said_how_they_keep_memory() -> None:
     code = """
 import os, sys
-from plm_embed import cli
+from plm_embed import cli, lean
 print({"numpy", "pyarrow"} & set(sys.modules))
 try:
     cli.main()
 except SystemExit:
-    print([os.environ[name] for name in cli.KEEP_MEMORY] == list(cli.KEEP_MEMORY.values()))
+    print([os.environ[name] for name in lean.KEEP_MEMORY] == list(lean.KEEP_MEMORY.values()))
 """
     assert plm_embed("scan", "--help", code=code).stdout.splitlines()[0] == "set()"
     assert plm_embed("scan", "absent", "--number", "0", "--output", "o", code=code).stdout.endswith("True\n")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nasty_inputs import M2
-from plm_embed.cli import KEEP_MEMORY
+from plm_embed.lean import KEEP_MEMORY
 
 pytestmark = pytest.mark.workflow
 

@@ -10,15 +10,12 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views
+from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views, lean
 from plm_embed.errors import UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
-KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1", "MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
-"""What Arrow and NumPy read when they are loaded: Arrow gives no memory back to the system, which would clear it when
-it is taken again, and there are no huge pages, which are cleared whole. A sixth of the time of deduplicate."""
 SORTING = ("deduplicate", "scan", "split")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
@@ -62,8 +59,7 @@ def group(context: click.Context) -> None:
         # the first line of each log: the command that repeats the step
         print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
     if context.invoked_subcommand in SORTING:
-        for name, value in KEEP_MEMORY.items():
-            os.environ.setdefault(name, value)
+        lean.set_up()
 
 
 def choice(literal: Any) -> click.Choice[str]:

@@ -7,6 +7,7 @@ The second takes them back in key order and cuts them into buckets/ and members/
 import errno
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,14 +55,17 @@ def deduplicate(
                 working,
                 lambda: sum(reader.bytes_read for reader in readers) / total,
             ) as sorter,
-            row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
+            Behind(1) as ending,
+            ExitStack() as stack,
         ):
+            records = stack.enter_context(row_group_writer(output / "records.parquet", records_schema(table.keep)))
             with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
                 for rows in first_pass(dict(enumerate(readers)), table, policy, summary):
                     writing.do(records.write, rows.records)
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
             summary.end()
+            ending.do(stack.pop_all().close)  # the disk is waited for while the buckets are written
             write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
     except OSError as error:
         if error.errno == errno.ENOSPC:

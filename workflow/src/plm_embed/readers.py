@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from plm_embed.errors import UserError
 from plm_embed.fasta import CleanBatch, parse_clean, record_blocks
@@ -130,6 +129,8 @@ class Reader:
 
     def _by_line(self, block: bytes, number: int) -> Iterator[Batch]:
         """The records of a block, numbered from `number`, whatever it holds."""
+        from Bio.SeqIO.FastaIO import SimpleFastaParser  # takes long to load, and seldom is it needed
+
         text = as_text(io.BytesIO(block), newline=None)
         header, strays = "", 0
         for header in text:
