@@ -36,6 +36,8 @@ FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), Lon
 GATHER = """
 import json, sys, time
 from pathlib import Path
+from plm_embed import lean
+lean.set_up(huge_pages=True)
 from plm_embed.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()

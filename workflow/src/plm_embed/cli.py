@@ -16,7 +16,7 @@ from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooli
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
-SORTING = ("deduplicate", "scan", "split")
+LEAN = ("deduplicate", "scan", "split", "gather")
 FOLDER = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
@@ -58,8 +58,8 @@ def group(context: click.Context) -> None:
     if context.invoked_subcommand in STEPS:
         # the first line of each log: the command that repeats the step
         print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
-    if context.invoked_subcommand in SORTING:
-        lean.set_up()
+    if context.invoked_subcommand in LEAN:
+        lean.set_up(huge_pages=context.invoked_subcommand == "gather")
 
 
 def choice(literal: Any) -> click.Choice[str]:

@@ -38,6 +38,7 @@ from plm_embed.rowgroups import row_group_writer
 from plm_embed.store import store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
 from plm_embed.virtual import Links, leave_note
+from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -117,7 +118,7 @@ def gather(  # noqa: PLR0917
             for name in plan.names:
                 tables.go_on()
                 bucket = load_bucket(sequences, embedded, name)
-                windows = serve(bucket, store).windows
+                windows = window_counts(bucket.length, plan.fingerprint.long_sequences)
                 for table, found, row in _members(sequences, bucket, start):
                     if not found.all():
                         fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)

@@ -1,12 +1,14 @@
-"""What Arrow and NumPy are told before they are loaded by the steps that sort millions of rows."""
+"""What Arrow and NumPy are told before they are loaded by the steps that move millions of rows."""
 
 import os
 import sys
 from importlib.abc import MetaPathFinder
 
-KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1", "MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
-"""Arrow gives no memory back to the system, which would clear it when it is taken again, and there are no huge pages,
-which are cleared whole. A sixth of the time of deduplicate."""
+KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
+"""Arrow gives no memory back to the system, which would clear it when it is taken again."""
+NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
+"""They are cleared whole, and most buffers of text fill them in part. With the other one a sixth of the time of
+deduplicate; where few large buffers are used again and again, as in gather, huge pages are faster."""
 
 
 class _Pandas(MetaPathFinder):
@@ -18,8 +20,8 @@ class _Pandas(MetaPathFinder):
             raise ModuleNotFoundError("this step does without pandas", name=name)
 
 
-def set_up() -> None:
+def set_up(*, huge_pages: bool) -> None:
     """Call it before Arrow or NumPy is imported. What the environment says already stays."""
-    for name, value in KEEP_MEMORY.items():
+    for name, value in (KEEP_MEMORY if huge_pages else KEEP_MEMORY | NO_HUGE_PAGES).items():
         os.environ.setdefault(name, value)
     sys.meta_path.insert(0, _Pandas())

@@ -35,6 +35,13 @@ def window_count(length: int, policy: LongSequences) -> int:
     return 0 if pieces and pieces[-1][1] < length else len(pieces)
 
 
+def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
+    """`window_count` of each length (n,)."""
+    distinct, at = np.unique(lengths, return_inverse=True)
+    counts = np.array([window_count(length, policy) for length in distinct.tolist()], dtype=np.int32)
+    return counts[at]
+
+
 def combine(pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequence[Span]) -> NDArray[np.float32]:
     """One vector (D,), or one matrix (L, D) for `per_residue`, from the pieces of one sequence.
 
