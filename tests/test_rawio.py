@@ -93,6 +93,16 @@ def test_many_rows_one_by_one_and_a_file_that_ends_too_early(tmp_path: Path, mon
         read_scattered(tmp_path / "x.h5", where, wanted, block)
 
 
+@pytest.mark.parametrize("at", [-1, 98])
+def test_no_memory_outside_of_the_block_is_written(scattered, at: int) -> None:
+    path, where, _ = scattered
+    block = np.zeros((100, 3), dtype=np.uint16)
+    with pytest.raises(ValueError, match="do not fit"):
+        read_scattered(path, where, Scatter(np.array([5]), np.array([3]), np.array([at])), block)
+    with pytest.raises(ValueError, match="do not fit"):
+        read_scattered(path, where, Scatter(np.array([5]), np.array([3]), np.array([0])), block[:, :2])
+
+
 def test_what_does_not_lie_plainly_in_the_file_is_left_to_hdf5(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["contiguous"] = np.zeros((3, 4))
