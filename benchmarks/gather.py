@@ -49,6 +49,8 @@ print(json.dumps([seconds, int(peak) * 1.024e-3]))
 VECTORS = """
 import json, sys, time
 from pathlib import Path
+from plm_embed import lean
+lean.set_up(huge_pages=True)
 from plm_embed.campaign import Memory, blocks, load_bucket, serve
 from plm_embed.files import atomic_path
 from plm_embed.gather import create_master, make_plan
@@ -126,7 +128,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
 
 
 def forget(folder: Path) -> None:
-    """Have the system forget the campaign's files: in a real one other nodes have written them."""
+    """Have the system forget the campaign's files, which other nodes write in a real one; the first run reads them."""
     for path in filter(Path.is_file, folder.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

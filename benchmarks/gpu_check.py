@@ -206,21 +206,22 @@ class Bench:
         """Mean vectors of every dtype against fp32."""
         import peers
 
-        from plm_embed import devices
-
+        matmul = self.torch.backends.cuda.matmul
         texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
         exact = None
         found: dict[str, Any] = {}
         for dtype in ("float32", "tfloat32", "bfloat16", "float16"):
             if (dtype == "bfloat16" and self.half != "bfloat16") or (dtype == "tfloat32" and not self.modern):
                 continue
-            devices.set_up(self.device, self.torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-            made = peers.engine(model, tensors, self.device, dtype)
-            vectors = peers.ours(made)(texts)[0]
+            matmul.allow_tf32 = dtype == "tfloat32"
+            try:
+                made = peers.engine(model, tensors, self.device, dtype)
+                vectors = peers.ours(made)(texts)[0]
+            finally:
+                matmul.allow_tf32 = False
             exact = vectors if exact is None else exact
             found[dtype] = {"attention": made.attention.name} | peers.agreement(vectors, exact)
             del made
-        devices.set_up(self.device, self.torch.get_num_threads(), "auto")
         return found
 
     def launching(self, made: Any) -> dict[str, float]:

@@ -135,12 +135,14 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
     command = snakemake_command(folder, "--cores", "1", **slow)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
         locks = folder / ".snakemake" / "locks"
-        while not (locks.is_dir() and any(locks.iterdir())):
+        while not any(lock.stat().st_size for lock in locks.glob("*.output.lock")):
             assert run.poll() is None
             time.sleep(0.05)
         os.killpg(run.pid, signal.SIGSTOP)  # however slowly the second one starts, the first is still there
-        second = snakemake(folder, "--cores", "1", **slow)
-        os.killpg(run.pid, signal.SIGKILL)
+        try:
+            second = snakemake(folder, "--cores", "1", **slow)
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
     assert second.returncode == 1
     told(second.stdout, "no other Snakemake process", str(folder), "--unlock", row="Directory cannot be locked")
     locked = snakemake(folder, "--cores", "1", **slow)

@@ -22,7 +22,7 @@ exit 3
 REMOTE = """#!/bin/sh
 host=$1; shift
 if [ "$host" = dies ]; then "$@" & sleep 3; kill -9 $!; pkill -9 -P $!; exit 9; fi
-if [ "$host" = hangs ]; then exec sleep 600; fi
+if [ "$host" = hangs ]; then exec sleep 600.25; fi
 export NODE_SCRATCH=$NODES/$host
 if [ "$host" = slow ]; then
   setsid "$@" & job=$!
@@ -137,7 +137,7 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
             try:
                 _, errors = job.communicate(timeout=400)
             finally:
-                subprocess.run(["pkill", "-f", "sleep 600"], check=False)
+                subprocess.run(["pkill", "-f", "sleep 600.25"], check=False)
         used = (Path(scratch) / other).stat().st_mtime_ns > before
         left = [path for path in Path(scratch).glob("*/*") if other != "dies"]
     assert job.returncode == 0, errors

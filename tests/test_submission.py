@@ -224,7 +224,7 @@ def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
 
 def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(tmp_path: Path, prepared: Path) -> None:
     buckets = write_buckets(tmp_path, 20, 10)
-    with start(tmp_path, prepared, buckets, "--minutes", "1", SLURM_JOB_ID="1") as job:
+    with start(tmp_path, prepared, buckets, "--minutes", "2", SLURM_JOB_ID="1") as job:
         _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "no time left for 0001" in errors

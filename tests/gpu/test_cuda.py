@@ -108,11 +108,11 @@ def test_tf32_is_used_where_it_is_chosen_and_nowhere_else() -> None:
     sequences = sequences_for(WIDE)
     found = {}
     for dtype in ("float32", "tfloat32"):
-        set_up(CUDA, 1, dtype)  # type: ignore[arg-type]
+        set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
         engine = engine_of(WIDE, CUDA, dtype)
         found[dtype] = [pool("mean", one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(found["tfloat32"], found["float32"], strict=True)]
-    assert 1e-5 < max(apart) < 0.01
+    assert 1e-5 < max(apart) < 0.03
 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])

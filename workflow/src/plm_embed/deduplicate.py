@@ -7,6 +7,7 @@ The second takes them back in key order and cuts them into buckets/ and members/
 import errno
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def deduplicate(
                 working,
                 lambda: sum(reader.bytes_read for reader in readers) / total,
             ) as sorter,
-            Behind(1) as ending,
+            ThreadPoolExecutor(1) as pool,
             ExitStack() as stack,
         ):
             records = stack.enter_context(row_group_writer(output / "records.parquet", records_schema(table.keep)))
@@ -65,8 +66,9 @@ def deduplicate(
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
             summary.end()
-            ending.do(stack.pop_all().close)  # the disk is waited for while the buckets are written
+            ending = pool.submit(stack.pop_all().close)  # the disk is waited for while the buckets are written
             write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
+            ending.result()
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise UserError(f"{output}: the disk is full; free about three times the size of the inputs") from None

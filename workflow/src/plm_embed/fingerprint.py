@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 Pooling = Literal["mean", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
-"""tfloat32: float32 whose products on a GPU's tensor cores read 10 bits of each mantissa (NVIDIA's TF32)."""
+"""tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores (NVIDIA's TF32)."""
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 

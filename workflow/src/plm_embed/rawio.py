@@ -71,7 +71,7 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
     starts, counts, at = _cut(_joined(wanted), where.rows)
     sizes, places = counts * where.width, where.places(starts)
     low = at * where.width
-    if low.min() < 0 or (low + sizes).max() > block.nbytes or not block.flags.c_contiguous:
+    if low.min() < 0 or (low + sizes).max() > block.nbytes or not block.flags.carray:
         raise ValueError("rows do not fit into the block")
     vectors = np.stack([(block.ctypes.data + low).astype(np.uintp), sizes.astype(np.uintp)], axis=1)  # struct iovec
     apart = places[1:] != places[:-1] + sizes[:-1]
