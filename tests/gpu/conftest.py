@@ -6,6 +6,11 @@ import torch
 NO_GPU = pytest.StashKey[bool]()
 
 
+@pytest.fixture(autouse=True)
+def no_tf32() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = [item for item in items if item.get_closest_marker("gpu")]
     if chosen and not torch.cuda.is_available():

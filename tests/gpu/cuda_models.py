@@ -1,0 +1,45 @@
+"""Models with random weights on a CUDA device, and what goes through them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import checkpoints
+from plm_embed import weights
+from plm_embed.engine import Engine
+from plm_embed.models import Model
+from plm_embed.tokens import RESIDUES
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+"""Of processes that tests start: they find what this one finds."""
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+WIDE = Model("esm2_t3_wide", "esm2", layers=3, dim=640, heads=10)  # heads of 64, as in 650M and 3B
+
+
+def random_sequence(length: int, seed: int) -> str:
+    return "".join(np.random.default_rng(seed).choice(list(RESIDUES), length))
+
+
+def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
+    source = weights.Source("fair-esm", "")
+    shape = model.layers, model.dim, model.heads, model.max_residues
+    manifest = weights.Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
+    return Engine(manifest, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
+
+
+def states(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
+    batch = engine.prepare(sequences)
+    hidden = engine.forward(batch, layers)
+    cut = {layer: engine.split(batch, found) for layer, found in hidden.items()}
+    return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
+
+
+def half_types() -> Iterator[str]:
+    yield "float16"
+    if torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False):
+        yield "bfloat16"
