@@ -112,7 +112,7 @@ def compare(shape: str) -> dict[str, Any]:
             loads.append(os.getloadavg()[0])
             plans.append(planning.plan(question))
             facts.append(fact(folder, config, str(turn)))
-            (speed,) = costs.measured(config["model"], folder / str(turn) / "embedded", "measured here")
+            (speed,) = costs.measured(config["model"], "auto", folder / str(turn) / "embedded", "measured here")
             rates.append(speed.tokens_per_second)
         vectors = folder / "0"
         outputs = folder / "master.h5", folder / "index.parquet", folder / "records.parquet"

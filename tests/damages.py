@@ -197,6 +197,10 @@ DAMAGES = {
         lambda c: edit(c, lambda file: put(file, "emb", file["representations/max_l2"])),
         "shapes and types: emb is not mean_l2",
     ),
+    "vectors that nobody computed": (
+        lambda c: edit(c, lambda file: file.create_dataset("representations/mean_l9", data=np.zeros((56, 16), "f2"))),
+        "shapes and types: mean_l9 is not among the representations",
+    ),
     "missing data set": (lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")), "max_l2"),
     "truncated master": (
         lambda c: c.master.write_bytes(c.master.read_bytes()[:-100]),

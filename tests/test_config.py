@@ -165,6 +165,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         ({"embedding": {"layers": [7]}}, "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0 to 6"),
         ({"embedding": {"layers": [-8]}}, "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6"),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
+        (
+            {"embedding": {"compute_dtype": "tfloat32"}, "speed": {"device": "cpu"}},
+            "embedding.compute_dtype: tfloat32: exists on GPUs only; choose float32",
+        ),
     ],
 )
 def test_each_mistake_is_named_with_its_place_and_value(changes: dict[str, Any], expected: str) -> None:

@@ -72,10 +72,20 @@ def test_long_sequences_cost_what_their_policy_makes_of_them() -> None:
 
 
 def test_estimates_say_that_they_are_estimates() -> None:
-    found = {speed.device: speed for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE))}
+    found = {speed.device: speed for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")}
     assert set(found) == {"V100", "A100", "H100", "H200", "L40S"}
     assert found["A100"].tokens_per_second == pytest.approx(312e12 * 0.4 / 1.357e9, rel=1e-2)
     assert all(speed.basis == "estimated" and " x 0." in speed.why for speed in found.values())
+
+
+def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
+    todo = costs.work(M650, {350: 10}, WHOLE)
+    exact, half = (
+        {speed.device: speed for speed in costs.estimates(M650, todo, dtype)} for dtype in ("float32", "bfloat16")
+    )
+    assert exact["A100"].tokens_per_second == pytest.approx(19.5e12 * 0.4 / 1.357e9, rel=1e-2)
+    assert exact["V100"].tokens_per_second == pytest.approx(15.7e12 * 0.34 / 1.357e9, rel=1e-2)
+    assert (half["V100"].basis, half["V100"].tokens_per_second) == ("not known", None)
 
 
 def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
@@ -131,6 +141,8 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
     elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
+    configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
+    assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {"estimated", "not known"}
 
 
 def test_a_virtual_master_holds_no_vectors(configfile: Path) -> None:

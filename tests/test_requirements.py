@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PIN = re.compile(r"([\w.-]+)==([\w.]+)")
+PIN = re.compile(r"([\w.-]+)==([\w.]+)(; \w+ == .*)?")
 
 
 def name(requirement: str) -> str:

@@ -21,7 +21,8 @@ def test_memory_grows_with_the_model() -> None:
 
 
 def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path) -> None:
-    config = {"results": str(tmp_path), "model": "esm2_t33_650M_UR50D", "buckets": 2}
+    speed = {"device": "auto"}
+    config = {"results": str(tmp_path), "model": "esm2_t33_650M_UR50D", "buckets": 2, "speed": speed}
     assert job_minutes(config, ["0000"]) == 240
     assert job_memory_mb(config, ["0000"]) == host_memory_mb("esm2_t33_650M_UR50D")
     folder = tmp_path / "sequences" / "buckets"
@@ -32,6 +33,10 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     # 30 million residues at 1.3 GFLOP each: 65 minutes at 10 TFLOP/s
     assert 100 < job_minutes(config, ["0000"]) < 120
     assert 35 < job_minutes(config, ["0001"]) < 50
+    # 10 million residues of the 8M at 15 MFLOP each: 49 minutes at 50 GFLOP/s
+    small = config | {"model": "esm2_t6_8M_UR50D"}
+    assert job_minutes(small, ["0001"]) == 10
+    assert 80 < job_minutes(small | {"speed": {"device": "cpu"}}, ["0001"]) < 90
     assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
 
 

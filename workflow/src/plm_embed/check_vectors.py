@@ -111,6 +111,8 @@ class MasterCheck:
                     wrong(f"{name} has shape {dataset.shape}, expected {shape}")
                 elif storage_dtype(dataset) != plan.fingerprint.storage_dtype:
                     wrong(f"{name} is stored as {dataset.dtype}, expected {plan.fingerprint.storage_dtype}")
+            for name in sorted(set(file["representations"]) - set(plan.fingerprint.representations)):
+                problem(f"{name} is not among the representations of the fingerprint: nothing vouches for it")
             pooled = [name for name in plan.fingerprint.representations if not is_per_residue(name)]
             if pooled and file["emb"] != file["representations"][pooled[0]]:
                 wrong(f"emb is not {pooled[0]}")

@@ -152,12 +152,14 @@ def _contradictions(config: Config, unusable: Sequence[str]) -> Iterator[str]:
     if usable("weights"):
         yield from _weights_problems(config["weights"], model)
     if usable("table.keep"):
-        for column in sorted(OWN_COLUMNS & set(config["table"]["keep"])):
-            yield f"table.keep: {column}: the index has a column of its own of this name; rename yours"
+        taken = "the index has a column of its own of this name; rename yours"
+        yield from (f"table.keep: {name}: {taken}" for name in sorted(OWN_COLUMNS & set(config["table"]["keep"])))
     if model and usable("embedding.layers"):
         yield from _layer_problems(config["embedding"], model)
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], model)
+    if usable("embedding.compute_dtype", "speed.device"):
+        yield from _device_problems(config["embedding"]["compute_dtype"], config["speed"]["device"])
     if model and usable("results", "store"):
         config["store"] = config["store"] or f"{config['results']}/{model.name}/store"
 
@@ -209,6 +211,11 @@ def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
         yield f"{place}.overlap: {overlap}: means nothing with policy {policy}; choose window, or 0"
     if policy == "window" and limit and overlap >= limit:
         yield f"{place}.overlap: {overlap}: must be less than max_residues, {limit}"
+
+
+def _device_problems(dtype: str, device: str) -> Iterator[str]:
+    if dtype == "tfloat32" and device == "cpu":
+        yield "embedding.compute_dtype: tfloat32: exists on GPUs only; choose float32, or another speed.device than cpu"
 
 
 def _not_found(path: Path) -> str:

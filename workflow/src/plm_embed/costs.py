@@ -14,7 +14,7 @@ import yaml
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.buckets import bucket_names
 from plm_embed.files import whole_files
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.models import Model
 from plm_embed.windows import spans
 
@@ -63,29 +63,37 @@ def flops_per_token(model: Model, tokens: int) -> float:
     return float(model.layers * (24 * model.dim**2 + 4 * tokens * model.dim))
 
 
-def estimates(model: Model, todo: Work) -> list[Speed]:
-    """Speeds of the GPUs in gpus.yaml, from their peaks and a stated efficiency."""
+def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
+    """Speeds of the GPUs in gpus.yaml, from their peaks in a dtype and a stated efficiency."""
     table = gpu_table()
     width = min(1.0, model.dim / table["full_width"])
+    narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
     found = []
     for name, gpu in table["gpus"].items():
-        rate = gpu["peak"] * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
-        narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
-        why = f"{gpu['peak']:g} TFLOP/s ({gpu['dtype']}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
+        used = gpu["auto"] if dtype == "auto" else dtype
+        peak = gpu["peaks"].get(used)
+        if peak is None:
+            found.append(Speed(name, None, "not known", f"its peak in {used} is not known"))
+            continue
+        rate = peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
+        why = f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
         found.append(Speed(name, rate, "estimated" if rate else "not known", why))
     return found
 
 
-def measured(model: str, folder: Path, basis: Basis) -> list[Speed]:
-    """Speeds by device from the completion records in a folder, those of `model`; devices by their short names.
+def measured(model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, basis: Basis) -> list[Speed]:
+    """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is auto.
 
-    startup: the median over the attempts, noted beside that folder, of what was not spent on tokens.
+    Devices go by their short names. startup: the median over the attempts, noted beside that folder, of what was not
+    spent on tokens.
     """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
     records: dict[str, list[dict[str, Any]]] = {}
     for record in completion_records(folder):
-        if record["fingerprint"]["model"] == model and record["tokens"] and record["tokens_per_second"]:
+        computed = record["fingerprint"]
+        fits = computed["model"] == model and dtype in ("auto", computed["compute_dtype"])
+        if fits and record["tokens"] and record["tokens_per_second"]:
             device = device_label(record["worker"])
             tokens[device] = tokens.get(device, 0) + record["tokens"]
             seconds[device] = seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]

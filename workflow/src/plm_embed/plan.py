@@ -219,17 +219,18 @@ def read_lengths(path: Path) -> dict[str, Any]:
 def _speeds(question: Question, config: Config, model: Model, work: Work, given: _Input) -> list[Speed]:
     """The best-founded speed of each device: measured here, else measured elsewhere, else estimated for `work`."""
     found: dict[str, Speed] = {}
+    dtype = config["embedding"]["compute_dtype"]
     if question.measure and given.sequences:
         from plm_embed.trial import measure
 
         speed = measure(config, given.sequences, question.threads, question.workers or workers_here(config))
         found[speed.device] = speed
-    for speed in costs.measured(model.name, Path(config["results"]) / model.name / "embedded", "measured here"):
+    for speed in costs.measured(model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"):
         found.setdefault(speed.device, speed)
     for folder in question.elsewhere:
-        for speed in costs.measured(model.name, folder, "measured elsewhere"):
+        for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
             found.setdefault(speed.device, speed)
-    for speed in costs.estimates(model, work):
+    for speed in costs.estimates(model, work, dtype):
         found.setdefault(speed.device, speed)
     return list(found.values())
 

@@ -30,15 +30,16 @@ def job_memory_mb(config: Config, buckets: Sequence[str]) -> int:
 def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     """Time for one worker on these buckets: from their residues once they are counted, before that a bound of 240.
 
-    Reckoned at 10 TFLOP/s, which a V100 reaches in half precision and an A100 several times over, with half as much
-    again and ten minutes to start.
+    Reckoned at 10 TFLOP/s, which a V100 reaches in half precision and an A100 several times over, or with device cpu at
+    50 GFLOP/s, a third of what a modern core reaches; with half as much again and ten minutes to start.
     """
     summary = Path(config["results"]) / "sequences" / "summary.json"
     if not summary.is_file():
         return BOUND_MINUTES
     residues_per_byte = _residues_per_byte(summary, config["buckets"], summary.stat().st_mtime_ns)
     residues = residues_per_byte * sum(_sizes(config, buckets))
-    seconds = residues * 2 * _parameters(find_model(config["model"])) / FLOPS_PER_SECOND
+    rate = CPU_FLOPS_PER_SECOND if config["speed"]["device"] == "cpu" else FLOPS_PER_SECOND
+    seconds = residues * 2 * _parameters(find_model(config["model"])) / rate
     return 10 + round(1.5 * seconds / 60)
 
 

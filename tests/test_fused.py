@@ -1,0 +1,106 @@
+"""The fused GPU kernels, run by Triton's interpreter on this machine's CPU, against torch's own operations."""
+
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import checkpoints
+from plm_embed import elementwise, weights
+from plm_embed.elementwise import PLAIN, Elementwise
+from plm_embed.engine import DTYPES, Engine
+from plm_embed.models import MODELS
+
+CPU = torch.device("cpu")
+SHAPES = {name: (MODELS[name].dim, MODELS[name].heads) for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")}
+SHAPES |= {"esm2_t33_650M_UR50D": (1280, 20), "heads of 24": (96, 4)}
+DTYPE_NAMES = ("float32", "bfloat16", "float16")
+
+
+@pytest.fixture(scope="module")
+def fused() -> Iterator[Elementwise]:
+    """The kernels as the interpreter runs them; Triton takes it when its variable is set before the first import."""
+    if torch.cuda.is_available():
+        pytest.skip("here tests/gpu runs the kernels themselves")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("requirements/test.txt has Triton for Linux on x86-64 only")
+    assert "triton" not in sys.modules
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield elementwise._fused()
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_agree_with_torch(fused: Elementwise, shape: str, dtype: str) -> None:
+    assert elementwise._problem(fused, CPU, DTYPES[dtype], *SHAPES[shape]) == ""
+
+
+def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
+    def norm(x: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
+        return fused.norm(x, (by[0], torch.zeros_like(by[1])), dtype)
+
+    def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
+        fused.rotate(qkv, cosine, -sine)
+
+    def add_norm(x: Tensor, term: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
+        return fused.add_norm(x.clone(), term, by, dtype)  # x itself stays as it was
+
+    for wrong in (replace(fused, norm=norm), replace(fused, add_norm=add_norm), replace(fused, rotate=rotate)):
+        assert elementwise._problem(wrong, CPU, torch.float32, 96, 4).startswith("they are off by ")
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 700), st.booleans(), st.integers(0, 10))
+def test_a_row_is_normed_alike_in_any_company(
+    fused: Elementwise, rows: int, width: int, added: bool, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x, term = (10 * torch.randn((rows, width), generator=random) for _ in range(2))
+    by = torch.randn(width, generator=random), torch.randn(width, generator=random)
+
+    def run(x: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.clone()
+        return (fused.add_norm(x, term, by, torch.float32) if added else fused.norm(x, by, torch.float32)), x
+
+    together, left = run(x, term)
+    expected = x + term if added else x
+    assert torch.equal(left, expected)
+    assert torch.allclose(together, elementwise.norm(expected, by, torch.float32), atol=2e-5, rtol=1e-4)
+    row = seed % rows
+    assert torch.equal(run(x[row : row + 1], term[row : row + 1])[0][0], together[row])
+
+
+def test_rotation_leaves_the_values_alone(fused: Elementwise) -> None:
+    random = torch.Generator().manual_seed(3)
+    qkv, angle = torch.randn((7, 3, 5, 12), generator=random), torch.randn((7, 6), generator=random)
+    turned = qkv.clone()
+    fused.rotate(turned, angle.cos(), angle.sin())
+    assert torch.equal(turned[:, 2], qkv[:, 2])
+    # a rotation: pairs of numbers keep their length
+    assert torch.allclose(turned[..., :6].hypot(turned[..., 6:]), qkv[..., :6].hypot(qkv[..., 6:]), atol=1e-5)
+    assert not torch.allclose(turned[:, :2], qkv[:, :2], atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> None:
+    model = checkpoints.TINY_ESM2
+    shape = model.layers, model.dim, model.heads, None
+    manifest = weights.Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, weights.Source("fair-esm", ""))
+    engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
+    batch, layers = engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ" * 3, "ACDEF", "M"]), list(range(model.layers + 1))
+    assert engine.elementwise is PLAIN
+    expected = engine.forward(batch, layers)
+    engine.elementwise = fused
+    for layer, found in engine.forward(batch, layers).items():
+        for ours, theirs in zip(engine.split(batch, found), engine.split(batch, expected[layer]), strict=True):
+            if dtype == "float32":
+                assert torch.allclose(ours, theirs, atol=2e-5)
+            else:
+                assert torch.cosine_similarity(ours, theirs, dim=1).min() > 0.9995
