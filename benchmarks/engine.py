@@ -1,4 +1,4 @@
-"""The forward pass against fair-esm's extraction loop, and transformers where installed, on this machine's CPU.
+"""The forward pass against fair-esm's extraction loop, transformers and FAESM where installed, on this machine's CPU.
 
 Interleaved runs of the same sequences with random weights; prints tokens/s, the ratio to fair-esm as shipped, and the
 share of the best matrix rate measured in the same run. Differences to fair-esm in fp32 stand beside the speeds.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -43,15 +44,19 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
     }
-    try:
-        import transformers
-    except ImportError:
-        return found
     for dtype in ("float32", "bfloat16"):
-        found[f"transformers {transformers.__version__} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype: (
-            peers.hugging_face(model, tensors, CPU, dtype, 1024)
-        )
+        for package in ("transformers", "faesm"):
+            found[f"{package} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype, package=package: peers.hugging_face(
+                model, tensors, CPU, dtype, 1024, package
+            )
     return found
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def chosen(lengths: str, count: int) -> list[str]:
@@ -115,7 +120,12 @@ def main(
         print(1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]))  # type: ignore[index]
         return
     asked = {variant: make for variant, make in variants(model).items() if not (float32_only and "bfloat" in variant)}
-    runners = {variant: make() for variant, make in asked.items()}
+    runners: dict[str, peers.Run] = {}
+    for variant, make in asked.items():
+        try:
+            runners[variant] = make()
+        except (ImportError, ValueError) as error:  # not installed, or its version has no such attention
+            print("left out:", variant, str(error).partition("\n")[0])
     warm = {variant: run(sequences) for variant, run in runners.items()}
     times: dict[str, list[float]] = {variant: [] for variant in runners}
     rates = {"float32": 0.0, "bfloat16": 0.0}
@@ -151,7 +161,7 @@ def main(
         "runs": len(times[SHIPPED]),
         "device": device_name(CPU),
         "load": os.getloadavg(),
-        "torch": torch.__version__,
+        "versions": {package: version(package) for package in ("torch", "fair-esm", "transformers", "faesm")},
         "matrix_gflops": {dtype: round(rate / 1e9) for dtype, rate in rates.items()},
         "variants": table,
     }

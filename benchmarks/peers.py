@@ -1,9 +1,11 @@
-"""Models with random weights and ways to run sequences through them: ours, fair-esm's, transformers'.
+"""Models with random weights and ways to run sequences through them: ours, fair-esm's, transformers', FAESM's.
 
 All are given the same tensors. Each way returns the mean vectors and how many tokens it computed, padding included.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
@@ -113,23 +115,34 @@ def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.de
     return run
 
 
-def hugging_face(
-    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int
-) -> Run:
-    """transformers' EsmModel with scaled-dot-product attention, length-sorted batches of `budget` tokens, padded."""
-    from transformers import EsmConfig, EsmModel
+def hugging_face(  # noqa: PLR0917
+    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int,
+    package: Literal["transformers", "faesm"] = "transformers",
+) -> Run:  # fmt: skip
+    """transformers' EsmModel with scaled-dot-product attention, or FAESM's form of it with what that finds installed.
+
+    Length-sorted batches of `budget` tokens, padded.
+    """
+    from transformers import EsmConfig
 
     import checkpoints
 
+    if package == "transformers":
+        from transformers import EsmModel as Whole
+    else:
+        from faesm.esm import FAEsmModel as Whole
     config = EsmConfig(
         vocab_size=33, hidden_size=model.dim, num_hidden_layers=model.layers, num_attention_heads=model.heads,
         intermediate_size=4 * model.dim, position_embedding_type="rotary", token_dropout=True, pad_token_id=1,
-        mask_token_id=32, max_position_embeddings=1026, emb_layer_norm_before=False, attn_implementation="sdpa",
+        mask_token_id=32, max_position_embeddings=1026, emb_layer_norm_before=False,
+        attn_implementation="sdpa" if package == "transformers" else "eager",
+        use_fa=find_spec("flash_attn") is not None,
     )  # fmt: skip
-    whole = EsmModel(config, add_pooling_layer=False)
+    whole = Whole(config, add_pooling_layer=False)
     state = {checkpoints._hugging_face_name(name): tensors[name] for name in tensors}
     missing = whole.load_state_dict(state, strict=False).missing_keys
-    assert all("inv_freq" in name or "contact_head" in name for name in missing), missing
+    unused = "inv_freq", "contact_head", "position_embeddings"
+    assert all(any(part in name for part in unused) for name in missing), missing
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
