@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def missing() -> tuple[list[str], list[str]]:
     def lacks(module: str) -> bool:
         try:
             import_module(module)
-        except ImportError:
+        except Exception:  # one that is there, and broken, is of no more use
             return True
         return False
 
@@ -60,8 +61,7 @@ def run_tests(seconds: float) -> dict[str, Any]:
         "tests/gpu",
         "-m",
         "gpu",
-        "-q",
-        "-rA",
+        "-v",
         "--tb=short",
         "-p",
         "no:cacheprovider",
@@ -72,15 +72,17 @@ def run_tests(seconds: float) -> dict[str, Any]:
         output, code = ended.stdout + ended.stderr, ended.returncode
     except subprocess.TimeoutExpired as error:
         output, code = (error.stdout or b"").decode(), -1
+    # line by line as they end, so that what was done before the time ran out is known
     found = {
-        word.lower(): re.findall(rf"^{word} (\S.*)$", output, re.MULTILINE) for word in ("PASSED", "FAILED", "ERROR")
+        word.lower(): re.findall(rf"^(\S.*::.*) {word} ", output, re.MULTILINE)
+        for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")
     }
     print(output[-6000:] if code not in (0, 5) else output.strip().splitlines()[-1], flush=True)
     return {"exit_code": code, "seconds": round(time.monotonic() - began, 1), "output": output[-20000:]} | found
 
 
-def draw(mean: float, spread: float, tokens: int) -> list[str]:
-    """Random sequences of about so many tokens, log-normal lengths."""
+def draw(mean: float, spread: float, tokens: float) -> list[str]:
+    """Random sequences of so many tokens and up to one sequence more, log-normal lengths."""
     import numpy as np
 
     random = np.random.default_rng(5)
@@ -99,8 +101,11 @@ class Bench:
         """tokens: how many the engine embeds per timed run, for 650M; others in proportion."""
         import torch
 
+        from plm_embed.engine import TOKENS
+
         self.torch, self.device, self.tokens = torch, device, tokens
         self.cuda = device.type == "cuda"
+        self.budget = TOKENS[device.type]
         self.modern = self.cuda and torch.cuda.get_device_capability(device) >= (8, 0)
         self.half = "bfloat16" if self.modern or not self.cuda else "float16"
 
@@ -149,9 +154,10 @@ class Bench:
                 runners[variant] = make()
             except Exception as error:  # a peer that is not there, or does not work here, is told and left out
                 report.setdefault("left_out", {})[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
-        share = flops_share(model)
+        budgets = max(1, round(self.tokens * flops_share(model) / self.budget))
         for label, (mean, spread) in LENGTHS.items():
-            ours = draw(mean, spread, int(self.tokens * share))
+            # as in a bucket of thousands: all batches but the last one of many are full
+            ours = draw(mean, spread, 0.98 * budgets * self.budget)
             # what is slower gets fewer of the same sequences; the rate is per token
             samples = {
                 variant: ours[:: 1 if "plm" in variant else 8 if "fair" in variant else 2] for variant in runners
@@ -203,30 +209,40 @@ class Bench:
         }
 
     def accuracy(self, model: Any, tensors: Any) -> dict[str, Any]:
-        """Mean vectors of every dtype against fp32."""
+        """Mean vectors of every dtype and attention kernel against fp32."""
         import peers
 
-        matmul = self.torch.backends.cuda.matmul
+        from plm_embed.devices import set_up
+
         texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
         exact = None
         found: dict[str, Any] = {}
         for dtype in ("float32", "tfloat32", "bfloat16", "float16"):
             if (dtype == "bfloat16" and self.half != "bfloat16") or (dtype == "tfloat32" and not self.modern):
                 continue
-            matmul.allow_tf32 = dtype == "tfloat32"
-            try:
-                made = peers.engine(model, tensors, self.device, dtype)
+            set_up(self.device, self.torch.get_num_threads(), dtype)
+            made = peers.engine(model, tensors, self.device, dtype)
+            for kernel in [made.attention, *self.other_kernels(made)]:
+                made.attention = kernel
                 vectors = peers.ours(made)(texts)[0]
-            finally:
-                matmul.allow_tf32 = False
-            exact = vectors if exact is None else exact
-            found[dtype] = {"attention": made.attention.name} | peers.agreement(vectors, exact)
+                exact = vectors if exact is None else exact
+                found[f"{dtype}, {kernel.name}"] = peers.agreement(vectors, exact)
             del made
+        set_up(self.device, self.torch.get_num_threads(), "auto")
         return found
+
+    def other_kernels(self, made: Any) -> list[Any]:
+        """The attention kernels that work here for a model besides the one that it uses."""
+        from plm_embed import attention
+
+        heads, dtype = made.manifest.heads, made.dtype
+        offered = [each for each in attention._candidates(self.device, dtype) if each.name != made.attention.name]
+        problem = partial(attention._problem, device=self.device, dtype=dtype, heads=heads)
+        return [each for each in offered if not problem(each, width=made.manifest.dim // heads)]
 
     def launching(self, made: Any) -> dict[str, float]:
         """How long the host takes to queue a batch, and the device to compute it: what a CUDA graph could save."""
-        batch = made.prepare(draw(500, 0.3, made.rows))
+        batch = made.prepare(draw(500, 0.3, 0.85 * made.rows))
         layers = [made.manifest.layers]
         self.timed(lambda: made.forward(batch, layers))
         began = time.perf_counter()
@@ -296,10 +312,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     import torch
 
+    from plm_embed.devices import set_up
+
     if asked.device == "cuda" and not torch.cuda.is_available():
         print(f"no usable CUDA device (torch {torch.__version__}, CUDA {torch.version.cuda})")
         return 2
-    torch.backends.cuda.matmul.allow_tf32 = False
     device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device(asked.device)
     report: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(0) if asked.device == "cuda" else None,
@@ -331,10 +348,11 @@ def main(arguments: list[str] | None = None) -> int:
         asked.output.write_text(json.dumps(report, indent=2) + "\n")
 
     step("tests", 0.4, lambda end: run_tests(end - time.monotonic()))
+    set_up(device, torch.get_num_threads(), "auto")
     bench = Bench(device, asked.tokens)
+    step("job", 0.6, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
     for number, name in enumerate(asked.models, start=1):
-        step(name, 0.4 + 0.45 * number / len(asked.models), lambda end, name=name: bench.model(name, end))
-    step("job", 1.0, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
+        step(name, 0.6 + 0.4 * number / len(asked.models), lambda end, name=name: bench.model(name, end))
     print(f"{report['seconds']} s; written to {asked.output}")
     failed = report["problems"] or report.get("tests", {}).get("exit_code") not in (0, 5)
     return 1 if failed else 0

@@ -95,7 +95,8 @@ def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.de
     """The loop of fair-esm's scripts/extract.py: length-sorted token budget, padded, language-model head included."""
     import esm
 
-    whole = esm.ESM2(model.layers, model.dim, model.heads)
+    with device:  # where it is filled with what is then replaced
+        whole = esm.ESM2(model.layers, model.dim, model.heads)
     whole.load_state_dict({name: tensors[name] for name in tensors}, strict=False)
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
@@ -138,7 +139,8 @@ def hugging_face(  # noqa: PLR0917
         attn_implementation="sdpa" if package == "transformers" else "eager",
         use_fa=find_spec("flash_attn") is not None,
     )  # fmt: skip
-    whole = Whole(config, add_pooling_layer=False)
+    with device:
+        whole = Whole(config, add_pooling_layer=False)
     state = {checkpoints._hugging_face_name(name): tensors[name] for name in tensors}
     missing = whole.load_state_dict(state, strict=False).missing_keys
     unused = "inv_freq", "contact_head", "position_embeddings"

@@ -17,6 +17,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# Triton looks at it when it is first imported, and torch imports it now and then
+if shutil.which("nvidia-smi") is None:
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # what starts the tests in the background may ignore these, and so would all that the tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from plm_embed import attention
+from plm_embed import attention, devices
 from plm_embed.attention import Kernel, blocked, choose, pack, sdpa
 
 CPU = torch.device("cpu")
@@ -82,8 +82,18 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
     offered[2:] = []
     with pytest.raises(RuntimeError, match="no attention kernel works"):
         choose.__wrapped__(CPU, torch.float32, 2, 8)
-    offered[0] = Kernel("d", "broken", broken)  # the device is lost: the next kernel would not help
+
+    offered[:] = [Kernel("d", "broken", broken), Kernel("c", "right", sdpa)]
+    assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
+    monkeypatch.setattr(devices, "synchronize", broken)  # the device is lost: the next kernel would not help
     with pytest.raises(RuntimeError, match="CUDA error"):
+        choose.__wrapped__(CPU, torch.float32, 2, 8)
+
+    def short_of_memory(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    offered[0] = Kernel("e", "short of memory", short_of_memory)  # says nothing about the kernel
+    with pytest.raises(torch.OutOfMemoryError):
         choose.__wrapped__(CPU, torch.float32, 2, 8)
 
 

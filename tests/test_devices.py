@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from plm_embed import devices
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import DeviceError, UserError, device_lost, out_of_memory
 
 CPU = torch.device("cpu")
 
@@ -53,13 +53,21 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
     memory = [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),  # of pinned memory
+        RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you tried to ..."
         ),
     ]
-    assert all(devices.out_of_memory(error) for error in memory)
+    assert all(out_of_memory(error) and not device_lost(error) for error in memory)
+    for text in (
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "CUDA driver error: device-side assert triggered",
+        "CUDNN_STATUS_EXECUTION_FAILED",
+    ):
+        assert device_lost(RuntimeError(text)) and not out_of_memory(RuntimeError(text))
     lost = RuntimeError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later")
-    assert not devices.out_of_memory(lost)
+    assert device_lost(lost) and not out_of_memory(lost)
     said = str(devices.failure(lost, cuda))
     assert "uncorrectable ECC error" in said
     assert len(said.splitlines()) == 2

@@ -173,6 +173,56 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     assert [entry["reason"] for entry in record["skipped"]] == ["out_of_memory"] * (len(sequences) - len(small))
 
 
+def test_a_budget_that_was_lowered_stays_low(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, refused = Engine.forward, []
+
+    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
+        if len(batch.tokens) > 768 and max(layers) == MODEL.layers:
+            refused.append(len(batch.tokens))
+            raise torch.OutOfMemoryError
+        return forward(self, batch, layers)
+
+    monkeypatch.setattr(Engine, "forward", short_of_memory)
+    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
+    for number in range(2):
+        texts = [sequence + "M" * number for sequence in SEQUENCES]
+        record = embedder.embed(write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json")
+        assert (record["computed"], record["toks_per_batch"], len(refused)) == (len(SEQUENCES), 512, 2)
+
+
+def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: Path) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(weights, "load", load)
+    with pytest.raises(DeviceError, match="has too little free memory for this model"):
+        run(tmp_path, prepared, SEQUENCES)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    prepare, prefetch, refused = Engine.prepare, compute.Prefetch, []
+
+    def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
+        if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
+            refused.append(sequences)
+            raise RuntimeError("CUDA error: out of memory")  # of pinned memory
+        return prepare(self, sequences)
+
+    def prefetching(*arguments: Any, **_: int) -> compute.Prefetch:
+        return prefetch(*arguments, ahead=2 * ahead)
+
+    monkeypatch.setattr(Engine, "prepare", short_of_memory)
+    monkeypatch.setattr(compute, "Prefetch", prefetching)
+    record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
+    assert refused and record["skipped"] == []
+    check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)
+
+
 def test_a_vector_that_is_not_finite_is_never_stored(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

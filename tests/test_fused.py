@@ -1,8 +1,8 @@
 """The fused GPU kernels, run by Triton's interpreter on this machine's CPU, against torch's own operations."""
 
+import os
 import platform
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import checkpoints
-from plm_embed import elementwise, weights
+from plm_embed import devices, elementwise, weights
 from plm_embed.elementwise import PLAIN, Elementwise
 from plm_embed.engine import DTYPES, Engine
 from plm_embed.models import MODELS
@@ -24,16 +24,13 @@ DTYPE_NAMES = ("float32", "bfloat16", "float16")
 
 
 @pytest.fixture(scope="module")
-def fused() -> Iterator[Elementwise]:
-    """The kernels as the interpreter runs them; Triton takes it when its variable is set before the first import."""
-    if torch.cuda.is_available():
+def fused() -> Elementwise:
+    """The kernels as the interpreter runs them, which tests/conftest.py asks for where there is no GPU."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("here tests/gpu runs the kernels themselves")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("requirements/test.txt has Triton for Linux on x86-64 only")
-    assert "triton" not in sys.modules
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield elementwise._fused()
+    return elementwise._fused()
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
@@ -54,6 +51,37 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
 
     for wrong in (replace(fused, norm=norm), replace(fused, add_norm=add_norm), replace(fused, rotate=rotate)):
         assert elementwise._problem(wrong, CPU, torch.float32, 96, 4).startswith("they are off by ")
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (ModuleNotFoundError("No module named 'triton'"), False),
+        (RuntimeError("Failed to find C compiler. Please specify via CC environment variable."), False),
+        (RuntimeError("Triton Error [CUDA]: device kernel image is invalid"), False),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+    ],
+)
+def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, lost: bool
+) -> None:
+    def fail() -> Elementwise:
+        raise error
+
+    def synchronize(_: torch.device) -> None:
+        if lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(elementwise, "_fused", fail)
+    monkeypatch.setattr(devices, "synchronize", synchronize)
+    cuda = torch.device("cuda", 0)
+    if lost or isinstance(error, torch.OutOfMemoryError):
+        with pytest.raises(RuntimeError, match=r"CUDA error: an illegal|CUDA out of memory"):
+            elementwise.choose(cuda, torch.bfloat16, 96, 4)
+    else:
+        assert elementwise.choose(cuda, torch.bfloat16, 96, 4) is PLAIN
+        assert "torch's own operations serve, more slowly" in caplog.text
 
 
 @settings(max_examples=15, deadline=None)

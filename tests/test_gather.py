@@ -158,10 +158,22 @@ def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
     assert (attributes["precision"], attributes["compute_dtype"]) == ("float16", "float32")
     assert (attributes["long_sequences"], attributes["max_length"], attributes["window_overlap"]) == ("window", 40, 10)
     assert attributes["devices"].tolist() == ["CPU"]
+    assert bool(attributes["batch_invariant"])
     assert attributes["workflow_commit"] == "0123abc"
     assert "mean: arithmetic mean over the residues only" in attributes["pooling_definition"]
     assert json.loads(attributes["inputs"])["records"] == 90
     assert "buckets" not in json.loads(attributes["inputs"])
+
+
+@pytest.mark.parametrize("saw", [True, False])
+@pytest.mark.parametrize("engine", ["packed-1-varlen", "packed-1-math"])
+def test_the_master_says_whether_bits_depended_on_the_batch(tmp_path: Path, engine: str, saw: bool) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine=engine))
+    completion = campaign.embedded / "0001.json"
+    completion.write_text(json.dumps(json.loads(completion.read_text()) | {"self_test": {"batch_invariant": saw}}))
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        assert bool(file.attrs["batch_invariant"]) is (saw and engine == "packed-1-varlen")
 
 
 def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path) -> None:

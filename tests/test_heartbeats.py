@@ -2,7 +2,9 @@
 
 import json
 import os
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -26,7 +28,34 @@ def test_a_worker_says_what_it_does_until_it_ends(tmp_path: Path, monkeypatch: p
         while (note := json.loads(path.read_text()))["sequences"] < 3:
             pass
         assert (note["tokens"], note["tokens_total"]) == (50, 100) and note["tokens_per_second"] > 0
+        assert note["eta_seconds"] == pytest.approx(50 / note["tokens_per_second"])
     assert not list((tmp_path / "workers").iterdir())
+
+
+class Driver(ModuleType):
+    """What nvidia-ml-py answers, in the shapes that it has."""
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.nvmlInit = lambda: None
+        self.nvmlDeviceGetHandleByUUID = lambda uuid: f"handle of {uuid}"
+        self.nvmlDeviceGetIndex = {"handle of GPU-7f3c": 3}.__getitem__
+        self.nvmlDeviceGetUtilizationRates = lambda _: SimpleNamespace(gpu=97, memory=40)
+        self.nvmlDeviceGetPowerUsage = lambda _: 412_500  # milliwatts
+
+
+def test_a_gpu_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="7f3c"))
+    cuda, driver = torch.device("cuda", 0), Driver()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    gpu = heartbeats._Gpu(cuda)
+    assert gpu.index == 3
+    assert gpu.load() == {"utilisation": 97, "watts": 412.5}
+    monkeypatch.delattr(driver, "nvmlDeviceGetPowerUsage")  # as where that is not permitted
+    assert gpu.load() == {"utilisation": 97}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    without = heartbeats._Gpu(cuda)
+    assert without.index is None and without.load() == {}
 
 
 def test_the_file_goes_also_when_the_work_fails(tmp_path: Path) -> None:

@@ -73,10 +73,18 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
 
 def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
     inference = Inference(engine_of("float16", factor=1e5), fingerprint_of("float16"))
+    forward, calls = inference.model.forward, []
+
+    def counting(batch: Batch, layers: list[int], exact: bool = False) -> dict[int, torch.Tensor]:
+        calls.append(exact)
+        return forward(batch, layers, exact)
+
+    inference.model.forward = counting  # type: ignore[method-assign, assignment]
     found = inference.collect(inference.launch(SEQUENCES, inference.model.prepare(SEQUENCES)))
     exact = Inference(engine_of("float32", factor=1e5), fingerprint_of("float32"))
     expected = exact.collect(exact.launch(SEQUENCES, exact.model.prepare(SEQUENCES)))
     assert inference.exact == len(SEQUENCES)
+    assert calls == [False, True]  # together
     for ours, theirs in zip(found, expected, strict=True):
         a, b = (torch.from_numpy(vectors["mean_l2"]) for vectors in (ours, theirs))
         assert torch.cosine_similarity(a, b, dim=0) > 0.9999

@@ -26,3 +26,7 @@ def test_a_terminal_gets_a_bar(capfd: pytest.CaptureFixture[str], monkeypatch: p
         meter.advance(4)
     assert "100 %" in screen.getvalue()
     assert capfd.readouterr().err == ""
+    before = screen.getvalue()
+    with progress("embed", 4, "tokens", bar=False) as meter:
+        meter.advance(4)
+    assert screen.getvalue() == before

@@ -22,6 +22,7 @@ from plm_embed.models import MODELS
 from plm_embed.self_test import FILE, write_golden
 from plm_embed.settings import Settings
 from plm_embed.submission import Plan, embed_buckets
+from plm_embed.worker import WorkerError
 
 pytestmark = pytest.mark.workflow
 
@@ -190,6 +191,39 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
     with pytest.raises(UserError, match=str(error.args[-1])):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert not (tmp_path / "done.json").exists()
+
+
+def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str | None] = []
+
+    class Failing:
+        """The worker of GPU 0 fails each time; the one of GPU 1 waits for that, and does all buckets."""
+
+        def __init__(self, _: Path, __: Path, ___: Settings, gpu: str | None) -> None:
+            self.gpu = gpu
+            started.append(gpu)
+
+        def wait_until_ready(self) -> None:
+            if self.gpu == "0":
+                raise WorkerError("ended with 1")
+            while started.count("0") < submission.FAILURES_IN_A_ROW:
+                time.sleep(0.01)
+
+        def embed(self, bucket: Path, output: Path) -> bool:
+            output.write_text(json.dumps({"bucket": bucket.stem}))
+            return True
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(submission, "Worker", Failing)
+    monkeypatch.setattr(submission, "worker_shares", lambda *_: [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = Plan(tuple(write_buckets(tmp_path, 3, 2)), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
+    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001"]
+    assert (started.count("0"), started.count("1")) == (3, 1)
 
 
 def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:

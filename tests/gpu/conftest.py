@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from plm_embed.devices import set_up
+
 NO_GPU = pytest.StashKey[bool]()
 
 
 @pytest.fixture(autouse=True)
-def no_tf32() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False
+def usual_settings() -> None:
+    set_up(torch.device("cuda", 0), torch.get_num_threads(), "auto")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed import attention
-from plm_embed.devices import set_up
 from plm_embed.engine import DTYPES, ROWS, TOKENS
 from plm_embed.inference import token_budget
 from plm_embed.models import MODELS, Model
@@ -61,7 +60,6 @@ def test_tf32_is_used_where_it_is_chosen_and_nowhere_else() -> None:
     sequences = sequences_for(WIDE)
     found = {}
     for dtype in ("float32", "tfloat32"):
-        set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
         engine = engine_of(WIDE, CUDA, dtype)
         found[dtype] = [pool("mean", one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(found["tfloat32"], found["float32"], strict=True)]

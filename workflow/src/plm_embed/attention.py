@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from plm_embed import devices
+from plm_embed.errors import out_of_memory
+
 log = logging.getLogger(__name__)
 SCORE_BYTES = 1 << 20
 """Scores alive at a time on a CPU: what its cache holds."""
@@ -105,8 +108,9 @@ def _problem(kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: in
         try:
             found = kernel(qkv.to(device), pack(lengths, device)).float().cpu()
         except (RuntimeError, NotImplementedError, TypeError, AssertionError) as error:
-            if "CUDA error" in str(error):
+            if out_of_memory(error):  # says nothing about the kernel
                 raise
+            devices.synchronize(device)  # raises what it says on a device that is lost
             return f"{type(error).__name__}: {error}".splitlines()[0]
     worst = float(((found - expected).abs() / (1 + expected.abs())).max())
     return "" if worst <= (1e-4 if dtype == torch.float32 else 0.02) else f"its result is off by {worst:.2g}"

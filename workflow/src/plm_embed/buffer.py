@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from plm_embed.campaign import stored_residues
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import PartRows, is_per_residue
@@ -14,6 +15,7 @@ class Buffer:
     def __init__(self, fingerprint: Fingerprint) -> None:
         self.keys: list[bytes] = []
         self.bytes = 0
+        self._fingerprint = fingerprint
         self._largest = np.finfo(np.float16 if fingerprint.storage_dtype == "float16" else np.float32).max
         self._lengths: list[int] = []
         self._windows: list[int] = []
@@ -22,6 +24,8 @@ class Buffer:
     def add(self, key: bytes, length: int, windows: int, vectors: dict[str, NDArray[np.float32]]) -> None:
         """Take the vectors of one sequence; raise UserError when a number is not finite in the storage type."""
         for name, vector in vectors.items():
+            if is_per_residue(name) and len(vector) != stored_residues(np.array([length]), self._fingerprint)[0]:
+                raise RuntimeError(f"{name} of sequence {key.decode()}: {len(vector)} rows for {length} residues")
             largest = np.abs(vector).max()
             if not largest <= self._largest:  # NaN compares false
                 raise UserError(

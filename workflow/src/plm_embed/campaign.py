@@ -30,7 +30,10 @@ BLOCK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Completion:
-    """What is used of a completion record; see `read_completion`. skipped: reason by key."""
+    """What is used of a completion record; see `read_completion`. skipped: reason by key.
+
+    batch_invariant: False where the job's self-test saw bits that depend on the batch.
+    """
 
     path: Path
     keys_sha256: str
@@ -39,6 +42,7 @@ class Completion:
     skipped: dict[bytes, str]
     devices: tuple[str, ...]
     versions: dict[str, str]
+    batch_invariant: bool
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ def read_completion(path: Path) -> Completion:
             skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
             devices=(record["worker"]["device"], *record.get("reused_devices", ())),
             versions=record["versions"],
+            batch_invariant=(record.get("self_test") or {}).get("batch_invariant", True),
         )
     except FileNotFoundError:
         raise UserError(
@@ -156,11 +161,12 @@ def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
     return tuple(folder / part.name for part in parts)
 
 
-def stored_residues(length: NDArray[np.int32], fingerprint: Fingerprint) -> NDArray[np.int64]:
+def stored_residues(length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint) -> NDArray[np.int64]:
     """Rows that a sequence of each length has in per-residue data sets: one per residue that was not cropped."""
     policy = fingerprint.long_sequences
     limit = policy.max_residues if policy.policy == "crop" and policy.max_residues else np.iinfo(np.int32).max
-    return np.minimum(length, limit).astype(np.int64)
+    rows: NDArray[np.int64] = np.minimum(length, limit).astype(np.int64)
+    return rows
 
 
 def serve(bucket: Bucket, store: Path) -> Served:

@@ -17,7 +17,7 @@ from plm_embed import devices
 from plm_embed.batches import Packer
 from plm_embed.buffer import Buffer
 from plm_embed.engine import Batch, Engine
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import UserError, out_of_memory
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.inference import Inference, Launched, Prefetch, Vectors
 from plm_embed.parts import Keys, write_part
@@ -40,13 +40,13 @@ class Computation:
     keys: Keys
     sequences: list[str]
     budget: int
-    """Tokens per batch when the user sets none."""
+    """Tokens per batch."""
+    bar: bool
+    """Whether progress may be drawn; see `Settings.bar`."""
     out_of_memory: list[int] = field(default_factory=list)
     """Indices of sequences that did not fit into the device's memory even alone."""
 
-    def run(
-        self, todo: list[int], scratch: Path, toks_per_batch: int, flush_minutes: float, heartbeat: Heartbeat
-    ) -> dict[str, Any]:
+    def run(self, todo: list[int], scratch: Path, flush_minutes: float, heartbeat: Heartbeat) -> dict[str, Any]:
         """Embed the sequences `todo` (indices); returns counts and speed for the completion record.
 
         A part is published every `flush_minutes` and at the end, so a kill loses at most that much work. SIGTERM and
@@ -54,7 +54,7 @@ class Computation:
         """
         pieces = [(i, span) for i in todo for span in self._spans(i)]
         costs = [self.model.cost(stop - start) for _, (start, stop) in pieces]
-        packer = Packer(costs, toks_per_batch or self.budget)
+        packer = Packer(costs, self.budget)
         inference = Inference(self.model, self.store.fingerprint)
         provenance = {"device": devices.device_name(self.model.device)}
         buffer = Buffer(self.store.fingerprint)
@@ -64,7 +64,7 @@ class Computation:
         began = flushed = time.monotonic()
         computed = tokens = 0
         interrupted = False
-        with _stop_signal() as stopped, progress("embed", sum(costs), "tokens") as meter, Behind(1) as writer:
+        with _stop_signal() as stopped, progress("embed", sum(costs), "tokens", self.bar) as meter, Behind(1) as writer:
             try:
                 for batch, vectors in self._results(inference, packer, pieces, costs):
                     computed += self._take(buffer, waiting, [pieces[at] for at in batch], vectors)
@@ -115,6 +115,7 @@ class Computation:
         with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
             while True:
                 batch: list[int] = []
+                exhausted = False
                 try:
                     taken = batches.next()
                     if not taken and not launched:
@@ -127,11 +128,13 @@ class Computation:
                     batch, waited_for = launched.popleft()
                     vectors = inference.collect(waited_for)
                 except RuntimeError as error:
-                    if not devices.out_of_memory(error):
+                    if not out_of_memory(error):
                         raise devices.failure(error, self.model.device) or error from error
-                    self._make_room(batches, pieces, batch)
-                    continue
-                yield batch, vectors
+                    exhausted = True
+                if exhausted:  # only now: the error held on to the tensors of the call that failed
+                    self._make_room(batches, pieces, batch or batches.give_up())
+                else:
+                    yield batch, vectors
 
     def _take(
         self, buffer: Buffer, waiting: dict[int, dict[Span, Vectors]], pieces: list[tuple[int, Span]],
@@ -155,13 +158,15 @@ class Computation:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) > 1:
-            batches.put_back(batch, max(batches.packer.budget // 2, 1))
+            budget = batches.packer.budget
+            # a batch fills at least so many rows, so a smaller budget helps only by what it leaves alone
+            batches.put_back(batch, budget // 2 if budget > self.model.rows else 1)
             log.warning("out of memory: token budget lowered to %d", batches.packer.budget)
             return
         i, (start, stop) = pieces[batch[0]]
         if self.model.cost(stop - start) <= self.model.rows:
             # even the smallest batch does not fit: the sequence is not to blame
-            raise DeviceError(f"{devices.device_name(self.model.device)} has too little free memory for this model")
+            raise devices.too_small(self.model.device)
         length = len(self.sequences[i])
         log.warning("sequence %s of %d residues does not fit into memory: skipped", self.keys[i].decode(), length)
         self.out_of_memory.append(i)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import DeviceError, UserError, device_lost
 from plm_embed.fingerprint import ComputeDtype
 
 
@@ -95,15 +95,14 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error is about memory, the device's or the host's, after which the device works as before."""
-    texts = ("CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")  # cuBLAS's workspace; torch's allocator on a CPU
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+def too_small(device: torch.device) -> DeviceError:
+    """What to say when a device lacks the memory for the model and the smallest batch."""
+    return DeviceError(f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model")
 
 
 def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
-    """What to say when an error leaves the device unusable for this process (device assert, Xid, ECC); else None."""
-    if device.type != "cuda" or not any(text in str(error) for text in ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")):
+    """What to say when an error leaves the device unusable for this process; else None."""
+    if device.type != "cuda" or not device_lost(error):
         return None
     said = str(error).strip().splitlines()[0]
     return DeviceError(

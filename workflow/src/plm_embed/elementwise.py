@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plm_embed import devices
+from plm_embed.errors import out_of_memory
+
 log = logging.getLogger(__name__)
 EPSILON = 1e-5
 """Of the layer norms (esm/modules.py)."""
@@ -74,8 +77,9 @@ def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> El
         problem = _problem(fused, device, dtype, dim, heads)
     except Exception as error:
         # no Triton, no compiler for what it launches, a GPU that it does not know: torch's operations always work
-        if "CUDA error" in str(error):
+        if out_of_memory(error):  # says nothing about the kernels
             raise
+        devices.synchronize(device)  # raises what it says on a device that is lost
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
         log.warning("Triton's kernels cannot be used (%s): torch's own operations serve, more slowly", problem)

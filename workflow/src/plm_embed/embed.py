@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plm_embed import __version__, devices, engine, weights
 from plm_embed.campaign import read_completion
 from plm_embed.compute import BYTES_PER_PART, Computation
-from plm_embed.errors import UserError
+from plm_embed.errors import UserError, out_of_memory
 from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
@@ -80,9 +80,9 @@ class Embedder:
                 scratch_folder(self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch") as scratch,
             ):
                 model = self._loaded()
-                computation = Computation(model, self.store, keys, sequences, self._budget)
-                speed = self.settings.toks_per_batch, self.settings.flush_minutes
-                work = computation.run(todo, scratch, *speed, heartbeat)
+                computation = Computation(model, self.store, keys, sequences, self._budget, self.settings.bar)
+                work = computation.run(todo, scratch, self.settings.flush_minutes, heartbeat)
+                self._budget = min(self._budget, max(work["toks_per_batch"], model.rows))  # lowered if memory ran out
             excluded |= dict.fromkeys(computation.out_of_memory, "out_of_memory")
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
@@ -153,10 +153,15 @@ class Embedder:
     def _loaded(self) -> engine.Engine:
         if self._model is None:
             began = time.monotonic()
-            manifest, tensors = weights.load(self.weights_folder)
-            model = engine.Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
-            self.tested = self_test(model, self.weights_folder)
-            self._budget = token_budget(model, self.store.fingerprint.layers)
+            try:
+                manifest, tensors = weights.load(self.weights_folder)
+                model = engine.Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
+                self.tested = self_test(model, self.weights_folder)
+                self._budget = self.settings.toks_per_batch or token_budget(model, self.store.fingerprint.layers)
+            except RuntimeError as error:
+                if out_of_memory(error):
+                    raise devices.too_small(self.device) from error
+                raise devices.failure(error, self.device) or error from error
             self._model = model
             self._loading = time.monotonic() - began
             log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)

@@ -28,8 +28,9 @@ from plm_embed.weights import Manifest
 ARITHMETIC = "packed-1"
 """Version of the arithmetic; with the label of the attention kernel it is the engine's name in the fingerprint.
 
-It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count, on CUDA per GPU type
-and version of torch. Only the kernel `math` does not promise them. Each job's self-test records what it saw.
+It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count, on CUDA per GPU
+type, version of torch and the kernels that completion records name. Only the kernel `math` does not promise them
+(`Fingerprint.batch_invariant`). Each job's self-test records what it saw.
 """
 
 ROWS = {"cpu": 256, "cuda": 16384}
@@ -86,7 +87,7 @@ class Engine:
         self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
 
         def matrix(name: str) -> Tensor:
-            return tensors[name].to(device, self.dtype)
+            return tensors[name].to(device).to(self.dtype)  # the device converts faster
 
         def vector(name: str) -> Tensor:
             return tensors[name].to(device, torch.float32)
@@ -125,6 +126,8 @@ class Engine:
         """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread beside `forward`."""
         pieces = [tokenize(sequence) for sequence in sequences]
         lengths = tuple(len(piece) for piece in pieces)
+        if lengths != tuple(map(self.cost, map(len, sequences))):
+            raise RuntimeError("a sequence has another number of residue tokens than residues")
         ends = np.cumsum((0, *lengths), dtype=np.int32)
         total = -(-int(ends[-1]) // self.rows) * self.rows
         tokens = np.full(total, PAD, dtype=np.int32)
@@ -152,12 +155,14 @@ class Engine:
         if 0 in layers:
             found[0] = x.clone()
         rotary = self._rotary(batch.positions) if self._positions is None else None
+        terms: list[Tensor] = []
         for number, layer in enumerate(self._layers[: max(layers)], start=1):
-            self._block(layer, x, batch, rotary, exact)
-            if number in layers and number < len(self._layers):
-                found[number] = x.clone()
-        if len(self._layers) in layers:
-            found[len(self._layers)] = elementwise.norm(x, self._norm_after, torch.float32)
+            terms = self._block(layer, x, terms, batch, rotary, exact)
+            if number in layers:
+                for rows in self._slices(x):
+                    x[rows] += terms.pop(0)
+                last = number == len(self._layers)
+                found[number] = elementwise.norm(x, self._norm_after, torch.float32) if last else x.clone()
         return found
 
     def split(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, ...]:
@@ -180,25 +185,38 @@ class Engine:
         angle = torch.outer(positions.float(), frequency)
         return angle.cos(), angle.sin()
 
-    def _block(
-        self, layer: "_Layer", x: Tensor, batch: Batch, rotary: tuple[Tensor, Tensor] | None, exact: bool
-    ) -> None:
-        """One transformer layer, added to the residual stream `x` (T, D) in place."""
+    def _slices(self, x: Tensor) -> list[slice]:
+        return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
+
+    def _block(  # noqa: PLR0917
+        self, layer: "_Layer", x: Tensor, terms: Sequence[Tensor], batch: Batch,
+        rotary: tuple[Tensor, Tensor] | None, exact: bool,
+    ) -> list[Tensor]:  # fmt: skip
+        """One transformer layer over the residual stream `x` (T, D), which is changed in place.
+
+        `terms` are what is still to be added to the slices of x, none if nothing is: then norm and sum are one pass
+        over memory. Returns those that this layer leaves.
+        """
         dtype = torch.float32 if exact else self.dtype
         attend = self._exact if exact else self.attention
         fused = elementwise.PLAIN if exact else self.elementwise
         shape = (3, self.manifest.heads, self.manifest.dim // self.manifest.heads)
         qkv = torch.empty((len(x), 3 * self.manifest.dim), dtype=dtype, device=self.device)
-        slices = [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
-        for rows in slices:
-            layer.qkv(fused.norm(x[rows], layer.attention_norm, dtype), out=qkv[rows])
+        for number, rows in enumerate(self._slices(x)):
+            if terms:
+                y = fused.add_norm(x[rows], terms[number], layer.attention_norm, dtype)
+            else:
+                y = fused.norm(x[rows], layer.attention_norm, dtype)
+            layer.qkv(y, out=qkv[rows])
             if rotary is not None:
                 fused.rotate(qkv[rows].view(-1, *shape), rotary[0][rows], rotary[1][rows])
         attended = attend(qkv.view(-1, *shape), attention.Packed(batch.lengths, batch.boundaries))
         del qkv
-        for rows in slices:
+        left = []
+        for rows in self._slices(x):
             y = fused.add_norm(x[rows], layer.out(attended[rows]), layer.mlp_norm, dtype)
-            x[rows] += layer.fc2(layer.fc1(y, gelu=True))
+            left.append(layer.fc2(layer.fc1(y, gelu=True)))
+        return left
 
 
 @dataclass(frozen=True)

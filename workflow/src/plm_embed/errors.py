@@ -15,6 +15,23 @@ class DeviceError(UserError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 
 
+_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+_LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error is about memory, the device's or the host's, after which the device works as before.
+
+    By what torch's allocators, CUDA and cuBLAS say: they have no common type.
+    """
+    return type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in _MEMORY)
+
+
+def device_lost(error: BaseException) -> bool:
+    """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a failed launch)."""
+    return any(text in str(error) for text in _LOST) and not out_of_memory(error)
+
+
 def no_space(error: BaseException) -> str:
     """What to say when `error`, or one that it followed from, is a full disk or a spent quota; else empty."""
     seen: BaseException | None = error

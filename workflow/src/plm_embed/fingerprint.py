@@ -47,7 +47,13 @@ class Fingerprint:
     long_sequences: LongSequences
     compute_dtype: ComputeDtype
     storage_dtype: StorageDtype
-    engine: str  # kernel and its fixed shape; says whether equal bits are promised
+    engine: str
+    """Version of the arithmetic and label of the attention kernel, see `plm_embed.engine`."""
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a vector's bits are promised not to depend on its batch: with all kernels but torch's plain one."""
+        return not self.engine.endswith("-math")
 
     @property
     def id(self) -> str:

@@ -53,6 +53,7 @@ class Heartbeat:
             "tokens": 0,
             "tokens_total": None,
             "tokens_per_second": None,
+            "eta_seconds": None,
             "sequences": 0,
             "progressed": None,
             "started": _now(),
@@ -78,9 +79,12 @@ class Heartbeat:
         """A batch is done: `tokens` more, `sequences` in all."""
         self.done += tokens
         elapsed = time.monotonic() - self._began
+        rate = self.done / elapsed if elapsed else None
+        left = (self._note["tokens_total"] or 0) - self.done
         self._note |= {
             "tokens": self.done,
-            "tokens_per_second": self.done / elapsed if elapsed else None,
+            "tokens_per_second": rate,
+            "eta_seconds": left / rate if rate else None,
             "sequences": sequences,
             "progressed": _now(),
         }

@@ -7,8 +7,9 @@ the pooled vectors of the one before. On a CPU they happen one after the other.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from plm_embed.batches import Packer
 from plm_embed.engine import TOKENS, Batch, Engine
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.pooling import pool, pool_packed
+from plm_embed.pooling import pool_batch
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
@@ -74,11 +75,12 @@ class Inference:
         found = self._split(launched)
         if self.model.dtype == torch.float16:
             broken = [i for i, vectors in enumerate(found) if not all(np.isfinite(v).all() for v in vectors.values())]
-            for i in broken:
-                alone = [launched.sequences[i]]
-                again = self.launch(alone, self.model.prepare(alone), exact=True)
+            if broken:
+                texts = [launched.sequences[i] for i in broken]
+                again = self.launch(texts, self.model.prepare(texts), exact=True)
                 self._wait(again)
-                (found[i],) = self._split(again)
+                for i, vectors in zip(broken, self._split(again), strict=True):
+                    found[i] = vectors
             self.exact += len(broken)
         return found
 
@@ -95,12 +97,7 @@ class Inference:
         rows = {}
         for layer, states in self.model.forward(batch, self.fingerprint.layers, exact).items():
             for pooling in self.fingerprint.pooling:
-                if states.is_cuda:
-                    found = pool_packed(pooling, states, batch.lengths, batch.segments)
-                else:
-                    pooled = [pool(pooling, each) for each in self.model.split(batch, states)]
-                    found = torch.cat([each.view(-1, each.shape[-1]) for each in pooled])
-                rows[f"{pooling}_l{layer}"] = found
+                rows[f"{pooling}_l{layer}"] = pool_batch(pooling, states, batch.lengths, batch.segments)
         return rows
 
     def _split(self, launched: Launched) -> list[Vectors]:
@@ -146,7 +143,7 @@ class Prefetch:
     prepare: Callable[[list[int]], Batch]
     ahead: int
     _pool: ThreadPoolExecutor | None = None
-    _waiting: deque[tuple[list[int], Future[Batch]]] = field(default_factory=deque)
+    _waiting: deque[tuple[list[int], Callable[[], Batch]]] = field(default_factory=deque)
 
     def __enter__(self) -> Self:
         self._pool = ThreadPoolExecutor(1) if self.ahead else None
@@ -157,16 +154,27 @@ class Prefetch:
             self._pool.shutdown(cancel_futures=True)
 
     def next(self) -> tuple[list[int], Batch] | None:
-        """The next batch's indices and the batch; None when there are no more, until some are put back."""
-        if self._pool is None:
-            indices = self.packer.take()
-            return (indices, self.prepare(indices)) if indices else None
+        """The next batch's indices and the batch; None when there are no more, until some are put back.
+
+        What `prepare` raises is raised here; then the batch still waits.
+        """
         while len(self._waiting) <= self.ahead and (indices := self.packer.take()):
-            self._waiting.append((indices, self._pool.submit(self.prepare, indices)))
+            self._waiting.append((indices, self._start(indices)))
         if not self._waiting:
             return None
-        indices, future = self._waiting.popleft()
-        return indices, future.result()
+        indices, prepared = self._waiting[0]
+        batch = prepared()
+        self._waiting.popleft()
+        return indices, batch
+
+    def _start(self, indices: list[int]) -> Callable[[], Batch]:
+        if self._pool is None:
+            return partial(self.prepare, indices)
+        return self._pool.submit(self.prepare, indices).result
+
+    def give_up(self) -> list[int]:
+        """The indices of the batch that could not be prepared; it waits no longer."""
+        return self._waiting.popleft()[0]
 
     def put_back(self, indices: list[int], budget: int) -> None:
         """Have these packed again, in batches of at most `budget` tokens, and all that was packed ahead too."""

@@ -40,9 +40,9 @@ class Meter:
 
 
 @contextmanager
-def progress(label: str, total: float, unit: str) -> Iterator[Meter]:
-    """A meter that draws on stderr when that is a terminal and logs otherwise."""
-    if not sys.stderr.isatty():
+def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[Meter]:
+    """A meter that draws on stderr when that is a terminal and a `bar` is wanted, and logs otherwise."""
+    if not (bar and sys.stderr.isatty()):
         yield Meter(label, total, unit, None)
         return
     columns = (
@@ -52,5 +52,5 @@ def progress(label: str, total: float, unit: str) -> Iterator[Meter]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        yield Meter(label, total, unit, bar)
+    with Progress(*columns, console=Console(stderr=True)) as drawn:
+        yield Meter(label, total, unit, drawn)

@@ -15,7 +15,7 @@ from plm_embed.devices import device_name
 from plm_embed.engine import Engine
 from plm_embed.errors import DeviceError, UserError
 from plm_embed.files import atomic_path
-from plm_embed.pooling import pool
+from plm_embed.pooling import pool, pool_batch
 from plm_embed.reference import hidden_states
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,9 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
         )
     with np.load(folder / FILE) as stored:
         golden = torch.from_numpy(stored["mean"])
-    together = _means(engine, list(PROBES))
-    alone = torch.cat([_means(engine, [probe]) for probe in PROBES])
+    last = engine.manifest.layers
+    together = _run(engine, list(PROBES), last)[1].cpu()
+    alone = torch.cat([_run(engine, [probe], last)[1] for probe in PROBES]).cpu()
     relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
     cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
     good = relative <= RELATIVE_ERROR if engine.precision == "float32" else cosine >= COSINE
@@ -94,14 +95,16 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
 
 def _pair_is_invariant(engine: Engine) -> bool:
     layer = min(PAIR_LAYERS, engine.manifest.layers)
-    company = _states(engine, [PROBES[0], *PAIR, PROBES[2]], layer)
-    return all(torch.equal(company[1 + i], _states(engine, [one], layer)[0]) for i, one in enumerate(PAIR))
+    states, means = _run(engine, [PROBES[0], *PAIR, PROBES[2]], layer)
+    alone = [_run(engine, [one], layer) for one in PAIR]
+    return all(
+        torch.equal(states[1 + i], ours[0]) and torch.equal(means[1 + i], mean[0])
+        for i, (ours, mean) in enumerate(alone)
+    )
 
 
-def _means(engine: Engine, sequences: list[str]) -> torch.Tensor:
-    return torch.stack([pool("mean", states) for states in _states(engine, sequences, engine.manifest.layers)]).cpu()
-
-
-def _states(engine: Engine, sequences: list[str], layer: int) -> tuple[torch.Tensor, ...]:
-    batch = engine.prepare(sequences)
-    return engine.split(batch, engine.forward(batch, [layer])[layer])
+def _run(engine: Engine, sequences: list[str], layer: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """States (L + 2, D) of each sequence, and their means (n, D), pooled as an embed job does it."""
+    batch = engine.prepare(sequences).to(engine.device)
+    hidden = engine.forward(batch, [layer])[layer]
+    return engine.split(batch, hidden), pool_batch("mean", hidden, batch.lengths, batch.segments)

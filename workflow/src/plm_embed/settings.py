@@ -23,3 +23,5 @@ class Settings:
     threads: int = 1
     reuse: tuple[Path, ...] = ()
     """Earlier masters and stores; see plm_embed.reuse."""
+    bar: bool = True
+    """Whether progress may be drawn on a terminal: several workers would draw over each other."""

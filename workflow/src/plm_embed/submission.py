@@ -77,7 +77,7 @@ class Submission:
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.plan = plan
-        self.settings = replace(settings, threads=max(1, settings.threads // plan.workers))
+        self.settings = replace(settings, threads=max(1, settings.threads // plan.workers), bar=plan.workers == 1)
         self.problems: list[str] = []
         self._gpus = self._assign()
         self._sizes = {bucket: bucket.stat().st_size for bucket in plan.buckets}

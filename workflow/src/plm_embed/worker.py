@@ -14,9 +14,9 @@ import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, UserError, no_space
+from plm_embed.errors import DeviceError, UserError, device_lost, no_space
 from plm_embed.gpus import near_cores
 from plm_embed.settings import Settings
 
@@ -116,16 +116,26 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         return
     except DeviceError as error:
         connection.send((str(error), "device"))
+        _end_at_once()
     except UserError as error:
         connection.send((str(error), "user"))
     except BaseException as error:
         full = no_space(error)
         if not full:
             traceback.print_exc()
-        # after a CUDA error (ECC, Xid, a failed launch) another device may do the same bucket
-        blames = "user" if full else "device" if "CUDA error" in str(error) else ""
+        # another device may do the same bucket
+        blames = "user" if full else "device" if device_lost(error) else ""
         connection.send((full or f"{type(error).__name__}: {error}", blames))
+        if blames == "device":
+            _end_at_once()
     sys.exit(1)
+
+
+def _end_at_once() -> NoReturn:
+    """Without cleaning up: once a CUDA context is lost, to give back pinned memory aborts the process."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _take(gpu: str) -> None:
