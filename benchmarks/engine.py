@@ -24,7 +24,9 @@ import peers
 import torch
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
+from plm_embed import attention
 from plm_embed.devices import device_name
+from plm_embed.engine import Engine
 from plm_embed.linear import Linear
 from plm_embed.models import Model, find_model
 
@@ -43,6 +45,7 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
+        "plm-embed bfloat16, torch's attention": lambda: peers.ours(with_torch_attention(model, tensors)),
     }
     for dtype in ("float32", "bfloat16"):
         for package in ("transformers", "faesm"):
@@ -50,6 +53,13 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
                 model, tensors, CPU, dtype, 1024, package
             )
     return found
+
+
+def with_torch_attention(model: Model, tensors: peers.RandomTensors) -> Engine:
+    """The engine in bfloat16 with the kernel that it does not choose on CPUs."""
+    made = peers.engine(model, tensors, CPU, "bfloat16")
+    made.attention = attention.Kernel("", "torch SDPA", attention.sdpa)
+    return made
 
 
 def version(package: str) -> str | None:
