@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -132,3 +133,45 @@ def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> No
                 assert torch.allclose(ours, theirs, atol=2e-5)
             else:
                 assert torch.cosine_similarity(ours, theirs, dim=1).min() > 0.9995
+
+
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from plm_embed import fused
+
+capability, width, half, half_type = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "*" + sys.argv[4]
+
+def check(kernel, pointers, constants):
+    # torch's tensors and their slices begin at multiples of 16 bytes, which Triton sees at a launch
+    names = kernel.arg_names
+    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in pointers}
+    signature = {name: pointers.get(name, "constexpr") for name in names}
+    constants |= {"block": triton.next_power_of_2(width)}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8})
+    assert len(made.asm["cubin"]) > 1000
+    assert "ld.global.v4" in made.asm["ptx"] and "st.global.v4" in made.asm["ptx"], made.asm["ptx"]
+
+vectors = {"x_ptr": "*fp32", "term_ptr": half_type, "weight_ptr": "*fp32", "bias_ptr": "*fp32", "out_ptr": half_type}
+for add in (False, True):
+    check(fused._norm_kernel, vectors, {"width": width, "epsilon": 1e-5, "add": add})
+angles = {"qkv_ptr": half_type, "cosine_ptr": "*fp32", "sine_ptr": "*fp32"}
+check(fused._rotate_kernel, angles, {"pairs": width, "half": half})
+"""
+
+
+@pytest.mark.workflow
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("capability", "half_type"), [(70, "fp16"), (80, "bf16"), (90, "bf16")], ids=["V100", "A100", "H200"]
+)
+def test_kernels_compile_to_machine_code_that_moves_16_bytes_at_a_time(capability: int, half_type: str) -> None:
+    """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    for dim, heads in (SHAPES["esm2_t33_650M_UR50D"], (5120, 40)):
+        command = [sys.executable, "-c", COMPILE, str(capability), str(dim), str(dim // heads // 2), half_type]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert ended.returncode == 0, ended.stderr[-3000:]
