@@ -38,7 +38,7 @@ test-slurm: .venv/installed-test  ## a real SLURM on this machine (as root, afte
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
 gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
 	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
-	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/tests:$(CURDIR)/benchmarks:$(CURDIR)/wheels/site timeout 540 $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
+	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/tests:$(CURDIR)/benchmarks:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
 
 gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
 	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0

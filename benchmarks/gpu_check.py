@@ -62,6 +62,7 @@ def run_tests(seconds: float) -> dict[str, Any]:
         "-m",
         "gpu",
         "-v",
+        "-rA",
         "--tb=short",
         "-p",
         "no:cacheprovider",

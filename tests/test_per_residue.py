@@ -1,9 +1,12 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from campaigns import DIM, EVERYTHING, Campaign, make_campaign
+from plm_embed.buffer import Buffer
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.hdf5 import open_hdf5
@@ -55,3 +58,16 @@ def test_more_than_was_agreed_to_stops_with_one_line(campaign: Campaign, caplog:
     assert "\n" not in str(error.value)
     announce(bucket, campaign.weights, Settings(), 0)
     announce(campaign.root / "by" / "hand" / "bucket.parquet", campaign.weights, SETTINGS, 0)
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(39, False), (40, True), (41, False)])
+def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
+    fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
+    buffer = Buffer(fingerprint)
+    vectors = {"per_residue_l2": np.zeros((rows, DIM), dtype=np.float32)}
+    if stored:
+        buffer.add(b"0" * 64, 40, 1, vectors)
+    else:
+        with pytest.raises(RuntimeError, match=f"{rows} rows for 40 residues"):
+            buffer.add(b"0" * 64, 40, 1, vectors)
+    assert len(buffer.keys) == stored

@@ -88,6 +88,12 @@ def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
     assert (half["V100"].basis, half["V100"].tokens_per_second) == ("not known", None)
 
 
+def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
+    configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
+    with pytest.raises(UserError, match="V100: it is not made for bfloat16; name another one"):
+        plan.plan(plan.Question(configfile, site="gadi"))
+
+
 def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
     found = plan.plan(plan.Question(configfile))
     assert (found.records, found.accepted, found.unique, found.residues) == (181, 180, 129, 39_565)

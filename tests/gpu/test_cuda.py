@@ -1,6 +1,7 @@
 """The engine on a CUDA device: against the CPU, in any company, and in another process."""
 
 import hashlib
+import os
 import subprocess
 import sys
 
@@ -122,6 +123,7 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
 def test_fused_kernels_are_in_use_where_triton_is() -> None:
     pytest.importorskip("triton")
     assert engine_of(WIDE, CUDA, "float32").elementwise.name == "Triton"
+    assert "TRITON_INTERPRET" not in os.environ
 
 
 def test_pooling_on_the_device_is_that_of_the_cpu() -> None:

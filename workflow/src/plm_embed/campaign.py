@@ -32,7 +32,7 @@ BLOCK_BYTES = 64 << 20
 class Completion:
     """What is used of a completion record; see `read_completion`. skipped: reason by key.
 
-    batch_invariant: False where the job's self-test saw bits that depend on the batch.
+    variant: whether the job's self-test saw bits that depend on the batch.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Completion:
     skipped: dict[bytes, str]
     devices: tuple[str, ...]
     versions: dict[str, str]
-    batch_invariant: bool
+    variant: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def read_completion(path: Path) -> Completion:
             skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
             devices=(record["worker"]["device"], *record.get("reused_devices", ())),
             versions=record["versions"],
-            batch_invariant=(record.get("self_test") or {}).get("batch_invariant", True),
+            variant=not (record.get("self_test") or {}).get("batch_invariant", True),
         )
     except FileNotFoundError:
         raise UserError(

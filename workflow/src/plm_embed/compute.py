@@ -128,8 +128,10 @@ class Computation:
                     batch, waited_for = launched.popleft()
                     vectors = inference.collect(waited_for)
                 except RuntimeError as error:
+                    if lost := devices.failure(error, self.model.device):
+                        raise lost from error
                     if not out_of_memory(error):
-                        raise devices.failure(error, self.model.device) or error from error
+                        raise
                     exhausted = True
                 if exhausted:  # only now: the error held on to the tensors of the call that failed
                     self._make_room(batches, pieces, batch or batches.give_up())
@@ -158,9 +160,7 @@ class Computation:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) > 1:
-            budget = batches.packer.budget
-            # a batch fills at least so many rows, so a smaller budget helps only by what it leaves alone
-            batches.put_back(batch, budget // 2 if budget > self.model.rows else 1)
+            batches.put_back(batch, max(batches.packer.budget // 2, 1))
             log.warning("out of memory: token budget lowered to %d", batches.packer.budget)
             return
         i, (start, stop) = pieces[batch[0]]

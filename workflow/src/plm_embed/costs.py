@@ -73,7 +73,7 @@ def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -
         used = gpu["auto"] if dtype == "auto" else dtype
         peak = gpu["peaks"].get(used)
         if peak is None:
-            found.append(Speed(name, None, "not known", f"its peak in {used} is not known"))
+            found.append(Speed(name, None, "not known", f"it is not made for {used}"))
             continue
         rate = peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
         why = f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"

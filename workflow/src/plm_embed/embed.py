@@ -161,7 +161,9 @@ class Embedder:
             except RuntimeError as error:
                 if out_of_memory(error):
                     raise devices.too_small(self.device) from error
-                raise devices.failure(error, self.device) or error from error
+                if lost := devices.failure(error, self.device):
+                    raise lost from error
+                raise
             self._model = model
             self._loading = time.monotonic() - began
             log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)

@@ -189,22 +189,22 @@ class Engine:
         return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
 
     def _block(  # noqa: PLR0917
-        self, layer: "_Layer", x: Tensor, terms: Sequence[Tensor], batch: Batch,
+        self, layer: "_Layer", x: Tensor, terms: list[Tensor], batch: Batch,
         rotary: tuple[Tensor, Tensor] | None, exact: bool,
     ) -> list[Tensor]:  # fmt: skip
         """One transformer layer over the residual stream `x` (T, D), which is changed in place.
 
-        `terms` are what is still to be added to the slices of x, none if nothing is: then norm and sum are one pass
-        over memory. Returns those that this layer leaves.
+        `terms` are what is still to be added to the slices of x, none if nothing is: with the norm it is one pass over
+        memory. They are used up; returns those that this layer leaves.
         """
         dtype = torch.float32 if exact else self.dtype
         attend = self._exact if exact else self.attention
         fused = elementwise.PLAIN if exact else self.elementwise
         shape = (3, self.manifest.heads, self.manifest.dim // self.manifest.heads)
         qkv = torch.empty((len(x), 3 * self.manifest.dim), dtype=dtype, device=self.device)
-        for number, rows in enumerate(self._slices(x)):
+        for rows in self._slices(x):
             if terms:
-                y = fused.add_norm(x[rows], terms[number], layer.attention_norm, dtype)
+                y = fused.add_norm(x[rows], terms.pop(0), layer.attention_norm, dtype)
             else:
                 y = fused.norm(x[rows], layer.attention_norm, dtype)
             layer.qkv(y, out=qkv[rows])

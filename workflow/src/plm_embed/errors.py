@@ -15,7 +15,7 @@ class DeviceError(UserError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 
 
-_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+_MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
@@ -35,7 +35,9 @@ def device_lost(error: BaseException) -> bool:
 def no_space(error: BaseException) -> str:
     """What to say when `error`, or one that it followed from, is a full disk or a spent quota; else empty."""
     seen: BaseException | None = error
-    while seen is not None:
+    before: set[int] = set()
+    while seen is not None and id(seen) not in before:
+        before.add(id(seen))
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f" ({seen.filename})" if seen.filename else ""
             return f"no space left on the disk, or no quota{where}\nmake room and run again: what is finished stays"

@@ -63,14 +63,14 @@ class Plan:
     residues: int = 0
     devices: set[str] = field(default_factory=set)
     versions: dict[str, set[str]] = field(default_factory=dict)
-    batch_invariant: bool = True
+    variant: bool = False
 
     def count(self, bucket: Bucket) -> None:
         """Add the vectors, and what computed them, of one bucket."""
         self.vectors += len(bucket.keys)
         self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
         self.devices.update(bucket.completion.devices)
-        self.batch_invariant &= bucket.completion.batch_invariant
+        self.variant |= bucket.completion.variant
         for library, version in bucket.completion.versions.items():
             self.versions.setdefault(library, set()).add(version)
 
@@ -234,7 +234,7 @@ def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) 
         "schema_version": SCHEMA_VERSION,
         "fingerprint": plan.fingerprint.to_json(),
         "pooling_definition": "\n".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
-        "batch_invariant": plan.fingerprint.batch_invariant and plan.batch_invariant,
+        "batch_invariance": _batch_invariance(plan),
         "library_versions": {name: ", ".join(sorted(found)) for name, found in plan.versions.items()},
         "devices": sorted(plan.devices),
         "inputs": inputs | {"embedded": plan.vectors},
@@ -244,6 +244,13 @@ def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) 
         name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
         for name, value in sorted(found.items())
     }
+
+
+def _batch_invariance(plan: Plan) -> str:
+    """In words: whether a vector's bits may depend on the batch that it was computed in."""
+    if not plan.fingerprint.batch_invariant:
+        return "not promised by the engine"
+    return "promised by the engine" + ", but a self-test of this campaign saw otherwise" * plan.variant
 
 
 def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:

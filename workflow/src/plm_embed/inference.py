@@ -53,7 +53,7 @@ class Inference:
     """Sequences that were computed in fp32, because float16 could not hold their numbers."""
 
     def launch(self, sequences: list[str], batch: Batch, exact: bool = False) -> Launched:
-        """Queue a batch. Raises torch.OutOfMemoryError, having queued nothing that matters."""
+        """Queue a batch. An error about memory leaves nothing that matters in the queue."""
         if self.model.device.type != "cuda":
             began = time.monotonic()
             rows = self._pooled(batch, exact)
@@ -75,12 +75,13 @@ class Inference:
         found = self._split(launched)
         if self.model.dtype == torch.float16:
             broken = [i for i, vectors in enumerate(found) if not all(np.isfinite(v).all() for v in vectors.values())]
-            if broken:
-                texts = [launched.sequences[i] for i in broken]
+            # fp32 takes twice the memory that the budget was measured for
+            for batch in Packer([launched.batch.lengths[i] for i in broken], self.model.rows):
+                texts = [launched.sequences[broken[at]] for at in batch]
                 again = self.launch(texts, self.model.prepare(texts), exact=True)
                 self._wait(again)
-                for i, vectors in zip(broken, self._split(again), strict=True):
-                    found[i] = vectors
+                for at, vectors in zip(batch, self._split(again), strict=True):
+                    found[broken[at]] = vectors
             self.exact += len(broken)
         return found
 

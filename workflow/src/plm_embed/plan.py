@@ -125,6 +125,8 @@ def plan(question: Question) -> Plan:
     jobs = -(-config["buckets"] // config["speed"]["buckets_per_submission"])
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
     chosen = _chosen(question, site, forecasts)
+    if chosen.hours is None and todo.tokens:
+        raise UserError(f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure")
     proposals = [one for one in sites.proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)]
     if not proposals:
         raise UserError(f"--queue: {question.queue}: {question.site or 'no site'} has no such queue with GPUs")

@@ -96,7 +96,7 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
 def _pair_is_invariant(engine: Engine) -> bool:
     layer = min(PAIR_LAYERS, engine.manifest.layers)
     states, means = _run(engine, [PROBES[0], *PAIR, PROBES[2]], layer)
-    alone = [_run(engine, [one], layer) for one in PAIR]
+    alone = (_run(engine, [one], layer) for one in PAIR)
     return all(
         torch.equal(states[1 + i], ours[0]) and torch.equal(means[1 + i], mean[0])
         for i, (ours, mean) in enumerate(alone)

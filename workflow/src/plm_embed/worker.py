@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, UserError, device_lost, no_space
+from plm_embed.errors import DeviceError, UserError, device_lost, no_space, out_of_memory
 from plm_embed.gpus import near_cores
 from plm_embed.settings import Settings
 
@@ -124,7 +124,7 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         if not full:
             traceback.print_exc()
         # another device may do the same bucket
-        blames = "user" if full else "device" if device_lost(error) else ""
+        blames = "user" if full else "device" if device_lost(error) or out_of_memory(error) else ""
         connection.send((full or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             _end_at_once()
