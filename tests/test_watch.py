@@ -43,7 +43,7 @@ def beat(model: Path, number: int, *, updated: float = 1.0, progressed: float = 
     note = {"host": "node1", "pid": number, "job": "17", "device": "NVIDIA A100", "gpu": number % 4}
     note |= {"bucket": f"{number:04d}", "tokens": 500, "tokens_total": 1000, "tokens_per_second": 50.0}
     note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilisation": 97, "started": ago(100)}
-    note |= {"updated": ago(updated), "progressed": ago(progressed)} | fields
+    note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
     path = model / "workers" / f"node1-{number}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(note))
@@ -99,6 +99,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     ]
     assert state.tokens_per_second == 100
     text = shown(tmp_path)
+    assert "node1 GPU 1 (A100)" in text and "12 min" in text
     assert "2 stalled" in text and "5 min ago" in text and "SILENT" in text and "STUCK" in text
 
 

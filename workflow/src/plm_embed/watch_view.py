@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plm_embed.costs import device_label
 from plm_embed.watch import State, Watch, WorkerState
 
 SECONDS_BETWEEN_LOOKS = 10.0
@@ -81,17 +82,18 @@ def _when(state: State) -> str:
 def _table(workers: Sequence[WorkerState]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("worker", no_wrap=True)
-    for title in ("bucket", "done", "tokens/s", "sequences", "memory", "load", "last sign", ""):
+    for title in ("bucket", "done", "tokens/s", "left", "sequences", "memory", "load", "last sign", ""):
         table.add_column(title, justify="right", no_wrap=True)
     for worker in workers:
         note = worker.note
         place = note["host"] if note["gpu"] is None else f"{note['host']} GPU {note['gpu']}"
-        rate, load = note["tokens_per_second"], note.get("utilisation")
+        rate, load, eta = note["tokens_per_second"], note.get("utilisation"), note.get("eta_seconds")
         table.add_row(
-            f"{place} ({note['device']})"[:48],
+            f"{place} ({device_label(note)})"[:48],
             note["bucket"],
             "loading" if note["tokens_total"] is None else f"{100 * worker.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
+            "" if eta is None else duration(eta),
             f"{note['sequences']:,}",
             f"{note['memory_bytes'] / 1e9:.1f} GB",
             "" if load is None else f"{load} %",
