@@ -47,6 +47,7 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
         "plm-embed bfloat16, torch's attention": lambda: peers.ours(with_torch_attention(model, tensors)),
     }
+    found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(model, tensors, CPU, "float32", None)
     for dtype in ("float32", "bfloat16"):
         for package in ("transformers", "faesm"):
             found[f"{package} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype, package=package: peers.hugging_face(

@@ -117,12 +117,13 @@ def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.de
 
 
 def hugging_face(  # noqa: PLR0917
-    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int,
+    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int | None,
     package: Literal["transformers", "faesm"] = "transformers",
 ) -> Run:  # fmt: skip
     """transformers' EsmModel with scaled-dot-product attention, or FAESM's form of it with what that finds installed.
 
-    Length-sorted batches of `budget` tokens, padded.
+    Length-sorted batches of `budget` tokens, padded; without one 8 sequences at a time as they come, which is what
+    the examples do.
     """
     from transformers import EsmConfig
 
@@ -150,13 +151,17 @@ def hugging_face(  # noqa: PLR0917
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
         from plm_embed.tokens import tokenize
 
-        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
+        order = list(range(len(sequences)))
+        if budget is not None:
+            order.sort(key=lambda i: -len(sequences[i]))
         found = np.empty((len(sequences), model.dim), dtype=np.float32)
         computed = 0
         with torch.inference_mode():
             while order:
                 longest = len(sequences[order[0]]) + 2
-                at, order = order[: max(1, budget // longest)], order[max(1, budget // longest) :]
+                count = 8 if budget is None else max(1, budget // longest)
+                at, order = order[:count], order[count:]
+                longest = max(len(sequences[i]) + 2 for i in at)
                 tokens = np.full((len(at), longest), 1, dtype=np.int64)
                 for row, i in enumerate(at):
                     tokens[row, : len(sequences[i]) + 2] = tokenize(sequences[i])
