@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module, metadata
@@ -32,8 +33,7 @@ NEEDED = {
 WANTED = {"triton": "fused kernels", "transformers": "a peer in the throughput table", "pynvml": "GPU use and power"}
 LENGTHS = {"influenza, mean 500": (500, 0.3), "old estimate, mean 1000": (1000, 0.1), "UniRef, mean 300": (300, 0.55)}
 """Mean and spread (of the logarithm) of the lengths."""
-ROUNDS = 5
-START = time.monotonic()
+ROUNDS, START = 5, time.monotonic()
 
 
 def missing() -> tuple[list[str], list[str]]:
@@ -54,19 +54,8 @@ def missing() -> tuple[list[str], list[str]]:
 
 def run_tests(seconds: float) -> dict[str, Any]:
     """The CUDA tests in a process of their own."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/gpu",
-        "-m",
-        "gpu",
-        "-v",
-        "-rA",
-        "--tb=short",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = "tests/gpu -m gpu -v -rA --tb=short -p no:cacheprovider"
+    command = [sys.executable, "-m", "pytest", *options.split()]
     began = time.monotonic()
     try:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
@@ -337,8 +326,6 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 report[name] = call(START + share * asked.seconds)
             except Exception as error:
-                import traceback
-
                 report["problems"][name] = traceback.format_exc()
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
             if asked.device == "cuda":
