@@ -117,6 +117,7 @@ def test_rotation_leaves_the_values_alone(fused: Elementwise) -> None:
     assert not torch.allclose(turned[:, :2], qkv[:, :2], atol=0.1)
 
 
+@pytest.mark.workflow
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> None:
     model = checkpoints.TINY_ESM2
