@@ -33,6 +33,19 @@ with suppress(ImportError):  # the tests of a GPU do without it
     settings.load_profile("here")
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights folder of the model that the demo ships."""
+    import checkpoints
+    from plm_embed import self_test, weights
+    from plm_embed.models import MODELS
+
+    folder = tmp_path_factory.mktemp("weights")
+    weights.prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
+    self_test.write_golden(folder)
+    return folder
+
+
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
     """A temporary folder whose path is short enough for scratch; pytest's own are too long."""

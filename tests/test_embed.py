@@ -29,14 +29,6 @@ MODEL = MODELS["esm2_t3_untrained"]
 SEQUENCES = [("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length] for start, length in enumerate(range(1, 400, 7))]
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    weights.prepare(MODEL, checkpoints.DEMO, folder)
-    write_golden(folder)
-    return folder
-
-
 def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> Path:
     rows = sorted((key(sequence), sequence) for sequence in set(sequences))
     path = folder / f"{name}.parquet"

@@ -14,12 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import checkpoints
-from plm_embed import submission, weights
+from plm_embed import submission
 from plm_embed.buckets import key
 from plm_embed.errors import UserError
-from plm_embed.models import MODELS
-from plm_embed.self_test import FILE, write_golden
+from plm_embed.self_test import FILE
 from plm_embed.settings import Settings
 from plm_embed.submission import Plan, embed_buckets
 from plm_embed.worker import WorkerError
@@ -27,14 +25,6 @@ from plm_embed.worker import WorkerError
 pytestmark = pytest.mark.workflow
 
 ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    weights.prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
-    write_golden(folder)
-    return folder
 
 
 def write_buckets(folder: Path, *sizes: int) -> list[Path]:

@@ -8,23 +8,12 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-import checkpoints
 from plm_embed import embed, engine, weights, worker
-from plm_embed.models import MODELS
-from plm_embed.self_test import write_golden
 from plm_embed.settings import Settings
 from test_embed import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    weights.prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
-    write_golden(folder)
-    return folder
 
 
 def raising(error: Exception) -> Callable[..., NoReturn]:

@@ -32,7 +32,7 @@ BLOCK_BYTES = 64 << 20
 class Completion:
     """What is used of a completion record; see `read_completion`. skipped: reason by key.
 
-    variant: whether the job's self-test saw bits that depend on the batch.
+    batch_dependent: whether the job's self-test saw bits that depend on the batch.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Completion:
     skipped: dict[bytes, str]
     devices: tuple[str, ...]
     versions: dict[str, str]
-    variant: bool
+    batch_dependent: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def read_completion(path: Path) -> Completion:
             skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
             devices=(record["worker"]["device"], *record.get("reused_devices", ())),
             versions=record["versions"],
-            variant=not (record.get("self_test") or {}).get("batch_invariant", True),
+            batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
         )
     except FileNotFoundError:
         raise UserError(

@@ -63,14 +63,14 @@ class Plan:
     residues: int = 0
     devices: set[str] = field(default_factory=set)
     versions: dict[str, set[str]] = field(default_factory=dict)
-    variant: bool = False
+    batch_dependent: bool = False
 
     def count(self, bucket: Bucket) -> None:
         """Add the vectors, and what computed them, of one bucket."""
         self.vectors += len(bucket.keys)
         self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
         self.devices.update(bucket.completion.devices)
-        self.variant |= bucket.completion.variant
+        self.batch_dependent |= bucket.completion.batch_dependent
         for library, version in bucket.completion.versions.items():
             self.versions.setdefault(library, set()).add(version)
 
@@ -250,7 +250,7 @@ def _batch_invariance(plan: Plan) -> str:
     """In words: whether a vector's bits may depend on the batch that it was computed in."""
     if not plan.fingerprint.batch_invariant:
         return "not promised by the engine"
-    return "promised by the engine" + ", but a self-test of this campaign saw otherwise" * plan.variant
+    return "promised by the engine" + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
 
 
 def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
