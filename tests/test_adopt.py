@@ -20,9 +20,8 @@ from plm_embed.parts import read_part
 from plm_embed.readers import Table
 from plm_embed.reference import hidden_states
 from plm_embed.settings import Settings
-from test_embed import prepared, write_bucket
+from test_embed import write_bucket
 
-__all__ = ["prepared"]  # a fixture
 RANDOM = np.random.default_rng(3)
 SEQUENCES = ["".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size)) for size in RANDOM.integers(20, 90, 48)]
 SETTINGS = Settings(compute_dtype="float32", scratch="")

@@ -11,9 +11,8 @@ import pytest
 
 from plm_embed.errors import UserError
 from plm_embed.launch import allocated_hosts, commands, on_all_nodes
-from test_submission import prepared, published, records, start, wait_for_parts, write_buckets
+from test_submission import published, records, start, wait_for_parts, write_buckets
 
-__all__ = ["prepared"]  # the fixture
 HERE = socket.gethostname()
 PALS = """#!/bin/sh
 [ "$1" = --help ] && { echo "  --abort-on-failure, --no-abort-on-failure"; exit; }

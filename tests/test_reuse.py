@@ -24,9 +24,8 @@ from plm_embed.reuse import Reuse
 from plm_embed.savings import savings
 from plm_embed.settings import Settings
 from plm_embed.store import Store
-from test_embed import SEQUENCES, prepared, write_bucket
+from test_embed import SEQUENCES, write_bucket
 
-__all__ = ["prepared"]  # a fixture
 Counts = tuple[int, int, int]
 
 
