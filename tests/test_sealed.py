@@ -51,7 +51,7 @@ def test_tuples_and_numbers_as_keys_are_sealed_as_they_are_read(tmp_path: Path) 
 def test_other_files_are_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "note.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match="note.json: .*write it again"):
+    with pytest.raises(UserError, match=r"note\.json: .*write it again"):
         read(path)
     with pytest.raises(UserError, match="no such file"):
         read(tmp_path / "absent.json")
