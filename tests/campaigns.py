@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.buckets import bucket_names, bucket_of, key
+from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.gather import gather
+from plm_embed.sealed import write_sealed
 from plm_embed.store import PartRows, Store, keys_sha256, write_part
 from plm_embed.tokens import RESIDUES
 from plm_embed.windows import spans, window_count
@@ -221,4 +223,13 @@ def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) 
         "unique": len(unique),
         "buckets": buckets,
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    seal_sequences(folder, **summary)
+
+
+def seal_sequences(folder: Path, **changes: Any) -> None:
+    """Write the summary with these changes and with the hashes that the files beside it have now."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) if path.is_file() else {}
+    summary.pop("sha256", None)
+    files = {str(file.relative_to(folder)): sha256_file(file) for file in folder.rglob("*.parquet")}
+    write_sealed(path, summary | {"files": files} | changes)

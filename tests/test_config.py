@@ -17,8 +17,8 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
 from plm_embed.models import MODELS
+from plm_embed.sealed import write_sealed
 
 ROOT = Path(__file__).parents[1]
 SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
@@ -248,7 +248,7 @@ def test_the_plan_line_says_what_is_known() -> None:
     assert plan_line(complete) == (
         "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in results/esm2_t6_8M_UR50D/store"
     )
-    write_json(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
+    write_sealed(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
     parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
     parts.mkdir(parents=True)
     (parts / "00000000-ffffffff-3-0123456789abcdef.h5").touch()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns import DIM, MEAN, Campaign, make_campaign, make_records, part_rows
+from campaigns import DIM, MEAN, Campaign, make_campaign, make_records, part_rows, seal_sequences
 from plm_embed.errors import UserError
 from plm_embed.store import Store, write_part
 
@@ -56,6 +56,7 @@ def skip_a_foreign_key(campaign: Campaign) -> None:
 def lose_an_input_record(campaign: Campaign) -> None:
     path = campaign.sequences / "members" / "0001.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
+    seal_sequences(campaign.sequences)
 
 
 def add_a_foreign_member(campaign: Campaign) -> None:
@@ -63,6 +64,7 @@ def add_a_foreign_member(campaign: Campaign) -> None:
     table = pq.read_table(path)
     keys = pa.array(["f" * 64, *table["key"].to_pylist()[1:]])
     pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
 
 
 def cut_a_key(campaign: Campaign) -> None:
@@ -70,6 +72,7 @@ def cut_a_key(campaign: Campaign) -> None:
     table = pq.read_table(path)
     keys = pa.array(["abc", *table["key"].to_pylist()[1:]])
     pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
 
 
 def take_part_of_other_lengths(campaign: Campaign) -> None:
@@ -125,12 +128,15 @@ def remove_summary(campaign: Campaign) -> None:
         (lose_an_input_record, "records.parquet and the buckets disagree"),
         (add_a_foreign_member, "has keys that bucket 0001 lacks"),
         (remove_buckets, r"0001\.parquet: there is no such file"),
-        (spoil_members, "not a whole Parquet file"),
+        (
+            spoil_members,
+            r"0001\.parquet: changed since it was written; run `snakemake --forcerun .*summary\.json`",
+        ),
         (cut_a_key, "a key is not 64 characters long"),
         (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
         (take_part_of_other_dimensions, "its vectors have dimensions"),
         (spoil_summary, "not a summary of sequences"),
-        (remove_summary, "run `plm-embed deduplicate` first"),
+        (remove_summary, r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`"),
     ],
 )
 def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(tmp_path: Path, damage, message) -> None:

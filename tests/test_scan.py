@@ -75,10 +75,10 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
     in_many_jobs(inputs, tmp_path, 2)
     scans, splits = (sorted((tmp_path / name).iterdir()) for name in ("scans", "splits"))
     (splits[1] / "summary.json").unlink()
-    with pytest.raises(UserError, match=r"splits/1: not a whole split; run `plm-embed split`"):
+    with pytest.raises(UserError, match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`"):
         collect(scans, splits, tmp_path / "sequences")
     (scans[0] / "summary.json").write_text('{"buck')
-    with pytest.raises(UserError, match=r"scans/0: not a whole scan; run `plm-embed scan`"):
+    with pytest.raises(UserError, match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`"):
         split(scans, 1, splits[1], memory_mb=500)
     cut = write(tmp_path / "cut.gz", COMPRESS["gzip"](PLAIN.encode() * 900)[:-20])
     with pytest.raises(UserError, match="cut short"):

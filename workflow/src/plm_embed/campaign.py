@@ -16,13 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed import buckets
+from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, flat_rows
 from plm_embed.parts import Keys, is_per_residue, read_part
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.store import PartInfo, current_parts, keys_sha256, store_folder
-from plm_embed.tables import read_summary, read_table
+from plm_embed.tables import read_table
 
 BLOCK_BYTES = 64 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -123,7 +124,7 @@ def read_completion(path: Path) -> Completion:
 def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
     """Read a bucket's keys and its completion record, and check that they belong together."""
     completion = read_completion(embedded / f"{name}.json")
-    table = read_table(sequences / "buckets" / f"{name}.parquet", ["key", "length"])
+    table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
         raise UserError(

@@ -12,6 +12,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
+from plm_embed.deduplicated import known_summary
 from plm_embed.errors import UserError
 from plm_embed.models import Model, find_model
 from plm_embed.savings import savings
@@ -263,9 +264,7 @@ def plan_line(config: Config) -> str:
         count = -(-config["buckets"] // per_submission)
         buckets += " in 1 submission" if count == 1 else f" in {count:,} submissions"
     records = "records not counted yet"
-    summary = Path(config["results"]) / "sequences" / "summary.json"
-    if summary.is_file():
-        counts = json.loads(summary.read_text(encoding="utf-8"))
+    if counts := known_summary(Path(config["results"]) / "sequences"):
         records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
     found = campaign_records(Path(config["results"]) / config["model"] / "embedded", config["buckets"])
     known = _known_settings(config).items()

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from plm_embed.accounts import accepted_schema, records_schema
 from plm_embed.buckets import bucket_names
+from plm_embed.deduplicated import SUMMARY
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
 from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
 from plm_embed.rowgroups import row_group_writer
@@ -73,7 +73,8 @@ def deduplicate(
         if error.errno == errno.ENOSPC:
             raise UserError(f"{output}: the disk is full; free about three times the size of the inputs") from None
         raise
-    write_json(output / "summary.json", vars(summary))
+    summary.files["records.parquet"] = records.sha256
+    summary.write(output)
     return summary
 
 
@@ -92,7 +93,7 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
 
 def _clear(output: Path, names: Sequence[str]) -> None:
     """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left behind."""
-    (output / "summary.json").unlink(missing_ok=True)
+    (output / SUMMARY).unlink(missing_ok=True)
     for left in output.glob(".spill-*"):
         shutil.rmtree(left)
     for folder in (output, output / "buckets", output / "members"):

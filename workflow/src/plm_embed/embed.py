@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -28,6 +27,7 @@ from plm_embed.scratch import scratch_folder
 from plm_embed.self_test import self_test
 from plm_embed.settings import Settings
 from plm_embed.store import Store, current_parts, keys_sha256
+from plm_embed.tables import bucket_table
 from plm_embed.windows import spans
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Embedder:
         published; the record is written last. Returns the record.
         """
         started = datetime.now(UTC)
-        table = pq.read_table(bucket, columns=["key", "sequence"])
+        table = bucket_table(bucket, ["key", "sequence"])
         keys: Keys = np.array(table["key"].to_pylist(), dtype="S64")
         sequences: list[str] = table["sequence"].to_pylist()
         policy = self.store.fingerprint.long_sequences
@@ -139,7 +139,7 @@ class Embedder:
             record = read_completion(output)
         except UserError:
             return False
-        keys: Keys = np.array(pq.read_table(bucket, columns=["key"])["key"].to_pylist(), dtype="S64")
+        keys: Keys = np.array(bucket_table(bucket, ["key"])["key"].to_pylist(), dtype="S64")
         if record.fingerprint != self.store.fingerprint or record.keys_sha256 != keys_sha256(keys):
             return False
         if "out_of_memory" in record.skipped.values():

@@ -27,6 +27,7 @@ from plm_embed.campaign import (
     serve,
     stored_residues,
 )
+from plm_embed.deduplicated import make_again, verified
 from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path, whole_files
@@ -104,12 +105,14 @@ def gather(  # noqa: PLR0917
     links = Links(plan.fingerprint) if merge == "virtual" else None
     numbers = RecordNumbers(sequences)
     _check_space(plan, sequences, numbers, [master, index, records], copy=links is None)
-    index_schema = _index_schema(read_schema(sequences / "members" / f"{plan.names[0]}.parquet"))
+    accounted = verified(sequences, "records.parquet")
+    members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
+    index_schema = _index_schema(read_schema(members[0]))
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         rows = stack.enter_context(row_group_writer(index, index_schema))
-        final = stack.enter_context(row_group_writer(records, Fates.schema(sequences / "records.parquet")))
+        final = stack.enter_context(row_group_writer(records, Fates.schema(accounted)))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan, vectors=links is None)
         writer = stack.enter_context(VectorWriter(file))
@@ -129,7 +132,7 @@ def gather(  # noqa: PLR0917
                     for batch in _index_rows(table, row, index_schema).to_batches():
                         rows.write(batch)
                 start += len(bucket.keys)
-            fates.write(sequences / "records.parquet", final, tables.go_on)
+            fates.write(accounted, final, tables.go_on)
 
         # reads every bucket a second time, which is quick, so that nothing of it has to wait for the vectors
         tables.run(write_tables)
@@ -278,7 +281,7 @@ def _index_schema(members: pa.Schema) -> pa.Schema:
 
 def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
     """The records of a bucket: columns, whether each has a vector, and its row in the master if so."""
-    path = sequences / "members" / f"{bucket.name}.parquet"
+    path = verified(sequences, f"members/{bucket.name}.parquet")
     skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
     for table in read_batches(path):
         keys = key_array(table["key"])
@@ -287,7 +290,7 @@ def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.T
         inside = at < len(bucket.keys)
         found[inside] = bucket.keys[at[inside]] == keys[inside]
         if not np.isin(keys[~found], skipped).all():
-            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; run `plm-embed deduplicate` again")
+            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; {make_again(sequences)}")
         yield table, found, start + at
 
 

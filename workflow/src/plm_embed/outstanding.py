@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plm_embed.campaign import bucket_names, key_array
 from plm_embed.config import Config
+from plm_embed.deduplicated import verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.models import find_model
@@ -45,7 +46,7 @@ def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstand
     own = Path(config["store"]) / fingerprint.id / "parts"
     earlier = [found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found]
     for name in bucket_names(sequences):
-        table = read_table(sequences / "buckets" / f"{name}.parquet", ["key", "length"])
+        table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
         keys = key_array(table["key"])
         mine = _held(own, keys)
         theirs = np.zeros(len(keys), dtype=np.bool_)

@@ -17,6 +17,7 @@ from plm_embed import costs, sites, volumes
 from plm_embed.config import Config, checked
 from plm_embed.costs import Speed, Work
 from plm_embed.deduplicate import deduplicate
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.gpus import visible_gpus
@@ -24,7 +25,6 @@ from plm_embed.models import Model, find_model
 from plm_embed.outstanding import outstanding
 from plm_embed.readers import Table
 from plm_embed.residues import ResiduePolicy
-from plm_embed.tables import read_summary
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow.compute as pc
 
 from plm_embed.costs import campaign_records
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import MASTER, Embeddings
 from plm_embed.savings import savings
-from plm_embed.tables import read_batches, read_summary
+from plm_embed.tables import read_batches
 
 
 def summarise(results: Path) -> str:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from plm_embed.campaign import bucket_names
 from plm_embed.config import Config
 from plm_embed.costs import Speed, device_label
+from plm_embed.deduplicated import verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.settings import Settings
@@ -84,7 +85,7 @@ def _some(sequences: Path) -> pa.Table:
     """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since keys are random."""
     tables: list[pa.Table] = []
     for name in bucket_names(sequences):
-        tables.append(read_table(sequences / "buckets" / f"{name}.parquet"))
+        tables.append(read_table(verified(sequences, f"buckets/{name}.parquet")))
         if sum(table.num_rows for table in tables) >= ROWS:
             break
     return pa.concat_tables(tables)

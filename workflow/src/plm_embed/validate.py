@@ -19,6 +19,7 @@ from plm_embed.buckets import bucket_of
 from plm_embed.campaign import bucket_names
 from plm_embed.check_records import RecordCheck
 from plm_embed.check_vectors import MasterCheck, check_completion, check_parts
+from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path, sha256_file, write_json
 from plm_embed.findings import Findings
@@ -27,7 +28,7 @@ from plm_embed.gather import Plan, attributes
 from plm_embed.hdf5 import decode, open_hdf5, read_bits
 from plm_embed.parts import is_per_residue
 from plm_embed.store import store_folder
-from plm_embed.tables import read_summary, read_table
+from plm_embed.tables import check_keys, read_table
 
 Vectors = dict[str, NDArray[np.float32]]
 Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
@@ -186,8 +187,9 @@ def _residues(sequences: Path, keys: list[str]) -> list[str]:
     count = len(bucket_names(sequences))
     found: dict[str, str] = {}
     for bucket in sorted({bucket_of(key, count) for key in keys}):
-        table = read_table(sequences / "buckets" / f"{bucket:04d}.parquet", ["key", "sequence"])
-        table = table.filter(pc.field("key").isin(keys))
+        path = verified(sequences, f"buckets/{bucket:04d}.parquet")
+        table = read_table(path, ["key", "sequence"]).filter(pc.field("key").isin(keys))
+        check_keys(path, table)
         found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)
     for key in keys:
         if key not in found:

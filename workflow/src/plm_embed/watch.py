@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.buckets import bucket_names
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.heartbeats import FOLDER
-from plm_embed.tables import read_summary
 
 SILENT_AFTER_SECONDS = 120.0
 """A worker that has not written its heartbeat for longer is taken for dead or cut off."""
