@@ -181,8 +181,15 @@ def test_damaged_data_are_an_error(tmp_path: Path, codec: str) -> None:
     content = bytearray(COMPRESS[codec]((PLAIN * 50 + "".join(map(chr, range(40, 3000)))).encode()))
     for place in range(len(content) // 2, len(content) // 2 + 60):
         content[place] ^= 0x5A
-    with pytest.raises(UserError, match="compressed data"):
+    with pytest.raises(UserError, match=r"compressed data .* after \d+ complete records; fetch or copy"):
         read(write(tmp_path / "damaged", bytes(content)))
+
+
+@pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
+def test_damage_within_the_header_of_a_table_is_told_as_damage(tmp_path: Path, codec: str) -> None:
+    content = COMPRESS[codec](b"id,note" + b"0123456789" * 1000 + b",seq\n1,2,MK\n")
+    with pytest.raises(UserError, match="end too early, the file is cut short after 0 complete records"):
+        read(write(tmp_path / "cut", content[: len(content) // 2]))
 
 
 def packed(kind: str) -> bytes:

@@ -51,8 +51,18 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
         # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
         raise UserError(f"{path}: is no regular file; save what comes out of the pipe or device, and name that file")
     with named_errors(path), Stream(path) as stream:
-        head = stream.head(_HEAD_BYTES)
+        head, damage = stream.head(_HEAD_BYTES)
         compression = stream.compression
+    try:
+        return _kind(path, columns, head, compression)
+    except UserError:
+        with named_errors(path, lambda: " after 0 complete records"):
+            if damage:  # what can be read of such a file says little about it
+                raise damage from None
+        raise
+
+
+def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
     packed = "" if compression == "none" else f" ({compression} compressed)"
     if not head:
         raise UserError(f"{path}: the file is empty{packed}: no record 1")
