@@ -5,6 +5,7 @@ The second takes them back in key order and cuts them into buckets/ and members/
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ def deduplicate(
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
     readers = [Reader(path, table) for path in inputs]
+    _check_names(inputs)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
     summary = Summary(buckets, list(table.keep))
@@ -83,12 +85,15 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
         raise UserError("no input file is named")
     if memory_mb < LEAST_MEMORY_MB:
         raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
-    seen: dict[Path, Path] = {}
+    check_keep(table)
+
+
+def _check_names(inputs: Sequence[Path]) -> None:
+    seen: dict[str, Path] = {}
     for path in inputs:
-        same = seen.setdefault(path.resolve(), path)
+        same = seen.setdefault(os.path.realpath(path), path)
         if same is not path:
             raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
-    check_keep(table)
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:

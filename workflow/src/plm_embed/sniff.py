@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import UserError
-from plm_embed.streams import Stream, named_errors
+from plm_embed.streams import LARGEST_RECORD, Stream, named_errors
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 _DELIMITERS = ",\t;"
 _HEAD_BYTES = 1 << 20
-_LARGEST_CELL = 1 << 24  # characters; a quote that is never closed must not swallow the rest of a file into memory
 _BINARY = {
     b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
     b"\x89HDF": "an HDF5 file",
@@ -27,7 +26,7 @@ _BINARY = {
 
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
-csv.field_size_limit(_LARGEST_CELL)
+csv.field_size_limit(LARGEST_RECORD)
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     UserError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
     table without one of the columns.
     """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r}: a path cannot hold a NUL character")
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name the files in it")
     if path.exists() and not path.is_file():
