@@ -198,13 +198,13 @@ def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None
     options = ("--cores", "2", "--set-threads", "embed=1")
     earlier, later = working_folder(tmp_path / "earlier"), working_folder(tmp_path / "later")
     assert snakemake(earlier, *options).returncode == 0
-    run = snakemake(later, *options, buckets=2, merge="virtual", reuse=[str(earlier / master)])
+    run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
     assert run.returncode == 0, run.stdout
     records = [json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")]
     assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
     assert sum(record["reused"] for record in records) == sum(record["unique"] for record in records) > 0
     assert compare(earlier / master, later / master, 0).equal
-    plan = snakemake(later, "-n", buckets=2, merge="virtual")
+    plan = snakemake(later, "-n", buckets=2)
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
     other = {"embedding": {"pooling": ["max"]}, "reuse": [str(earlier / f"results/{MEAN.model}/store")]}
     refused = snakemake(later, "-n", buckets=2, **other)

@@ -30,12 +30,11 @@ rule gather:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
-        merge=config["merge"],
         commit=lambda wildcards, input: workflow_commit(ROOT),
     shell:
         "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
         " --store {params.store:q} --master {output.master:q} --index {output.index:q} --records {output.records:q}"
-        " --merge {params.merge} --workflow-commit {params.commit:q} &> {log:q}"
+        " --workflow-commit {params.commit:q} &> {log:q}"
 
 
 rule validate:

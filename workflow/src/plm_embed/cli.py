@@ -227,16 +227,9 @@ def campaign_options(command: Command) -> Command:
 
 @group.command()
 @campaign_options
-@click.option(
-    "--merge",
-    default="copy",
-    type=click.Choice(["copy", "virtual"]),
-    help="virtual: leave the vectors in the parts of the store, and refer to them.",
-)
 @click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
 def gather(
     *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, workflow_commit: str,
-    merge: Literal["copy", "virtual"],
 ) -> None:  # fmt: skip
     """Merge the parts of the store into the master file, in key order, and write its index.
 
@@ -247,7 +240,7 @@ def gather(
     """
     from plm_embed.gather import gather as run
 
-    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit}, merge)
+    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
 
 
 @group.command()

@@ -11,9 +11,8 @@ import json
 import logging
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from plm_embed.pipeline import VectorWriter
 from plm_embed.rawio import extents
 from plm_embed.reuse import devices_of
 from plm_embed.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_note
-from plm_embed.virtual import references
 
 log = logging.getLogger(__name__)
 _PREFIX = 8  # hexadecimal digits of a key in a part's name
@@ -43,8 +41,6 @@ class Compacted:
     published: int = 0
     removed: int = 0
     freed: int = 0
-    kept: Counter[Path] = field(default_factory=Counter)
-    """Old parts that could not be removed, by the master that refers to them."""
 
 
 def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
@@ -153,11 +149,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
 
 
 def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
-    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole.
-
-    Those that a virtual master refers to are kept.
-    """
-    referred = references(store.folder)
+    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole."""
     for note in whole_files(store.folder / NOTES, "*.json"):
         if time.time() - note.stat().st_mtime < keep_seconds:
             continue
@@ -170,9 +162,6 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
             if not path.exists() or sha256_file(path) != part.sha256:
                 raise UserError(f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept")
         for path in old:
-            if path.name in referred:
-                done.kept[referred[path.name]] += 1
-                continue
             done.freed += path.stat().st_size
             path.unlink(missing_ok=True)
             done.removed += 1

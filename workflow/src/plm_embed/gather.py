@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -35,9 +35,7 @@ from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.pipeline import Aside, VectorWriter
 from plm_embed.rowgroups import row_group_writer
-from plm_embed.store import store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
-from plm_embed.virtual import Links, leave_note
 from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
@@ -90,20 +88,16 @@ class Plan:
 
 def gather(  # noqa: PLR0917
     sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any],
-    merge: Literal["copy", "virtual"] = "copy",
 ) -> None:  # fmt: skip
     """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
     provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
     the first byte is written, and so does a disk with too little room.
-
-    merge: "virtual" leaves the vectors in the parts, see `plm_embed.virtual`; then the bytes depend on the parts.
     """
     plan = make_plan(sequences, embedded, store)
-    links = Links(plan.fingerprint) if merge == "virtual" else None
     numbers = RecordNumbers(sequences)
-    _check_space(plan, sequences, numbers, [master, index, records], copy=links is None)
+    _check_space(plan, sequences, numbers, [master, index, records])
     index_schema = _index_schema(read_schema(sequences / "members" / f"{plan.names[0]}.parquet"))
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
@@ -111,7 +105,7 @@ def gather(  # noqa: PLR0917
         rows = stack.enter_context(row_group_writer(index, index_schema))
         final = stack.enter_context(row_group_writer(records, Fates.schema(sequences / "records.parquet")))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
-        create_master(file, plan, vectors=links is None)
+        create_master(file, plan)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(Aside())
 
@@ -140,9 +134,7 @@ def gather(  # noqa: PLR0917
             bucket = load_bucket(sequences, embedded, name)
             served = serve(bucket, store)
             ends = _write_columns(file, bucket, served, start, flat)
-            if links is not None:
-                links.add(served, start, flat)
-            for block in blocks(served, memory) if links is None else ():
+            for block in blocks(served, memory):
                 residue = int(ends[block.start] - served.residues[block.start])
                 for representation, bits in block.bits.items():
                     writer.write(
@@ -150,10 +142,6 @@ def gather(  # noqa: PLR0917
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         writer.sync()
-        if links is not None:
-            leave_note(master, store_folder(store, plan.fingerprint))
-            links.write(file, master.parent, plan.shapes)
-            file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         writer.wait()
         tables.wait()
@@ -181,13 +169,12 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
     return plan
 
 
-def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path], *, copy: bool) -> None:
+def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
     tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    master = plan.bytes if copy else 80 * plan.vectors
-    needed = master + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
     if needed > free:
@@ -197,18 +184,17 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
         )
 
 
-def create_master(file: h5py.File, plan: Plan, *, vectors: bool = True) -> None:
-    """Lay out all data sets of the master, the vectors' if they are asked for, at their final size."""
+def create_master(file: h5py.File, plan: Plan) -> None:
+    """Lay out all data sets of the master at their final size."""
     create_column(file, "emb_keys", plan.vectors, "S64")
     create_column(file, "length", plan.vectors, "<i4")
     create_column(file, "windows", plan.vectors, "<i4")
     group = file.create_group("representations")
     for name, shape in plan.shapes.items():
-        if vectors:
-            create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
+        create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
         if is_per_residue(name) and "offset" not in file:
             create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
-        if vectors and not is_per_residue(name) and "emb" not in file:
+        if not is_per_residue(name) and "emb" not in file:
             file["emb"] = group[name]
 
 
