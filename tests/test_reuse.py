@@ -22,6 +22,7 @@ from plm_embed.errors import UserError
 from plm_embed.hdf5 import encode
 from plm_embed.reuse import Reuse
 from plm_embed.savings import savings
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.store import Store
 from test_embed import SEQUENCES, write_bucket
@@ -82,7 +83,7 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: str) -> None:
         record = {"bucket": bucket, "ended": ended, "fingerprint": {"pooling": [pooling]}, "found": 1}
         record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
-        (tmp_path / f"{bucket}.json").write_text(json.dumps(record))
+        write_sealed(tmp_path / f"{bucket}.json", record)
 
     assert campaign_records(tmp_path, 2) == []
     leave("0000", "2026-01-02", "mean")

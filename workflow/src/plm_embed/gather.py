@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.campaign import (
+    EMBED_AGAIN,
     Bucket,
     Memory,
     Served,
@@ -22,7 +23,7 @@ from plm_embed.campaign import (
     bucket_names,
     key_array,
     load_bucket,
-    part_paths,
+    named_parts,
     read_completion,
     serve,
     stored_residues,
@@ -31,10 +32,12 @@ from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path, whole_files
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
+from plm_embed.hash_ahead import HashAhead
 from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.pipeline import Aside, VectorWriter
 from plm_embed.rowgroups import row_group_writer
+from plm_embed.store import PartInfo, store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
 from plm_embed.windows import window_counts
 
@@ -51,12 +54,14 @@ _log = logging.getLogger(__name__)
 class Plan:
     """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in `dims`.
 
-    bytes: what the master takes; devices and versions: from all completion records.
+    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices and versions: from
+    all completion records.
     """
 
     fingerprint: Fingerprint
     names: list[str]
     dims: dict[str, int] = field(default_factory=dict)
+    parts: list[PartInfo] = field(default_factory=list)
     vectors: int = 0
     residues: int = 0
     devices: set[str] = field(default_factory=set)
@@ -93,7 +98,7 @@ def gather(  # noqa: PLR0917
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
     provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
-    the first byte is written, and so does a disk with too little room.
+    the first byte is written, and so does a disk with too little room. A part whose bytes have changed raises it too.
     """
     plan = make_plan(sequences, embedded, store)
     numbers = RecordNumbers(sequences)
@@ -108,6 +113,8 @@ def gather(  # noqa: PLR0917
         create_master(file, plan)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(Aside())
+        parts_folder = store_folder(store, plan.fingerprint) / "parts"
+        hashes = stack.enter_context(HashAhead(parts_folder, plan.parts, EMBED_AGAIN))
 
         def write_tables() -> None:
             start = 0
@@ -132,6 +139,7 @@ def gather(  # noqa: PLR0917
         for name in plan.names:
             tables.check()
             bucket = load_bucket(sequences, embedded, name)
+            hashes.check(named_parts(bucket.completion, store))
             served = serve(bucket, store)
             ends = _write_columns(file, bucket, served, start, flat)
             for block in blocks(served, memory):
@@ -161,9 +169,10 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
                 f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
                 "remove the records of the settings that you do not want and run again"
             )
-        paths = part_paths(completion, store)
-        if paths and not plan.dims:
-            with read_part(paths[0]) as part:
+        parts = named_parts(completion, store)
+        plan.parts += parts
+        if parts and not plan.dims:
+            with read_part(store_folder(store, plan.fingerprint) / "parts" / parts[0].name) as part:
                 plan.dims = part.dims
         plan.count(bucket)
     return plan
