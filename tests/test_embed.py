@@ -22,8 +22,8 @@ from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.models import MODELS
 from plm_embed.parts import read_part
 from plm_embed.reference import reference_vectors
-from plm_embed.self_test import FILE, write_golden
 from plm_embed.sealed import read_sealed, write_sealed
+from plm_embed.self_test import FILE, write_golden
 from plm_embed.settings import Settings
 
 MODEL = MODELS["esm2_t3_untrained"]

@@ -186,10 +186,11 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
     needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
+    old = f"\n{outputs[0]} stays until the new one is whole; it may be removed" if outputs[0].exists() else ""
     if needed > free:
         raise UserError(
             f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
-            "make room and run again (nothing was written, the store is whole)"
+            "make room and run again (nothing was written, the store is whole)" + old
         )
 
 
