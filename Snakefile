@@ -20,10 +20,8 @@ localrules:
 rule all:
     """The proven result: master file, index, every record's fate, checksums, the report."""
     input:
-        "<vectors>/master_esm2_embeddings.h5",
-        "<vectors>/master_esm2_embeddings.parquet",
+        "<vectors>/gathered.json",
         "<vectors>/checksums.sha256",
-        "<results>/records.parquet",
         "<results>/report.html",
 
 

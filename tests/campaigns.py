@@ -18,7 +18,7 @@ from plm_embed.buckets import bucket_names, bucket_of, key
 from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.gather import gather
-from plm_embed.sealed import write_sealed
+from plm_embed.sealed import read_sealed, write_sealed
 from plm_embed.store import PartRows, Store, keys_sha256, write_part
 from plm_embed.tokens import RESIDUES
 from plm_embed.windows import spans, window_count
@@ -189,7 +189,13 @@ def write_completion(campaign: Campaign, bucket: str, keys: list[str], skipped: 
         "worker": {"device": "CPU"},
         "versions": {"torch": "2"},
     }
-    (campaign.embedded / f"{bucket}.json").write_text(json.dumps(record))
+    write_sealed(campaign.embedded / f"{bucket}.json", record)
+
+
+def edit_completion(campaign: Campaign, **change: Any) -> None:
+    """Another completion record of bucket 0001, with a seal that fits."""
+    path = campaign.embedded / "0001.json"
+    write_sealed(path, read_sealed(path, "a completion record", "") | change)
 
 
 def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:

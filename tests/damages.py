@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from campaigns import MEAN, Campaign, make_campaign, part_rows, seal_sequences
+from campaigns import MEAN, Campaign, edit_completion, make_campaign, part_rows, seal_sequences
 from plm_embed.deduplicated import read_summary
 from plm_embed.store import write_part
 
@@ -38,11 +38,6 @@ def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
-
-
-def edit_completion(campaign: Campaign, **change: Any) -> None:
-    path = campaign.embedded / "0001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
 
 def edit_weights(campaign: Campaign, **change: Any) -> None:
@@ -133,7 +128,7 @@ DAMAGES = {
     ),
     "missing completion record": (
         lambda c: (c.embedded / "0001.json").unlink(),
-        "completion records: .*no completion record",
+        r"completion records: .*0001\.json: there is no such file",
     ),
     "no completion record at all": (lambda c: shutil.rmtree(c.embedded), "no bucket has a sound completion record"),
     "completion record of other buckets": (

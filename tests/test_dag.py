@@ -14,6 +14,8 @@ import yaml
 from snakemake.api import SnakemakeApi
 from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
 
+from plm_embed.gathered import write_record
+
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[1]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
@@ -80,6 +82,8 @@ def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             if output.is_directory:
                 path.mkdir()
+            elif path.name == "gathered.json":
+                write_record(path, [])
             else:
                 path.write_text('{"records": 1, "unique": 1, "sha256": ""}', encoding="utf-8")
         Plan(executor="touch")

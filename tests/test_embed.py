@@ -22,6 +22,7 @@ from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.models import MODELS
 from plm_embed.parts import read_part
 from plm_embed.reference import reference_vectors
+from plm_embed.sealed import read_sealed, write_sealed
 from plm_embed.self_test import FILE, write_golden
 from plm_embed.settings import Settings
 
@@ -82,7 +83,7 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path,
     assert record["self_test"]["attention"] == "torch SDPA"
     assert record["fingerprint"]["engine"] == "packed-1"
     assert record["computed"] == record["unique"] == len(SEQUENCES[::6])
-    assert json.loads((tmp_path / "0000.json").read_text()) == json.loads(json.dumps(record))
+    assert read_sealed(tmp_path / "0000.json", "a record", "") == json.loads(json.dumps(record))
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,28 @@ def test_models_with_a_hard_limit(tmp_path: Path) -> None:
 def test_windows_that_cannot_be(tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]) -> None:
     with pytest.raises(UserError, match="needs max_residues above 0 and an overlap below it"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
+
+
+def lose_a_part(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"parts": record["parts"][1:]}
+
+
+def skip_a_good_key(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"skipped": [{"key": key(SEQUENCES[0]), "length": len(SEQUENCES[0]), "reason": "too_long"}]}
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
+def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(tmp_path: Path, prepared: Path, damage) -> None:
+    run(tmp_path, prepared, SEQUENCES[:5])
+    record = run(tmp_path, prepared, SEQUENCES[:10])
+    assert len(record["parts"]) == 2
+    path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
+    write_sealed(path, damage(record))
+    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
+    assert not embedder.is_complete(bucket, path)
+    again = embedder.embed(bucket, path)
+    assert (again["computed"], again["parts"], again["skipped"]) == (0, record["parts"], [])
+    assert embedder.is_complete(bucket, path)
 
 
 def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:

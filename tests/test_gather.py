@@ -18,6 +18,7 @@ from campaigns import (
     EVERYTHING,
     MEAN,
     Campaign,
+    edit_completion,
     make_campaign,
     make_records,
     publish,
@@ -184,8 +185,7 @@ def test_the_master_says_whether_bits_may_depend_on_the_batch(
     tmp_path: Path, engine: str, self_test: dict[str, bool] | None, expected: str
 ) -> None:
     campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine=engine))
-    completion = campaign.embedded / "0001.json"
-    completion.write_text(json.dumps(json.loads(completion.read_text()) | {"self_test": self_test}))
+    edit_completion(campaign, self_test=self_test)
     campaign.gather()
     with h5py.File(campaign.master) as file:
         assert file.attrs["batch_invariance"] == expected

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns import DIM, MEAN, Campaign, make_campaign, make_records, part_rows, seal_sequences
+from campaigns import DIM, MEAN, Campaign, edit_completion, make_campaign, make_records, part_rows, seal_sequences
+from damages import flip_a_bit
 from plm_embed.errors import UserError
 from plm_embed.store import Store, write_part
 
@@ -43,14 +44,25 @@ def take_record_of_other_settings(campaign: Campaign) -> None:
 
 
 def forget_parts(campaign: Campaign) -> None:
-    path = campaign.embedded / "0001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": []}))
+    edit_completion(campaign, parts=[])
 
 
 def skip_a_foreign_key(campaign: Campaign) -> None:
+    edit_completion(campaign, skipped=[{"key": "f" * 64, "length": 1, "reason": "too_long"}])
+
+
+def skip_a_good_key(campaign: Campaign) -> None:
+    key = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"][0].as_py()
+    edit_completion(campaign, skipped=[{"key": key, "length": 50, "reason": "too_long"}])
+
+
+def change_a_record(campaign: Campaign) -> None:
     path = campaign.embedded / "0001.json"
-    skip = {"key": "f" * 64, "length": 1, "reason": "too_long"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"skipped": [skip]}))
+    path.write_bytes(path.read_bytes().replace(b'"torch": "2"', b'"torch": "3"'))
+
+
+def change_a_part(campaign: Campaign) -> None:
+    flip_a_bit(next(campaign.parts.iterdir()))
 
 
 def lose_an_input_record(campaign: Campaign) -> None:
@@ -77,14 +89,12 @@ def cut_a_key(campaign: Campaign) -> None:
 
 def take_part_of_other_lengths(campaign: Campaign) -> None:
     """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not have."""
-    path = campaign.embedded / "0001.json"
-    record = json.loads(path.read_text())
     keys = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"].to_pylist()
     sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
     store = Store(campaign.store, MEAN)
     rows = part_rows([sequences[key] for key in keys], MEAN)
     write_part(store.folder / "local.h5", replace(rows, length=rows.length + 1), MEAN, {})
-    path.write_text(json.dumps(record | {"parts": [vars(store.publish(store.folder / "local.h5"))]}))
+    edit_completion(campaign, parts=[vars(store.publish(store.folder / "local.h5"))])
 
 
 def take_part_of_other_dimensions(campaign: Campaign) -> None:
@@ -95,7 +105,7 @@ def take_part_of_other_dimensions(campaign: Campaign) -> None:
     wide = replace(rows, representations={"mean_l3": np.zeros((1, 2 * DIM), np.float32)})
     write_part(store.folder / "local.h5", wide, MEAN, {})
     parts = [*record["parts"], vars(store.publish(store.folder / "local.h5"))]
-    path.write_text(json.dumps(record | {"parts": parts}))
+    edit_completion(campaign, parts=parts)
 
 
 def spoil_summary(campaign: Campaign) -> None:
@@ -119,12 +129,15 @@ def remove_summary(campaign: Campaign) -> None:
     [
         (remove_part, "missing, but .* names it; run `snakemake --forcerun embed`"),
         (shorten_part, "bytes, .* says"),
-        (remove_record, r"0001\.json: no completion record"),
+        (change_a_part, "its bytes are not those that were written; run `snakemake --forcerun embed`"),
+        (remove_record, r"0001\.json: there is no such file; run `snakemake --forcerun embed`"),
         (spoil_record, r"0001\.json: not a completion record"),
+        (change_a_record, r"0001\.json: changed since it was written"),
         (take_record_of_other_buckets, "another number of buckets"),
         (take_record_of_other_settings, r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there"),
         (forget_parts, "are in none of its parts"),
         (skip_a_foreign_key, "skips sequences that are not in the bucket"),
+        (skip_a_good_key, "skips other sequences as too long than are too long"),
         (lose_an_input_record, "records.parquet and the buckets disagree"),
         (add_a_foreign_member, "has keys that bucket 0001 lacks"),
         (remove_buckets, r"0001\.parquet: there is no such file"),

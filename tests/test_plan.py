@@ -151,14 +151,6 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {"estimated", "not known"}
 
 
-def test_a_virtual_master_holds_no_vectors(configfile: Path) -> None:
-    copied = plan.plan(plan.Question(configfile)).bytes
-    configfile.write_text(configfile.read_text() + "merge: virtual\n")
-    virtual = plan.plan(plan.Question(configfile)).bytes
-    assert copied["master"] - virtual["master"] == 129 * 32 * 2
-    assert copied["store"] == virtual["store"]
-
-
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
     with pytest.raises(UserError, match="no weights yet"):
         plan.plan(plan.Question(configfile, measure=True))

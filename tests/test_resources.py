@@ -49,7 +49,6 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
         "inputs": [str(path)],
         "model": "esm2_t33_650M_UR50D",
         "embedding": embedding,
-        "merge": "copy",
         "validate": {"spot_checks": 0},
     }
     assert records_minutes(0) == gather_minutes(small) == validate_minutes(small) == 30
@@ -58,6 +57,5 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     assert gather_minutes(small) == validate_minutes(small) == 40 + 3  # 10 million rows of 2,560 bytes at 150 MB/s
     assert gather_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 6
     assert gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
-    assert gather_minutes(small | {"merge": "virtual"}) == 40
     # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
-    assert validate_minutes(small | {"merge": "virtual", "validate": {"spot_checks": 100}}) == 40 + 3 + 43
+    assert validate_minutes(small | {"validate": {"spot_checks": 100}}) == 40 + 3 + 43

@@ -22,6 +22,7 @@ from plm_embed.errors import UserError
 from plm_embed.hdf5 import encode
 from plm_embed.reuse import Reuse
 from plm_embed.savings import savings
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.store import Store
 from test_embed import SEQUENCES, write_bucket
@@ -82,7 +83,7 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: str) -> None:
         record = {"bucket": bucket, "ended": ended, "fingerprint": {"pooling": [pooling]}, "found": 1}
         record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
-        (tmp_path / f"{bucket}.json").write_text(json.dumps(record))
+        write_sealed(tmp_path / f"{bucket}.json", record)
 
     assert campaign_records(tmp_path, 2) == []
     leave("0000", "2026-01-02", "mean")
@@ -198,13 +199,13 @@ def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None
     options = ("--cores", "2", "--set-threads", "embed=1")
     earlier, later = working_folder(tmp_path / "earlier"), working_folder(tmp_path / "later")
     assert snakemake(earlier, *options).returncode == 0
-    run = snakemake(later, *options, buckets=2, merge="virtual", reuse=[str(earlier / master)])
+    run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
     assert run.returncode == 0, run.stdout
     records = [json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")]
     assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
     assert sum(record["reused"] for record in records) == sum(record["unique"] for record in records) > 0
     assert compare(earlier / master, later / master, 0).equal
-    plan = snakemake(later, "-n", buckets=2, merge="virtual")
+    plan = snakemake(later, "-n", buckets=2)
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
     other = {"embedding": {"pooling": ["max"]}, "reuse": [str(earlier / f"results/{MEAN.model}/store")]}
     refused = snakemake(later, "-n", buckets=2, **other)

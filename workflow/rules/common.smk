@@ -19,6 +19,7 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.gathered import forget
 from plm_embed.resources import (
     gather_minutes,
     host_memory_mb,
@@ -40,6 +41,8 @@ try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
         check_reuse(config)
+        vectors = Path(config["results"], config["model"])
+        forget(vectors / "gathered.json", vectors / "checksums.sha256")
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
 except UserError as error:
     raise WorkflowError(str(error))

@@ -7,8 +7,7 @@ rule report:
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
-        master="<vectors>/master_esm2_embeddings.h5",
-        index="<vectors>/master_esm2_embeddings.parquet",
+        gathered="<vectors>/gathered.json",
         proof="<vectors>/checksums.sha256",
     output:
         report=report("<results>/report.html", category="Report"),

@@ -227,16 +227,11 @@ def campaign_options(command: Command) -> Command:
 
 @group.command()
 @campaign_options
-@click.option(
-    "--merge",
-    default="copy",
-    type=click.Choice(["copy", "virtual"]),
-    help="virtual: leave the vectors in the parts of the store, and refer to them.",
-)
+@click.option("--output", type=FOLDER, help="gathered.json: a record that the three files were written.")
 @click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
 def gather(
-    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, workflow_commit: str,
-    merge: Literal["copy", "virtual"],
+    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, output: Path | None,
+    workflow_commit: str,
 ) -> None:  # fmt: skip
     """Merge the parts of the store into the master file, in key order, and write its index.
 
@@ -246,8 +241,11 @@ def gather(
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet
     """
     from plm_embed.gather import gather as run
+    from plm_embed.gathered import write_record
 
-    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit}, merge)
+    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
+    if output is not None:
+        write_record(output, (master, index, records))
 
 
 @group.command()

@@ -20,7 +20,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 
     Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after that removes them.
     Until then the store takes twice the space of what was merged. Nothing else has to be done: completion records stay
-    true. Parts that a master made with `merge: virtual` refers to are kept, until it is gathered again or removed.
+    true.
 
     \b
     Example:
@@ -33,11 +33,6 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
         f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts removed "
         f"({done.freed / 1e6:,.1f} MB)"
     )
-    for master, count in done.kept.items():
-        click.echo(
-            f"{count:,} replaced parts are kept: {master} (merge: virtual) refers to them\n"
-            "  to have them removed, run `snakemake --forcerun gather` in its campaign, then this again"
-        )
 
 
 @click.command()

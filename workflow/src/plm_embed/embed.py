@@ -14,16 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from plm_embed import __version__, devices, engine, weights
-from plm_embed.campaign import read_completion
+from plm_embed.campaign import read_bucket, serve
 from plm_embed.compute import BYTES_PER_PART, Computation
 from plm_embed.errors import UserError, out_of_memory
-from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.inference import token_budget
-from plm_embed.parts import DamagedPartError, Keys
+from plm_embed.parts import Keys
 from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
+from plm_embed.sealed import write_sealed
 from plm_embed.self_test import self_test
 from plm_embed.settings import Settings
 from plm_embed.store import Store, current_parts, keys_sha256
@@ -119,7 +119,7 @@ class Embedder:
             "ended": ended.isoformat(timespec="milliseconds"),
         } | work
         self._loading = 0.0
-        write_json(output, record)
+        write_sealed(output, record)
         log.info(
             "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s%s",
             bucket.stem, len(keys), found, reused.total, record["computed"], len(excluded), record["seconds"],
@@ -134,21 +134,22 @@ class Embedder:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
     def is_complete(self, bucket: Path, output: Path) -> bool:
-        """Whether `output` is a completion record of this very bucket and fingerprint, and all its parts are whole."""
+        """Whether `output` is a completion record of this very bucket and fingerprint, whose parts are whole and hold
+        every sequence of the bucket but those that are too long.
+        """
         try:
-            record = read_completion(output)
-        except UserError:
+            whole = read_bucket(bucket, output)
+            record = whole.completion
+            if record.fingerprint != self.store.fingerprint or "out_of_memory" in record.skipped.values():
+                return False  # this device may have more memory
+            parts = current_parts(record.parts, self.store.folder)
+            if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(parts):
+                return False
+            serve(whole, self.store.folder.parent)
+        except (UserError, FileNotFoundError) as error:
+            log.info("bucket %s is not complete: %s", bucket.stem, error)
             return False
-        keys: Keys = np.array(bucket_table(bucket, ["key"])["key"].to_pylist(), dtype="S64")
-        if record.fingerprint != self.store.fingerprint or record.keys_sha256 != keys_sha256(keys):
-            return False
-        if "out_of_memory" in record.skipped.values():
-            return False  # this device may have more
-        parts = current_parts(record.parts, self.store.folder)
-        try:
-            return self.store.infos([self.store.parts_folder / part.name for part in parts]) == list(parts)
-        except (DamagedPartError, FileNotFoundError):
-            return False
+        return True
 
     def _loaded(self) -> engine.Engine:
         if self._model is None:

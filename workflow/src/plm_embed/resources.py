@@ -52,8 +52,8 @@ def records_minutes(input_bytes: float) -> int:
 
 
 def gather_minutes(config: Config) -> int:
-    """Time for gather: `records_minutes`, and the vectors, if they are copied."""
-    return records_minutes(_input_bytes(config)) + (_vectors_minutes(config) if config["merge"] == "copy" else 0)
+    """Time for gather: `records_minutes`, and the vectors."""
+    return records_minutes(_input_bytes(config)) + _vectors_minutes(config)
 
 
 def validate_minutes(config: Config) -> int:

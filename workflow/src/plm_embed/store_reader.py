@@ -12,13 +12,11 @@ from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode
 from plm_embed.parts import Keys, Part, is_per_residue, read_part
-from plm_embed.store import KEY_SPACE, parts_between
+from plm_embed.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
 from plm_embed.vectors import Rows, Vectors, make_anndata
 
 if TYPE_CHECKING:
     import anndata
-
-_NOTE = "fingerprint.json"
 
 
 def is_store(path: Path) -> bool:
@@ -27,7 +25,7 @@ def is_store(path: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    return [path] if (path / _NOTE).is_file() else sorted(note.parent for note in path.glob(f"*/{_NOTE}"))
+    return [path] if (path / FINGERPRINT).is_file() else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
 
 
 class StoreVectors(Vectors):
@@ -39,11 +37,7 @@ class StoreVectors(Vectors):
             listed = ", ".join(folder.name for folder in folders)
             raise UserError(f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}")
         self.path = folders[0]
-        note = self.path / _NOTE
-        try:
-            self._fingerprint = Fingerprint.from_json(note.read_text(encoding="utf-8"))
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{note}: not a fingerprint ({error}); is {self.path} a store?") from None
+        self._fingerprint = read_fingerprint(self.path)
         self._parts = parts_between(self.path / "parts", *KEY_SPACE)
         self._dim = 0
         held = []

@@ -20,8 +20,8 @@ from typing import Any
 
 from plm_embed.claims import Claim
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
 from plm_embed.gpus import visible_gpus
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.shares import worker_shares
 from plm_embed.worker import Worker, WorkerError
@@ -69,7 +69,7 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
         worst = max(shares, key=lambda worker: worker["idle"])
         log.info("%d workers; the idlest one was idle for %.1f %% of its time", len(shares), 100 * worst["idle"])
     names = sorted(bucket.stem for bucket in plan.buckets)
-    write_json(output, {"schema_version": 1, "buckets": names, "workers": shares})
+    write_sealed(output, {"schema_version": 1, "buckets": names, "workers": shares})
 
 
 class Submission:
