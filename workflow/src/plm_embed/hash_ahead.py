@@ -39,7 +39,8 @@ class HashAhead:
             if part.name in self._checked:
                 continue
             while part.name not in self._begun:
-                self._begin()
+                # compaction may have replaced a part since the list was made: its successor is not waiting
+                self._begin(self._waiting.popleft() if part in self._waiting else part)
             if self._begun.pop(part.name).result() != part.sha256:
                 raise UserError(
                     f"{self._folder / part.name}: its bytes are not those that were written; {self._remedy}"
@@ -47,9 +48,8 @@ class HashAhead:
             self._ahead -= part.bytes
             self._checked.add(part.name)
         while self._waiting and self._ahead < AHEAD_BYTES:
-            self._begin()
+            self._begin(self._waiting.popleft())
 
-    def _begin(self) -> None:
-        part = self._waiting.popleft()
+    def _begin(self, part: PartInfo) -> None:
         self._begun[part.name] = self._pool.submit(sha256_file, self._folder / part.name)
         self._ahead += part.bytes
