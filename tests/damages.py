@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from campaigns import MEAN, Campaign, make_campaign, part_rows
+from plm_embed.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.store import write_part
 
 
@@ -45,8 +46,7 @@ def edit_completion(campaign: Campaign, **change: Any) -> None:
 
 
 def edit_weights(campaign: Campaign, **change: Any) -> None:
-    path = campaign.weights / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_manifest(campaign.weights / MANIFEST, replace(read_manifest(campaign.weights), **change))
 
 
 def edit_table(path: Path, place: int, **change: Any) -> None:
@@ -207,7 +207,7 @@ DAMAGES = {
         "master: .*not a whole HDF5 file",
     ),
     "missing master": (lambda c: c.master.unlink(), "master: .*there is no such file"),
-    "wrong weights": (lambda c: edit_weights(c, sha256="1" * 64), "weights: .*sha256 is 1111.*, the vectors were made"),
+    "wrong weights": (lambda c: edit_weights(c, weights_sha256="1" * 64), "weights: .*_sha256 is 1111.*, the vectors"),
     "wrong model": (lambda c: edit_weights(c, model="esm2_t6"), "weights: .*model is esm2_t6"),
     "wrong dimension": (lambda c: edit_weights(c, dim=320), "weights: mean_l2 has dimension 16, the model 320"),
     "edited fingerprint": (

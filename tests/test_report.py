@@ -27,13 +27,12 @@ from plm_embed.errors import UserError
 from plm_embed.facts import collect, principal_components
 from plm_embed.gather import gather
 from plm_embed.models import MODELS
+from plm_embed.preparation import prepare
 from plm_embed.readers import Table
 from plm_embed.report import write_report
 from plm_embed.residues import ResiduePolicy
-from plm_embed.self_test import write_golden
 from plm_embed.settings import Settings
 from plm_embed.validate import validate
-from plm_embed.weights import prepare
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 MODEL = "esm2_t3_untrained"
@@ -52,7 +51,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
     deduplicate(inputs, sequences, buckets=3, table=table, policy=ResiduePolicy("skip", "remove"), memory_mb=1000)
     prepare(MODELS[MODEL], checkpoints.DEMO, weights)
-    write_golden(weights)
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
     with suppress(UserError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
         raise UserError("no usable <device>\nask for one")

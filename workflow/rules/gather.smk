@@ -43,7 +43,7 @@ rule validate:
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
-        manifest="<weights>/manifest.json",
+        weights="<vectors>/weights.json",
         master="<vectors>/master_esm2_embeddings.h5",
         index="<vectors>/master_esm2_embeddings.parquet",
         records="<results>/records.parquet",
@@ -65,7 +65,7 @@ rule validate:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
-        weights=lambda wildcards, input: Path(input.manifest).parent,
+        weights=lambda wildcards, input: WEIGHTS,
         spot_checks=config["validate"]["spot_checks"],
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
