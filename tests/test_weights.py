@@ -1,6 +1,5 @@
 """A weights folder in use: checked whenever it is loaded."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -38,7 +37,7 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     if kind == "gone":
         path.unlink()
     else:
-        damage = {"flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], "cut": whole[:-1]}
+        damage = {"flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], "cut": whole[:-9]}
         path.write_bytes(damage.get(kind, b""))
     with pytest.raises(UserError) as error:
         use(folder)
@@ -58,6 +57,6 @@ def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path)
     state = random_state(TINY_ESM2, 1)
     prepare(TINY_ESM2, write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state), tmp_path / "out")
     _, tensors = load(tmp_path / "out")
-    (tmp_path / "other").write_bytes(bytes(os.path.getsize(tmp_path / "out" / "model.safetensors")))
+    (tmp_path / "other").write_bytes(bytes((tmp_path / "out" / "model.safetensors").stat().st_size))
     (tmp_path / "other").replace(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(tensors[name], state[name]) for name in state)
