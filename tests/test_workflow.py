@@ -142,18 +142,16 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     subprocess.run(run("a", "weights"), check=True, capture_output=True)
     before = files()
     assert sorted(before) == ["manifest.json", "model.safetensors", "self_test.npz"]
-    both = [subprocess.Popen(run(name), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for name in "ab"]
+    both = [subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for name in "ab"]
     for job in both:
         assert job.communicate()[1] and job.returncode == 0
-    for name in "ab":
-        assert "Nothing to be done" in said(run(name, "--dry-run"))
-    refused = subprocess.run(run("b", weights="other.pt"), check=False, capture_output=True, text=True)
+    assert "Nothing to be done" in said(run("a", "--dry-run", "gather"))
+    refused = subprocess.run(run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True)
     assert refused.returncode == 1
     assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused.stderr
     assert files() == before
-    assert "Nothing to be done" in said(run("a", "--dry-run"))
     # what it says to do: a folder of its own
-    own = run("b", weights="other.pt", weights_folder="own")
+    own = run("b", "weights", weights="other.pt", weights_folder="own")
     subprocess.run(own, check=True, capture_output=True)
     assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
     assert files() == before

@@ -73,7 +73,7 @@ def _opening(path: Path) -> str:
     return "\n".join(
         [
             f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
-            *([f"    weights: {caveat}"] if caveat else []),
+            *([f"weights: {caveat}"] if caveat else []),
             "    import plm_embed",
             f'    e = plm_embed.open("{path}")',
             f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",
