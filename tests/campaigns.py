@@ -18,6 +18,7 @@ from plm_embed.buckets import bucket_names, bucket_of, key
 from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.gather import gather
+from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sealed import read_sealed, write_sealed
 from plm_embed.store import PartRows, Store, keys_sha256, write_part
 from plm_embed.tokens import RESIDUES
@@ -145,8 +146,10 @@ def make_campaign(
             publish(store, [unique[name] for name in kept[part::parts]])
         write_completion(campaign, bucket, keys, skipped)
     campaign.weights.mkdir(exist_ok=True)
-    manifest = {"model": fingerprint.model, "sha256": fingerprint.weights_sha256, "dim": DIM}
-    (campaign.weights / "manifest.json").write_text(json.dumps(manifest))
+    shape = ("esm2", 3, DIM, 2, None)
+    source = Source("fair-esm", "")
+    manifest = Manifest(fingerprint.model, *shape, True, "MIT", fingerprint.weights_sha256, 0, source)  # type: ignore[arg-type]
+    write_manifest(campaign.weights / MANIFEST, manifest)
     return campaign
 
 

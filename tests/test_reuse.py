@@ -20,6 +20,7 @@ from plm_embed.diff import compare
 from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
 from plm_embed.hdf5 import encode
+from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.reuse import Reuse
 from plm_embed.savings import savings
 from plm_embed.sealed import write_sealed
@@ -143,9 +144,8 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
         other = config | {"reuse": [str(path)], "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]}}
         with pytest.raises(UserError, match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf"):
             check_reuse(other)
-    manifest = tmp_path / "resources" / MEAN.model / "manifest.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text('{"sha256": "other"}')
+    manifest = Manifest(MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", ""))
+    write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
     with pytest.raises(UserError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
         check_reuse(config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")})
 

@@ -19,8 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import checkpoints
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from plm_embed.manifest import read_manifest, read_record
+from plm_embed.models import MODELS
 
 pytestmark = pytest.mark.workflow
 
@@ -116,6 +119,42 @@ def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
     records = pq.read_table(folder / "results/records.parquet")
     assert "assembly_id" not in records.column_names
     assert records["status"].to_pylist() == ["embedded"] * 3
+
+
+def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "a.fasta").write_text(">a\nMKTAYIAKQR\n")
+    (folder / "b.fasta").write_text(">b\nMKV\n")
+    state = checkpoints.random_state(MODELS[MODEL], 5)
+    checkpoints.write_fair_esm(folder / "other.pt", MODELS[MODEL], state)
+    shared = folder / "resources" / "weights" / MODEL
+
+    def run(name: str, *options: str, **config: Any) -> list[str]:
+        keys = {"inputs": [f"{name}.fasta"], "results": name, "buckets": 1, "speed": {"scratch": ""}}
+        return snakemake_command(folder, "--cores", "1", *options, **keys | config)
+
+    def said(command: list[str]) -> str:
+        return subprocess.run(command, check=False, capture_output=True, text=True).stdout
+
+    def files() -> dict[str, tuple[int, int]]:
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shared.iterdir()}
+
+    subprocess.run(run("a", "weights"), check=True, capture_output=True)
+    before = files()
+    assert sorted(before) == ["manifest.json", "model.safetensors", "self_test.npz"]
+    both = [subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for name in "ab"]
+    for job in both:
+        assert job.communicate()[1] and job.returncode == 0
+    assert "Nothing to be done" in said(run("a", "--dry-run", "gather"))
+    refused = subprocess.run(run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused.stderr
+    assert files() == before
+    # what it says to do: a folder of its own
+    own = run("b", "weights", weights="other.pt", weights_folder="own")
+    subprocess.run(own, check=True, capture_output=True)
+    assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
+    assert files() == before
 
 
 def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ except UserError as error:
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
+WEIGHTS = f"{config['weights_folder']}/{config['model']}"
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))
 
@@ -58,7 +59,6 @@ pathvars:
     results=config["results"],
     sequences=f"{config['results']}/sequences",
     vectors=f"{config['results']}/{config['model']}",
-    weights=f"{config['weights_folder']}/{config['model']}",
     logs=f"{config['results']}/logs",
     benchmarks=f"{config['results']}/benchmarks",
 

@@ -49,7 +49,7 @@ rule validate:
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
-        manifest="<weights>/manifest.json",
+        weights="<vectors>/weights.json",
         gathered="<vectors>/gathered.json",
     output:
         "<vectors>/checksums.sha256",
@@ -69,7 +69,7 @@ rule validate:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
-        weights=lambda wildcards, input: Path(input.manifest).parent,
+        weights=lambda wildcards, input: WEIGHTS,
         files=GATHERED,
         spot_checks=config["validate"]["spot_checks"],
     shell:

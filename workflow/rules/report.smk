@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/submissions, the master and its proof
+# REQUIRED INPUTS  <sequences>, <vectors>/submissions and weights.json, the master and its proof
 # OUTPUTS          <results>/report.html, also shown by `snakemake --report`; <results>/ro-crate-metadata.json
 
 
@@ -9,6 +9,7 @@ rule report:
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
         gathered="<vectors>/gathered.json",
         proof="<vectors>/checksums.sha256",
+        weights="<vectors>/weights.json",
     output:
         report=report("<results>/report.html", category="Report"),
         crate="<results>/ro-crate-metadata.json",

@@ -90,20 +90,21 @@ class Workers(click.ParamType[int]):
 @click.option(
     "--output", required=True, type=FOLDER, help="Folder for model.safetensors, manifest.json and self_test.npz."
 )
-def weights(model: str, source: Path | None, output: Path) -> None:
+@click.option("--record", type=FOLDER, help="Also write the manifest to this file: a campaign's note of what it uses.")
+def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
     """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
 
     \b
     Example:
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --output resources/weights/esm2_t33_650M_UR50D
     """
+    from plm_embed.manifest import write_manifest
     from plm_embed.models import find_model
-    from plm_embed.self_test import has_golden, write_golden
-    from plm_embed.weights import prepare
+    from plm_embed.preparation import prepare
 
     manifest = prepare(find_model(model), source, output)
-    if not has_golden(output, manifest.sha256):
-        write_golden(output)
+    if record:
+        write_manifest(record, manifest)
 
 
 @group.command()

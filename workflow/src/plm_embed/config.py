@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from jsonschema.exceptions import ValidationError
 
 from plm_embed.deduplicated import known_summary
 from plm_embed.errors import UserError
+from plm_embed.manifest import read_manifest
 from plm_embed.models import Model, find_model
 from plm_embed.savings import savings
 
@@ -271,8 +273,20 @@ def plan_line(config: Config) -> str:
     saved = str(savings(record for record in found if known <= record["fingerprint"].items()))
     parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
-    line = f"plm-embed: {config['model']}, {buckets}; {records}; {store} in {config['store']}"
+    line = f"plm-embed: {config['model']}{_standing(config)}, {buckets}; {records}; {store} in {config['store']}"
     return f"{line}; not computed: {saved}" if saved else line
+
+
+def _standing(config: Config) -> str:
+    """A word on weights that are there and not known to be the published ones."""
+    from plm_embed.published import caveat
+
+    try:
+        manifest = read_manifest(Path(config["weights_folder"]) / config["model"])
+    except UserError:  # not prepared, or damaged: the rule `weights` or each embed job will say so
+        return ""
+    found = caveat(config["model"], manifest)
+    return f" ({found.partition(':')[0]})" if found else ""
 
 
 def check_reuse(config: Config) -> None:
@@ -296,7 +310,6 @@ def _known_settings(config: Config) -> Config:
         known["long_sequences"] = embedding["long_sequences"]
     if embedding["compute_dtype"] != "auto":
         known["compute_dtype"] = embedding["compute_dtype"]
-    manifest = Path(config["weights_folder"]) / model.name / "manifest.json"
-    if manifest.is_file():
-        known["weights_sha256"] = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
+    with suppress(UserError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+        known["weights_sha256"] = read_manifest(Path(config["weights_folder"]) / model.name).weights_sha256
     return known

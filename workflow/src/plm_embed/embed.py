@@ -20,6 +20,7 @@ from plm_embed.errors import UserError, out_of_memory
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.inference import token_budget
+from plm_embed.manifest import Manifest, read_manifest
 from plm_embed.parts import Keys
 from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
@@ -42,7 +43,7 @@ class Embedder:
         self.settings = settings
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
-        manifest = weights.read_manifest(weights_folder)
+        manifest = read_manifest(weights_folder)
         fingerprint = fingerprint_of(manifest, settings, self.device)
         self.reuse = Reuse(settings.reuse, fingerprint)
         self.store = Store(store_root, fingerprint)
@@ -171,7 +172,7 @@ class Embedder:
         return self._model
 
 
-def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch.device) -> Fingerprint:
+def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Resolve layer -1 and dtype `auto`; raise UserError when the model cannot do what is asked."""
     count = manifest.layers + 1
     layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
@@ -183,7 +184,7 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
     dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
         model=manifest.model,
-        weights_sha256=manifest.sha256,
+        weights_sha256=manifest.weights_sha256,
         layers=layers,
         pooling=settings.pooling,
         long_sequences=_within_limit(settings.long_sequences, manifest),
@@ -193,7 +194,7 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
     )
 
 
-def _within_limit(long: LongSequences, manifest: weights.Manifest) -> LongSequences:
+def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
     """Models with learned positions have a hard limit: `whole` then means that longer sequences are skipped."""
     limit = manifest.max_residues
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:

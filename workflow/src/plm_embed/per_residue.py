@@ -1,6 +1,5 @@
 """The size of per-residue output: told before it is computed, and stopped when nobody has agreed to it."""
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from plm_embed.deduplicated import SUMMARY, read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.manifest import read_manifest
 from plm_embed.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     if "per_residue" not in settings.pooling or not summary.is_file():
         return
     counted = read_summary(summary.parent)["lengths"]
-    dim = json.loads((weights / "manifest.json").read_text(encoding="utf-8"))["dim"]
+    dim = read_manifest(weights).dim
     size = per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:

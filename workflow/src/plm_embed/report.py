@@ -48,6 +48,7 @@ def _content(facts: Facts) -> dict[str, Any]:
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "subtitle": _subtitle(facts),
+        "caveat": facts.caveat if facts.runs else "",
         "status": status,
         "status_words": words[status],
         "sections": SECTIONS,
@@ -107,6 +108,8 @@ def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
 def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "results", str(facts.results)
     yield "model", facts.model
+    if facts.runs:
+        yield "weights", facts.caveat or "the published file, by its SHA-256"
     fingerprint = facts.fingerprint
     if fingerprint:
         long = fingerprint["long_sequences"]

@@ -24,6 +24,7 @@ from plm_embed.costs import Speed, device_label
 from plm_embed.deduplicated import verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.manifest import MANIFEST
 from plm_embed.settings import Settings
 from plm_embed.tables import read_table
 
@@ -47,7 +48,7 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
     UserError when there are no weights yet, nothing to embed, or a worker is killed.
     """
     weights = Path(config["weights_folder"]) / config["model"]
-    if not (weights / "manifest.json").is_file():
+    if not (weights / MANIFEST).is_file():
         raise UserError(f"--measure: {weights}: no weights yet\nrun: snakemake weights --cores 1")
     table = _some(sequences)
     if not table.num_rows:
