@@ -3,6 +3,8 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 ROOT = Path(workflow.basedir)
 SOURCES = ROOT / "workflow" / "src"
@@ -19,6 +21,7 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.frozen import freeze, notes_file
 from plm_embed.resources import (
     gather_minutes,
     host_memory_mb,
@@ -27,6 +30,7 @@ from plm_embed.resources import (
     records_minutes,
     validate_minutes,
 )
+from plm_embed.retries import by_cause, watch_failures
 from plm_embed.slurm_plugin import mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
@@ -40,6 +44,8 @@ try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
         check_reuse(config)
+        freeze(workflow, config)
+        watch_failures(AbstractExecutor, RealExecutor, notes_file(workflow))
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
 except UserError as error:
     raise WorkflowError(str(error))
