@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins import utils
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
@@ -21,7 +22,7 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
-from plm_embed.frozen import freeze, notes_file
+from plm_embed.handover import check_folders, freeze, notes_file, quote_words
 from plm_embed.resources import (
     gather_minutes,
     host_memory_mb,
@@ -43,7 +44,9 @@ os.environ.update(
 try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
+        check_folders([SOURCES, Path(sys.executable).parent])
         check_reuse(config)
+        quote_words(utils)
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor, notes_file(workflow))
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))

@@ -37,7 +37,7 @@ def device_lost(error: BaseException) -> bool:
 
 
 def no_space(error: BaseException) -> str:
-    """What to say when `error`, or one that it followed from, is a full or read-only disk or a spent quota; else empty."""
+    """What to say when `error`, or one that it came from, is a full or read-only disk or a spent quota; else empty."""
     seen: BaseException | None = error
     before: set[int] = set()
     while seen is not None and id(seen) not in before:

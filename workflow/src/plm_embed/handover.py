@@ -1,4 +1,4 @@
-"""The configuration that the main process checked is the one that its jobs use, whatever happens to the file meanwhile.
+"""What the main process hands to its jobs: the configuration that it checked, in words that no shell changes.
 
 Snakemake hands each job the paths of the configuration files and the words after --config, and the job reads them when
 it starts, which may be days later. Here it gets the path of a copy.
@@ -6,6 +6,10 @@ it starts, which may be days later. Here it gets the path of a copy.
 
 import hashlib
 import json
+import os
+import shlex
+from collections.abc import Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +41,29 @@ def notes_file(workflow: Any) -> Path:
     """Where the main process notes for its jobs why earlier attempts failed; the same in both."""
     frozen: Path = workflow.overwrite_configfiles[0]
     return frozen.with_suffix(".failures")
+
+
+def quote_words(utils: Any) -> None:
+    """Have Snakemake's `utils` quote paths on the command lines of jobs as a shell reads them.
+
+    By itself it quotes them as Python does: "it's $5", in which a shell looks for a variable.
+    """
+    format_value = utils.format_cli_value
+    if hasattr(format_value, "__wrapped__"):
+        return
+
+    @wraps(format_value)
+    def format_cli_value(value: Any, quote: bool = False, base64_encode: bool = False) -> str:
+        if isinstance(value, str) and quote and not base64_encode and not utils.is_quoted(value):
+            return shlex.quote(value)
+        words: str = format_value(value, quote, base64_encode)
+        return words
+
+    utils.format_cli_value = format_cli_value
+
+
+def check_folders(folders: Iterable[Path]) -> None:
+    """Refuse clones and environments that lie where jobs could not find them: they are looked for by way of PATH."""
+    for folder in folders:
+        if os.pathsep in str(folder) or "\n" in str(folder):
+            raise UserError(f"{folder}: no colon or line break may be in the path; move it, or make it anew elsewhere")
