@@ -178,6 +178,14 @@ class Campaign:
                 return [process, *descendants(process)]
         return []
 
+    def step_of(self, submission: int) -> int:
+        """Return the slurmstepd of a submission's step."""
+        return next(
+            parent.pid
+            for parent in psutil.Process(self.processes(submission)[0]).parents()
+            if parent.cmdline()[0].startswith("slurmstepd: [")
+        )
+
     def workers(self, submission: int) -> list[int]:
         """Return those of a submission's processes that compute."""
         return [

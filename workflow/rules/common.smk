@@ -32,7 +32,7 @@ from plm_embed.resources import (
     validate_minutes,
 )
 from plm_embed.retries import by_cause, watch_failures
-from plm_embed.slurm_plugin import mend
+from plm_embed.slurm_plugin import end_with_step, mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -50,6 +50,8 @@ try:
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor, notes_file(workflow))
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
+    else:
+        end_with_step()
 except UserError as error:
     raise WorkflowError(str(error))
 

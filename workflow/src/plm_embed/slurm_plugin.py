@@ -9,6 +9,8 @@ Snakemake twice, the first time only to call srun; and its shell takes `$` in pa
 Why a job failed goes to `retries`, in `aux`.
 """
 
+import atexit
+import os
 import re
 import shlex
 import subprocess
@@ -72,6 +74,19 @@ def step(jobstep: Any, job: Any) -> str:
     return (
         f"env {unset} -u SRUN_CPUS_PER_TASK -u SRUN_EXPORT_ENV srun -n1 --cpu-bind=q {' '.join(filter(None, options))}"
     )
+
+
+def end_with_step() -> None:
+    """Called in a job: when it ends and its slurmstepd is gone (kill -9), srun would wait for that to say so until the
+    time limit, with the GPU. So SLURM is asked to end the job; the next attempt finds what was done."""
+    parent = os.getppid()
+
+    def cancel() -> None:
+        if os.getppid() != parent:
+            subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False)
+
+    if os.environ.get("SLURM_STEP_ID", "").isdigit():
+        atexit.register(cancel)
 
 
 def mend(plugin: Any, jobstep: Any) -> None:
