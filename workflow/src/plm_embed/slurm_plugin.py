@@ -9,7 +9,6 @@ Snakemake twice, the first time only to call srun; and its shell takes `$` in pa
 Why a job failed goes to `retries`, in `aux`.
 """
 
-import atexit
 import os
 import re
 import shlex
@@ -17,14 +16,19 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import wraps
 from logging import Logger
+from pathlib import Path
 from typing import Any
 
 from plm_embed.slurm_states import SHORTEST_INTERVAL, States
 
 SECONDS_WITHOUT_CONTROLLER = 600.0
 """A submission waits this long for a controller that does not answer."""
+SECONDS_TO_END = 20
+"""Within which a job is over whose slurmstepd has ended in order."""
+_guards: list["subprocess.Popen[bytes]"] = []
 FOR_GOOD = re.compile(
     "invalid|not available|unrecognized|not permitted|not allowed|can not be satisfied", re.IGNORECASE
 )
@@ -77,16 +81,17 @@ def step(jobstep: Any, job: Any) -> str:
 
 
 def end_with_step() -> None:
-    """Called in a job: when it ends and its slurmstepd is gone (kill -9), srun would wait for that to say so until the
-    time limit, with the GPU. So SLURM is asked to end the job; the next attempt finds what was done."""
-    parent = os.getppid()
-
-    def cancel() -> None:
-        if os.getppid() != parent:
-            subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False)
-
-    if os.environ.get("SLURM_STEP_ID", "").isdigit():
-        atexit.register(cancel)
+    """Called in a job: should its slurmstepd die (kill -9), srun would wait for its word until the time limit, with the
+    GPU. So a shell waits for this process to end, and has SLURM end the job when there is no slurmstepd then."""
+    parent = Path(f"/proc/{os.getppid()}")
+    with suppress(OSError):
+        if (parent / "comm").read_text() == "slurmstepd\n":
+            script = f"read _; [ -d {parent} ] || {{ sleep {SECONDS_TO_END}; scancel {os.environ['SLURM_JOB_ID']}; }}"
+            null = subprocess.DEVNULL
+            guard = subprocess.Popen(
+                ["/bin/sh", "-c", script], stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+            )
+            _guards.append(guard)  # which lets go of its standard input only when this process ends
 
 
 def mend(plugin: Any, jobstep: Any) -> None:
