@@ -32,5 +32,8 @@ include: "workflow/rules/gather.smk"
 include: "workflow/rules/report.smk"
 
 
+by_cause(workflow.rules, notes_file(workflow))
+
+
 if workflow.is_main_process:
     print(plan_line(config), file=sys.stderr)

@@ -3,6 +3,9 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins import utils
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 ROOT = Path(workflow.basedir)
 SOURCES = ROOT / "workflow" / "src"
@@ -20,6 +23,7 @@ from plm_embed.config import (
 )
 from plm_embed.errors import UserError
 from plm_embed.gathered import forget
+from plm_embed.handover import check_folders, freeze, notes_file, quote_words
 from plm_embed.resources import (
     gather_minutes,
     host_memory_mb,
@@ -28,7 +32,8 @@ from plm_embed.resources import (
     records_minutes,
     validate_minutes,
 )
-from plm_embed.slurm_plugin import mend
+from plm_embed.retries import by_cause, watch_failures
+from plm_embed.slurm_plugin import end_with_step, mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -40,10 +45,16 @@ os.environ.update(
 try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
+        check_folders([SOURCES, Path(sys.executable).parent])
         check_reuse(config)
         vectors = Path(config["results"], config["model"])
         forget(vectors / "gathered.json", vectors / "checksums.sha256")
+        quote_words(utils)
+        freeze(workflow, config)
+        watch_failures(AbstractExecutor, RealExecutor, notes_file(workflow))
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
+    else:
+        end_with_step()
 except UserError as error:
     raise WorkflowError(str(error))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 
 from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views, lean
-from plm_embed.errors import UserError, no_space
+from plm_embed.errors import PassingError, UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -22,10 +22,15 @@ EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback."""
+    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback.
+
+    A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     try:
         group.main(prog_name="plm-embed", standalone_mode=False)
+    except PassingError as error:
+        sys.exit(f"plm-embed: unfinished: {error}")
     except UserError as error:
         sys.exit(f"plm-embed: error: {error}")
     except click.UsageError as error:

@@ -134,16 +134,21 @@ def command(
     proposal: Proposal, name: str, site: dict[str, Any], configfile: Path | None, speed: dict[str, Any]
 ) -> Iterator[str]:
     """The words of the call that runs the proposal at the site called `name` ('' : plain SLURM)."""
-    yield from ("snakemake", "--profile", *_profile(proposal, name, site))
+    profile, *queue = _profile(proposal, name, site)
+    yield from ("snakemake", "--profile", profile, *queue)
     if configfile:
         yield from ("--configfile", str(configfile))
     yield from ("--config", f"buckets={proposal.buckets}")
     if proposal.buckets_per_submission != speed["buckets_per_submission"]:
         yield f"speed={json.dumps(speed | {'buckets_per_submission': proposal.buckets_per_submission})}"
-    yield from ("--set-resources", f"embed:runtime={proposal.walltime_minutes}", f"embed:gpu={proposal.gpus_per_node}")
-    yield f"embed:nodes={proposal.nodes}"
+    resources = _profile_resources(profile) | {
+        "embed:runtime": proposal.walltime_minutes,
+        "embed:gpu": proposal.gpus_per_node,
+        "embed:nodes": proposal.nodes,
+    }
     if "queue_resource" in site:
-        yield f"embed:{site['queue_resource']}={proposal.queue}"
+        resources[f"embed:{site['queue_resource']}"] = proposal.queue
+    yield from ("--set-resources", *(f"{name}={value}" for name, value in resources.items()))
     if proposal.jobs_at_once:
         yield from ("--jobs", str(min(proposal.jobs_at_once, proposal.submissions)))
 
@@ -159,3 +164,11 @@ def _profile(proposal: Proposal, name: str, site: dict[str, Any]) -> Iterator[st
         yield from (f"profiles/{name}", *queue)
     else:
         yield from ("pbs", "--pbs-site", name, *queue)
+
+
+def _profile_resources(profile: str) -> dict[str, Any]:
+    """What a profile sets for rules, by rule:resource: --set-resources on the command line takes the place of all."""
+    paths = (folder / "profile.yaml" for folder in (Path(profile), ROOT / profile))
+    path = next((path for path in paths if path.is_file()), None)
+    rules = (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {}) if path else {}
+    return {f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()}

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, UserError, device_lost, no_space, out_of_memory
+from plm_embed.errors import DeviceError, PassingError, UserError, device_lost, no_space, out_of_memory
 from plm_embed.gpus import near_cores
 from plm_embed.settings import Settings
 
@@ -117,6 +117,8 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
     except DeviceError as error:
         connection.send((str(error), "device"))
         _end_at_once()
+    except PassingError as error:
+        connection.send((str(error), ""))
     except UserError as error:
         connection.send((str(error), "user"))
     except BaseException as error:
