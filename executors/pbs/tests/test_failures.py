@@ -27,7 +27,7 @@ FAILURES = {
     "killed between two submissions": "a_kill_between_submissions_leaves_no_second_copy",
     "Ctrl-C during a status look or a qsub": "ctrl_c_while_the_server_hangs_deletes_when_it_goes_on",
     "a refusing qsub fails the job at once": "a_full_queue_is_waited_for_while_another_is_used",
-    "one odd status answer ends the workflow": "a_qstat_that_says_nothing_of_use_fails_nothing_and_is_told_once",
+    "one odd status answer ends the workflow": "an_answer_that_is_not_understood_is_told_and_ends_as_unknown",
     "jobs that exit with 0 having done nothing": "exit_status_0_without_the_jobs_own_record_is_failed",
     "a qsub cut by a time-out that was queued all the same": "a_qsub_cut_while_the_server_hung_is_not_repeated",
 }

@@ -268,7 +268,7 @@ def test_a_killed_script_leaves_no_record_of_an_earlier_run(tmp_path: Path) -> N
     end = tmp_path / "name.end"
     end.write_text("12.pbs01 0\n")
     run_script(script_text("kill -9 $$", load_site("generic"), end, {}), tmp_path)
-    assert not end.exists()
+    assert end.read_text() == "12.pbs01\n"  # it began
 
 
 def test_the_script_takes_chosen_variables_and_lines_of_the_site(
