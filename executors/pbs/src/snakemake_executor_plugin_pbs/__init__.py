@@ -23,6 +23,7 @@ from .cancel import delete_all
 from .commands import Pbs
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
+from .quoting import quoted_for_the_shell
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
 from .scheduler import fail_for_good, stop_reason
@@ -103,10 +104,10 @@ class Executor(RemoteExecutor):
         except RefusedError as refusal:
             self._give_up(job, str(refusal))
             return
+        with quoted_for_the_shell():
+            command = self.format_job_exec(job)
         script.touch(mode=0o700)  # variables may be secrets
-        script.write_text(
-            script_text(self.format_job_exec(job), self._site, self._ledger.end(name), self.envvars()), encoding="utf-8"
-        )
+        script.write_text(script_text(command, self._site, self._ledger.end(name), self.envvars()), encoding="utf-8")
         with self._alive_lock:
             self._waiting_for_id[name] = job
         self._submitter.add(Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log))
