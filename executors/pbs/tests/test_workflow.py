@@ -408,11 +408,30 @@ def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pb
     assert (len(pbs.jobs), pbs.jobs[1].run_count) == (1, 2)
 
 
+LISTENER = """
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
+
+report = AbstractExecutor.report_job_error
+
+def listen(self, info, *words, **options):
+    print("aux:", {key: value for key, value in info.aux.items() if key != "pbs"})
+    report(self, info, *words, **options)
+
+AbstractExecutor.report_job_error = listen
+"""
+
+
 def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
+    queue = '{ranges: [{nodes: [1, 1], walltime: ["0:00:01", "5:00:00"]}]}'
+    site = f"base: generic\ndescription: x\ndefault_queue: workq\nqueues: {{workq: {queue}}}\n"
+    (lever.folder / "site.yaml").write_text(site)
     lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
-    code, out = lever.snakemake("--retries", "1")
+    snakefile = lever.folder / "Snakefile"
+    snakefile.write_text(LISTENER + snakefile.read_text())
+    code, out = lever.snakemake("--retries", "1", "--pbs-site", "site.yaml")
     assert code == 0, out
     assert "it ran out of its walltime of 00:03:00: ask for more" in out
+    assert "aux: {'cause': 'time', 'at_most': 300}" in out
 
 
 def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever: Site, pbs: StandIn) -> None:

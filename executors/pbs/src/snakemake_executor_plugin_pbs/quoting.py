@@ -17,7 +17,7 @@ def quoted_for_the_shell() -> Iterator[None]:
     original = utils.format_cli_value
 
     def value_for_the_shell(value: Any, quote: bool = False, base64_encode: bool = False) -> str:
-        if isinstance(value, str) and quote and not base64_encode and not utils.is_quoted(value):
+        if isinstance(value, str) and quote and not base64_encode:
             return shlex.quote(value)
         return str(original(value, quote=quote, base64_encode=base64_encode))
 
