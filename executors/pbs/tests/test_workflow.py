@@ -180,17 +180,18 @@ def test_a_retry_is_a_new_submission(site: Site) -> None:
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "logged out"])
 def test_a_snakemake_that_is_gone_finds_its_jobs_again(sent: int, site: Site) -> None:
-    site.write(count=3, seconds=12)
+    site.write(count=3, shell="touch begun; while ! test -e go; do sleep 0.1; done; touch {output}")
     first = site.start()
-    until(lambda: len(site.live()) == 3)
-    time.sleep(3)  # some run, and have marked their outputs as begun
+    until(lambda: len(site.live()) == 3 and (site.folder / "begun").exists())
     os.killpg(first.pid, sent)
     first.wait()
     assert len(site.live()) == 3
     assert site.snakemake("--unlock")[0] == 0
-    code, out = site.snakemake("--rerun-incomplete")
-    assert code == 0, out
-    assert out.count("is taken over") == 3
+    second = site.start("--rerun-incomplete")
+    until(lambda: (site.folder / "snakemake.out").read_text().count("is taken over") == 3)
+    (site.folder / "go").touch()
+    out = site.end(second)
+    assert second.returncode == 0, out
     assert site.submissions() == 3
     assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
 
