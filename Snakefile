@@ -35,4 +35,4 @@ include: "workflow/rules/report.smk"
 
 
 if workflow.is_main_process:
-    print(plan_line(config), file=sys.stderr)
+    print(printable(plan_line(config)), file=sys.stderr)

@@ -28,6 +28,7 @@ from plm_embed.resources import (
     validate_minutes,
 )
 from plm_embed.slurm_plugin import mend
+from plm_embed.terminal import printable
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -42,7 +43,7 @@ try:
         check_reuse(config)
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
 except UserError as error:
-    raise WorkflowError(str(error))
+    raise WorkflowError(printable(str(error)))
 
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
