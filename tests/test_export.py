@@ -98,7 +98,7 @@ def test_matrices_per_residue(campaign: Campaign, index: list[dict], tmp_path: P
 
 def test_numpy_maps_an_array_with_ids_beside_it(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
     output = tmp_path / "vectors.npy"
-    export(campaign.master, "npy", output, "max_l3")
+    export(campaign.results, "npy", output, "max_l3")
     found = np.load(output, mmap_mode="r")
     assert isinstance(found, np.memmap) and found.shape == (len(index), DIM)
     np.testing.assert_array_equal(found, np.stack([vector(row, "max_l3") for row in index]))

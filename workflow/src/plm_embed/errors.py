@@ -11,6 +11,12 @@ class UserError(Exception):
     """
 
 
+class UnknownIdError(UserError, KeyError):
+    """An id, or a key, that no vector has."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
 class DeviceError(UserError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 

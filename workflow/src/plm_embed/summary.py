@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from plm_embed.costs import campaign_records
 from plm_embed.errors import UserError
+from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
-from plm_embed.reader import MASTER, Embeddings
+from plm_embed.reader import Embeddings
 from plm_embed.savings import savings
 from plm_embed.tables import read_batches, read_summary
 
