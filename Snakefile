@@ -36,4 +36,4 @@ by_cause(workflow.rules, notes_file(workflow))
 
 
 if workflow.is_main_process:
-    print(plan_line(config), file=sys.stderr)
+    print(printable(plan_line(config)), file=sys.stderr)

@@ -316,3 +316,25 @@ def test_the_demo_reads_from_any_folder(demo: Path) -> None:
     )
     assert str(ROOT) not in run.stdout
     assert "records" in run.stdout
+
+
+@pytest.mark.parametrize("mode", ["one_job", "by_input"])
+def test_inputs_and_columns_may_look_like_options_and_wildcards(mode: str, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    for name, residues in (("-x.csv", "MKV"), ("--help", "MKVA")):
+        (folder / name).write_text(f"{{id}},<results>,-k{{y}}\n{name},{residues},1\n", encoding="utf-8")
+    table = {"id": "{id}", "sequence": "<results>", "keep": ["-k{y}"]}
+    settings = {"inputs": ["-x.csv", "--help"], "table": table, "deduplicate": mode, "buckets": 1}
+    goal = "results/sequences/records.parquet"
+    done = snakemake(folder, "--cores", "2", goal, **settings)
+    assert done.returncode == 0, done.stdout
+    records = pq.read_table(folder / goal).to_pylist()
+    assert [(one["id"], one["length"], one["-k{y}"]) for one in records] == [("-x.csv", 3, "1"), ("--help", 4, "1")]
+
+
+def test_a_monstrous_setting_is_refused_in_words(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    for value in ("[" * 2000 + "]" * 2000, "[" * 20_000):
+        done = snakemake(folder, "--cores", "1", "-n", buckets=value)
+        assert done.returncode == 1 and "Traceback" not in done.stdout
+        assert "buckets: " in done.stdout and len(done.stdout) < 2000

@@ -34,6 +34,7 @@ from plm_embed.resources import (
 )
 from plm_embed.retries import by_cause, watch_failures
 from plm_embed.slurm_plugin import end_with_step, mend
+from plm_embed.terminal import printable
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -56,7 +57,7 @@ try:
     else:
         end_with_step()
 except UserError as error:
-    raise WorkflowError(str(error))
+    raise WorkflowError(printable(str(error)))
 
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])

@@ -1,8 +1,7 @@
 """The command line: one sub-command per rule of the workflow."""
 
-import logging
+import io
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 
 from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views, lean
+from plm_embed.cli_parts import EXISTING, FOLDER, Step
 from plm_embed.errors import PassingError, UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+from plm_embed.terminal import log_to_stderr, printable, say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
 LEAN = ("deduplicate", "scan", "split", "gather")
-FOLDER = click.Path(path_type=Path)
-EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def main() -> None:
@@ -26,25 +24,26 @@ def main() -> None:
 
     A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    log_to_stderr()
     try:
         group.main(prog_name="plm-embed", standalone_mode=False)
     except PassingError as error:
-        sys.exit(f"plm-embed: unfinished: {error}")
+        sys.exit(printable(f"plm-embed: unfinished: {error}"))
     except UserError as error:
-        sys.exit(f"plm-embed: error: {error}")
+        sys.exit(printable(f"plm-embed: error: {error}"))
     except click.UsageError as error:
-        error.show()
-        sys.exit(1)
+        words = io.StringIO()
+        error.show(words)
+        sys.exit(printable(words.getvalue().rstrip()))
     except click.Abort:
         sys.exit("plm-embed: stopped")
     except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        sys.exit(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}")
+        sys.exit(printable(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}"))
     except Exception as error:
         full = no_space(error)
         if not full:
             raise
-        print(f"plm-embed: error: {full}", file=sys.stderr, flush=True)
+        print(printable(f"plm-embed: error: {full}"), file=sys.stderr, flush=True)
         os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
@@ -60,9 +59,6 @@ def group(context: click.Context) -> None:
       plm-embed watch results
       plm-embed COMMAND --help
     """
-    if context.invoked_subcommand in STEPS:
-        # the first line of each log: the command that repeats the step
-        print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
     if context.invoked_subcommand in LEAN:
         lean.set_up(huge_pages=context.invoked_subcommand == "gather")
 
@@ -81,7 +77,7 @@ class Workers(click.ParamType[int]):
         return number
 
 
-@group.command()
+@group.command(cls=Step)
 @click.option(
     "--model",
     required=True,
@@ -89,7 +85,7 @@ class Workers(click.ParamType[int]):
 )
 @click.option(
     "--source",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
 )
 @click.option(
@@ -112,7 +108,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
         write_manifest(record, manifest)
 
 
-@group.command()
+@group.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=EXISTING)
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
@@ -231,7 +227,7 @@ def campaign_options(command: Command) -> Command:
     return command
 
 
-@group.command()
+@group.command(cls=Step)
 @campaign_options
 @click.option("--output", type=FOLDER, help="gathered.json: a record that the three files were written.")
 @click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
@@ -254,7 +250,7 @@ def gather(
         write_record(output, (master, index, records))
 
 
-@group.command()
+@group.command(cls=Step)
 @campaign_options
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option(
@@ -315,7 +311,7 @@ def summary(results: Path) -> None:
     """
     from plm_embed.summary import summarise
 
-    click.echo(summarise(results))
+    say(summarise(results))
 
 
 for command in (*cli_sequences.COMMANDS, *cli_views.COMMANDS, *cli_store.COMMANDS, *cli_export.COMMANDS):

@@ -9,8 +9,8 @@ from typing import Any
 from plm_embed import __version__
 from plm_embed.facts import Facts
 from plm_embed.files import write_json
+from plm_embed.master import MASTER
 from plm_embed.models import find_model
-from plm_embed.reader import MASTER
 
 NAME = "ro-crate-metadata.json"
 SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"

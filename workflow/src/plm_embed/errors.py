@@ -15,6 +15,12 @@ class PassingError(UserError):
     """What another attempt, later or elsewhere, may well do."""
 
 
+class UnknownIdError(UserError, KeyError):
+    """An id, or a key, that no vector has."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
 class DeviceError(PassingError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 

@@ -18,8 +18,9 @@ from plm_embed.errors import UserError
 from plm_embed.files import size
 from plm_embed.gather import INDEX_COLUMNS
 from plm_embed.manifest import Manifest, read_record
+from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
-from plm_embed.reader import MASTER, Embeddings
+from plm_embed.reader import Embeddings
 from plm_embed.savings import Savings, savings
 from plm_embed.tables import read_batches, read_schema
 

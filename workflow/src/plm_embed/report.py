@@ -16,6 +16,7 @@ from plm_embed.facts import Facts
 from plm_embed.files import atomic_path
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.plan_view import readable
+from plm_embed.terminal import printable
 from plm_embed.watch_view import duration
 
 SECTIONS = (
@@ -32,7 +33,10 @@ Rows = list[tuple[str, str]]
 def write_report(facts: Facts, output: Path) -> None:
     """Write the report."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plm_embed", ""), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("plm_embed", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is of another type
     )
     page = environment.get_template("report.html.j2").render(_content(facts))
     with atomic_path(output) as temporary:

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from plm_embed.buckets import MAX_BUCKETS
-from plm_embed.config import did_you_mean
 from plm_embed.errors import UserError
+from plm_embed.paths import did_you_mean
 from plm_embed.slurm_site import slurm_site
 
 ROOT = Path(__file__).parents[3]

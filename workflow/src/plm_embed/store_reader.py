@@ -1,6 +1,6 @@
 """Reading a store as it is, without a master: by key, since parts know nothing of records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode
 from plm_embed.parts import Keys, Part, is_per_residue, read_part
 from plm_embed.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
-from plm_embed.vectors import Rows, Vectors, make_anndata
+from plm_embed.vectors import KEY, Rows, Vectors, make_anndata
 
 if TYPE_CHECKING:
     import anndata
@@ -60,6 +60,10 @@ class StoreVectors(Vectors):
     def __len__(self) -> int:
         return len(self._keys)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a key has a vector."""
+        return isinstance(key, str) and bool(KEY.fullmatch(key)) and int(self._locate(np.array([key], "S64"))[0]) >= 0
+
     @property
     def names(self) -> list[str]:
         return list(self._fingerprint.representations)
@@ -85,7 +89,7 @@ class StoreVectors(Vectors):
                 lengths[mine] = part.length[self._row[mine]]
         return lengths
 
-    def get(self, ids: Sequence[str], name: str = "emb") -> Array:  # noqa: ARG002
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:  # noqa: ARG002
         """UserError: a store knows sequences, not records."""
         raise UserError(f"{self.path}: a store has keys, no ids: use by_key, or open a master")
 

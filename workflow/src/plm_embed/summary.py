@@ -12,8 +12,9 @@ from plm_embed.costs import campaign_records
 from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.facts import weights_of
+from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
-from plm_embed.reader import MASTER, Embeddings
+from plm_embed.reader import Embeddings
 from plm_embed.savings import savings
 from plm_embed.tables import read_batches
 
