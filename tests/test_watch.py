@@ -151,7 +151,7 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
     for bucket in range(3):
         beat(model, bucket)
     text = CliRunner().invoke(group, ["watch", str(tmp_path), "--once"]).output
-    assert "0 of 4 buckets finished, 3 workers, 1 buckets queued" in text and "\x1b" not in text
+    assert "0 of 4 buckets finished, 3 workers, 1 bucket queued" in text and "\x1b" not in text
     assert "and 2 workers more" in shown(tmp_path, rows=1)
 
 

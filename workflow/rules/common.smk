@@ -52,7 +52,7 @@ try:
         forget(vectors / "gathered.json", vectors / "checksums.sha256")
         quote_words(utils)
         freeze(workflow, config)
-        watch_failures(AbstractExecutor, RealExecutor, notes_file(workflow))
+        watch_failures(AbstractExecutor, RealExecutor)
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
     else:
         end_with_step()

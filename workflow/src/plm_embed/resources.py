@@ -1,4 +1,4 @@
-"""What a job may need before anybody has seen it run: memory, and time, which grow with the attempt in the rules."""
+"""What a job may need before anybody has seen it run: memory and time. When they grow: `retries`."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache

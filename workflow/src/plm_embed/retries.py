@@ -12,6 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from plm_embed.handover import notes_file
+
 CAUSES = {"runtime": "time", "mem_mb": "memory"}
 """What must have been short for a resource to grow."""
 USERS_ERROR = b"plm-embed: error: "
@@ -55,7 +57,7 @@ def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
     return {note["attempt"]: note for note in found if note["job"] == job}.values()
 
 
-def watch_failures(executor: Any, real_executor: Any, notes: Path) -> None:
+def watch_failures(executor: Any, real_executor: Any) -> None:
     """Take down for each failed job why it failed, and end its retries where they are of no use.
 
     `executor` and `real_executor` are the classes from which Snakemake's executors derive; whatever fails a job calls
@@ -74,7 +76,7 @@ def watch_failures(executor: Any, real_executor: Any, notes: Path) -> None:
     @wraps(handle)
     def handle_job_error(self: Any, job: Any) -> None:
         handle(self, job)
-        why = told.pop(job, {})
+        why, notes = told.pop(job, {}), notes_file(self.workflow)
         if why.get("cause") == "refused" or _users_error(job.log, notes):
             job.attempt = job.restart_times + 1  # Snakemake tries again as long as it is not above
             if job.restart_times:

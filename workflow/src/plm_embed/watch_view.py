@@ -49,7 +49,7 @@ def view(states: Sequence[State], *, rows: int | None, plain: bool = False) -> R
 def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableType]:
     head = Text.assemble((str(state.folder), "bold"), f"  {100 * state.fraction:.1f} %  {_when(state)}")
     counts = [f"{state.done:,} of {state.buckets:,} buckets finished", f"{len(state.workers):,} workers"]
-    counts += [f"{state.queued:,} buckets queued", f"{state.tokens_per_second:,.0f} tokens/s"]
+    counts += [f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued", f"{state.tokens_per_second:,.0f} tokens/s"]
     line = Text(", ".join(counts))
     troubled = sum(bool(worker.trouble) for worker in state.workers)
     if troubled:
