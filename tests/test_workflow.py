@@ -22,6 +22,7 @@ import yaml
 import checkpoints
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from plm_embed.errors import UserError
 from plm_embed.manifest import read_manifest, read_record
 from plm_embed.models import MODELS
 
@@ -153,6 +154,15 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     # what it says to do: a folder of its own
     own = run("b", "weights", weights="other.pt", weights_folder="own")
     subprocess.run(own, check=True, capture_output=True)
+    assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
+    # damage to a manifest or its copy, and what the messages say to do
+    (folder / "b" / MODEL / "weights.json").write_text("{}")
+    (folder / "own" / MODEL / "manifest.json").write_text("{}")
+    for read in (lambda: read_record(folder / "b" / MODEL), lambda: read_manifest(folder / "own" / MODEL)):
+        with pytest.raises(UserError, match="run the workflow again with --forcerun weights"):
+            read()
+    healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
+    subprocess.run(healed, check=True, capture_output=True)
     assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
     assert files() == before
 

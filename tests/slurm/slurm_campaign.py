@@ -100,6 +100,10 @@ class Campaign:
 
     def adopt_weights(self, other: "Campaign") -> None:
         shutil.copytree(other.folder / "resources", self.folder / "resources")
+        for record in (other.folder / "results").glob("*/weights.json"):
+            copy = self.folder / record.relative_to(other.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(record, copy)
 
     def command(self, *options: str) -> list[str]:
         command = [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", self.profile, *options]
