@@ -97,6 +97,34 @@ def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "damaged", "step"),
+    [
+        ("one_job", "buckets/0001.parquet", "embed"),
+        ("one_job", "summary.json", "gather"),
+        ("by_input", "members/0002.parquet", "gather"),
+        ("by_input", "records.parquet", "validate"),
+    ],
+)
+def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
+    copy: Path, mode: str, damaged: str, step: str
+) -> None:
+    before = digests(copy)
+    if mode != "one_job":
+        assert snakemake(copy, *ONE_THREAD, deduplicate=mode).returncode == 0
+    path = copy / "results/sequences" / damaged
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+    run = snakemake(copy, *ONE_THREAD, "--forcerun", step, deduplicate=mode)
+    assert run.returncode == 1
+    logs = "".join(log.read_text(encoding="utf-8") for log in copy.glob(f"results/logs/{MODEL}/**/*.log"))
+    (said,) = set(re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", logs))
+    healed = snakemake(copy, *ONE_THREAD, *shlex.split(said), deduplicate=mode)
+    assert healed.returncode == 0, healed.stdout
+    assert digests(copy) == before and report(copy)["status"] == "passed"
+
+
 def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> None:
     logs = sorted(path for path in copy.glob("results/logs/**/*.log"))
     commands = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}

@@ -21,6 +21,7 @@ from plm_embed.names import FileNames
 from plm_embed.parts import is_per_residue
 from plm_embed.progress import Meter, progress
 from plm_embed.reader import Embeddings
+from plm_embed.tables import record_batches
 
 Format = Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]
 _RECORDS_AT_ONCE = 4096
@@ -68,11 +69,10 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
 
 def _batches(embeddings: Embeddings, meter: Meter) -> Iterator[_Batch]:
     start = 0
-    with pq.ParquetFile(embeddings.index) as index:
-        for columns in index.iter_batches(_RECORDS_AT_ONCE):
-            yield _Batch(columns, start)
-            start += columns.num_rows
-            meter.advance(columns.num_rows)
+    for columns in record_batches(embeddings.index, None, _RECORDS_AT_ONCE):
+        yield _Batch(columns, start)
+        start += columns.num_rows
+        meter.advance(columns.num_rows)
 
 
 def _beside(output: Path, what: str) -> Path:

@@ -22,6 +22,7 @@ from plm_embed.buckets import key_words
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path
 from plm_embed.spill import KEY, KeySorter
+from plm_embed.tables import record_batches
 
 ABSENT, SEVERAL = -1, -2
 """In place of a row: no record has the id, or records with different sequences share it."""
@@ -144,11 +145,10 @@ def _identity(index: Path) -> bytes:
 def _write(index: Path, path: Path, identity: bytes) -> None:
     with (
         atomic_path(path) as temporary,
-        pq.ParquetFile(index) as file,
         KeySorter(path.parent, _SORTED, _SORT_BYTES, lambda: added / max(total, 1)) as sorter,
     ):
-        added, total = 0, file.metadata.num_rows
-        for batch in file.iter_batches(_BATCH_ROWS, columns=["id", "row"]):
+        added, total = 0, pq.read_metadata(index).num_rows
+        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS):
             ids = batch["id"]
             digests = b"".join(map(_digest, ids.to_pylist()))
             keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ids), [None, pa.py_buffer(digests)])

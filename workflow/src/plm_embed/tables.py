@@ -34,28 +34,34 @@ def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, page_checksum_verification=True, **options)
 
 
+def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
+    with _reading(path):
+        file = parquet_file(path)
+    with file:
+        batches = file.iter_batches(rows, columns=columns)
+        while True:
+            with _reading(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
     UserError when the file is missing or damaged.
     """
-    with _reading(path):
-        file = parquet_file(path)
-    with file:
-        batches = file.iter_batches(batch_size=_ROWS, columns=columns)
-        rows: pa.Table | None = None
-        while True:
-            with _reading(path):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            more = pa.Table.from_batches([batch])
-            rows = pa.concat_tables([rows, more]) if rows is not None else more
-            if rows.num_rows >= _ROWS:
-                yield rows.slice(0, _ROWS)
-                rows = rows.slice(_ROWS)
-        if rows is not None and rows.num_rows:
-            yield rows
+    rows: pa.Table | None = None
+    for batch in record_batches(path, columns, _ROWS):
+        more = pa.Table.from_batches([batch])
+        rows = pa.concat_tables([rows, more]) if rows is not None else more
+        if rows.num_rows >= _ROWS:
+            yield rows.slice(0, _ROWS)
+            rows = rows.slice(_ROWS)
+    if rows is not None and rows.num_rows:
+        yield rows
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
