@@ -146,7 +146,12 @@ class _Pair:
         else:
             bits = take_bits(dataset, rows)
             found = checksums.of_rows(bits)
-        checksums.check(self._name, rows, checksums.kept(file, self._name, rows), found)
+        try:
+            checksums.check(self._name, rows, checksums.kept(file, self._name, rows), found)
+        except ValueError as error:
+            raise UserError(
+                f"{file.filename}: damaged ({error}); `snakemake --forcerun gather` writes it again from the store"
+            ) from None
         return decode(bits, storage_dtype(dataset)).astype(np.float32, copy=False)
 
     def _offset(self, which: int, rows: Numbers) -> Numbers:
