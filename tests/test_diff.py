@@ -34,6 +34,7 @@ def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch
     assert all(each == diff.Compared(equal=58) for each in found.representations.values())
     assert in_words(found).endswith("\nequal")
     with h5py.File(second.master, "r+") as file:
+        del file["checksums"]  # else the changes are damages
         file["emb"][11] = file["emb"][11] + np.float16(0.01)
         file["emb"][12, 3] = np.nan
         file["emb"][13] = 0

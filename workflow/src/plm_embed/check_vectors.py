@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.buckets import bucket_bounds
 from plm_embed.campaign import Block, Bucket, Served, blocks, bucket_names, load_bucket, read_completion, serve
 from plm_embed.errors import UserError
@@ -76,6 +77,11 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
                 problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
 
 
+def text(key: bytes) -> str:
+    """A key as it can be printed, whatever a damaged file says it is."""
+    return key.decode("ascii", "backslashreplace")
+
+
 class MasterCheck:
     """The master, of `count` rows, against the parts, bucket by bucket."""
 
@@ -129,7 +135,7 @@ class MasterCheck:
                 for at in np.flatnonzero(keys <= previous).tolist():
                     increasing = False
                     what = "a duplicate of" if keys[at] == previous[at] else "out of order after"
-                    problem(f"row {start + at:,}: key {keys[at].decode()} is {what} {previous[at].decode()}")
+                    problem(f"row {start + at:,}: key {text(keys[at])} is {what} {text(previous[at])}")
                 before = keys[-1]
         return increasing
 
@@ -143,7 +149,7 @@ class MasterCheck:
                 for key in np.setdiff1d(bucket.keys, held):
                     problem(f"bucket {name}: key {key.decode()} has no row")
                 for key in np.setdiff1d(held, bucket.keys):
-                    problem(f"bucket {name}: key {key.decode()} has a row, but is not in the input or was skipped")
+                    problem(f"bucket {name}: key {text(key)} has a row, but is not in the input or was skipped")
                 return
             with self._findings.check("rows equal their parts") as differs:
                 served = serve(bucket, store)
@@ -163,7 +169,9 @@ class MasterCheck:
 
     def _columns(self, bucket: Bucket, served: Served, start: int, problem: Problem) -> None:
         stop = start + len(bucket.keys)
+        self._checksums("emb_keys", start, checksums.of_rows(bucket.keys), problem)
         for name, expected in (("length", bucket.length), ("windows", served.windows)):
+            self._checksums(name, start, checksums.of_rows(expected), problem)
             found = self._file[name][start:stop]
             for at in np.flatnonzero(found != expected).tolist():
                 problem(f"row {start + at:,}: {name} is {found[at]}, expected {expected[at]}")
@@ -171,6 +179,12 @@ class MasterCheck:
             counts = np.diff(self._file["offset"][start : stop + 1])
             for at in np.flatnonzero(counts != served.residues).tolist():
                 problem(f"row {start + at:,}: offset leaves room for {counts[at]} residues, not {served.residues[at]}")
+
+    def _checksums(self, name: str, start: int, expected: checksums.Sums, problem: Problem) -> None:
+        kept = checksums.kept(self._file, name, np.arange(start, start + len(expected)))
+        if kept is not None:
+            for at in np.flatnonzero(kept != expected).tolist():
+                problem(f"row {start + at:,}: the checksum of {name} is not that of what its part holds")
 
     def _block(self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem) -> None:
         first, stop = start + block.start, start + block.stop
@@ -183,6 +197,12 @@ class MasterCheck:
                 if not np.array_equal(np.diff(offset), served.residues[block.start : block.stop]):
                     continue  # said by _columns
                 edges, at = offset - offset[0], int(offset[0])
+            sums = (
+                checksums.of_sequences(expected, np.diff(edges))
+                if is_per_residue(name)
+                else checksums.of_rows(expected)
+            )
+            self._checksums(name, first, sums, problem)
             found = read_bits(dataset, at, at + len(expected))
             same = np.logical_and.reduceat((found == expected).all(axis=1), edges[:-1])
             for row in np.flatnonzero(~same).tolist():
@@ -227,7 +247,7 @@ def _distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> dict[str, A
         "listed": [
             {
                 "row": int(valid[at]),
-                "key": keys[int(valid[at])].decode(),
+                "key": text(keys[int(valid[at])]),
                 "norm": float(norms[valid[at]]),
                 "z": round(float(z[at]), 1),
             }

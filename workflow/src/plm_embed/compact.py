@@ -22,7 +22,7 @@ from plm_embed.campaign import Served, blocks
 from plm_embed.errors import UserError
 from plm_embed.files import sha256_file, sync, whole_files
 from plm_embed.hdf5 import Array, connect
-from plm_embed.parts import Columns, create_part, is_per_residue, read_part
+from plm_embed.parts import Columns, create_part, is_per_residue, read_part, write_checksums
 from plm_embed.pipeline import VectorWriter
 from plm_embed.rawio import extents
 from plm_embed.reuse import devices_of
@@ -143,6 +143,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
         with VectorWriter(file) as writer:
             for block in blocks(served):
                 for name, bits in block.bits.items():
+                    write_checksums(file, name, block.start, bits, served.residues[block.start : block.stop])
                     writer.write(name, int(offset[block.start]) if is_per_residue(name) else block.start, bits)
             writer.wait()
     return True

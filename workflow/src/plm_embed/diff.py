@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
@@ -127,6 +128,7 @@ class _Pair:
 
     def __init__(self, first: h5py.File, second: h5py.File, name: str) -> None:
         self._files = first, second
+        self._name = name
         self._datasets = [file["representations"][name] for file in self._files]
         self._flat = is_per_residue(name)
 
@@ -136,11 +138,21 @@ class _Pair:
 
     def numbers(self, which: int, rows: Numbers) -> Array:
         """All of them, one after the other, as float32."""
+        dataset, file = self._datasets[which], self._files[which]
         if self._flat:
             offset = self._offset(which, rows)
-            rows = flat_rows(offset, rows - rows[0])
-        dataset = self._datasets[which]
-        return decode(take_bits(dataset, rows), storage_dtype(dataset)).astype(np.float32, copy=False)
+            bits = take_bits(dataset, flat_rows(offset, rows - rows[0]))
+            found = checksums.of_sequences(bits, np.diff(offset)[rows - rows[0]])
+        else:
+            bits = take_bits(dataset, rows)
+            found = checksums.of_rows(bits)
+        try:
+            checksums.check(self._name, rows, checksums.kept(file, self._name, rows), found)
+        except ValueError as error:
+            raise UserError(
+                f"{file.filename}: damaged ({error}); `snakemake --forcerun gather` writes it again from the store"
+            ) from None
+        return decode(bits, storage_dtype(dataset)).astype(np.float32, copy=False)
 
     def _offset(self, which: int, rows: Numbers) -> Numbers:
         offset: Numbers = self._files[which]["offset"][int(rows[0]) : int(rows[-1]) + 2]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.campaign import (
     EMBED_AGAIN,
     Bucket,
@@ -35,7 +36,7 @@ from plm_embed.files import atomic_path, whole_files
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
 from plm_embed.hash_ahead import HashAhead
 from plm_embed.hdf5 import connect, create_column, create_vectors
-from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
+from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part, write_checksums
 from plm_embed.pipeline import Aside, VectorWriter
 from plm_embed.rowgroups import row_group_writer
 from plm_embed.store import PartInfo, store_folder
@@ -89,7 +90,8 @@ class Plan:
     @property
     def bytes(self) -> int:
         width = 4 if self.fingerprint.storage_dtype == "float32" else 2
-        return 80 * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
+        columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
+        return columns * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
 
 
 def gather(  # noqa: PLR0917
@@ -148,12 +150,15 @@ def gather(  # noqa: PLR0917
             for block in blocks(served, memory):
                 residue = int(ends[block.start] - served.residues[block.start])
                 for representation, bits in block.bits.items():
+                    residues = served.residues[block.start : block.stop]
+                    write_checksums(file, representation, start + block.start, bits, residues)
                     writer.write(
                         representation, residue if is_per_residue(representation) else start + block.start, bits
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         writer.sync()
         file.attrs.update(attributes(plan, numbers.summary, provenance))
+        checksums.seal_attributes(file)
         writer.wait()
         tables.wait()
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
@@ -199,6 +204,7 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
 
 def create_master(file: h5py.File, plan: Plan) -> None:
     """Lay out all data sets of the master at their final size."""
+    checksums.create(file, plan.fingerprint.representations, plan.vectors)
     create_column(file, "emb_keys", plan.vectors, "S64")
     create_column(file, "length", plan.vectors, "<i4")
     create_column(file, "windows", plan.vectors, "<i4")
@@ -217,9 +223,9 @@ def _write_columns(file: h5py.File, bucket: Bucket, served: Served, start: int, 
     `flat`: where the bucket's per-residue rows begin.
     """
     stop = start + len(bucket.keys)
-    file["emb_keys"][start:stop] = bucket.keys
-    file["length"][start:stop] = bucket.length
-    file["windows"][start:stop] = served.windows
+    for name, values in zip(checksums.COLUMNS, (bucket.keys, bucket.length, served.windows), strict=True):
+        file[name][start:stop] = values
+        checksums.write(file, name, start, checksums.of_rows(values))
     ends = flat + np.cumsum(served.residues)
     if "offset" in file:
         file["offset"][start + 1 : stop + 1] = ends

@@ -5,7 +5,7 @@ NaN included; `decode` turns them into numbers. Equal content gives equal bytes:
 is made, so the order of the writes does not show.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,12 @@ from plm_embed.fingerprint import StorageDtype
 Array = NDArray[Any]
 
 CHUNK_ROWS = 512
+DAMAGES = (OSError, KeyError, ValueError, TypeError, RuntimeError)
+"""What h5py raises about a file that is damaged, or of another kind."""
+
+_GROUPS = ("representations", "checksums")
+_RANKS = {"emb": 2, "emb_keys": 1, "length": 1, "windows": 1, "offset": 1, "representations": 2, "checksums": 1}
+"""Dimensions of the data sets, and of those in each group."""
 _SPAN = 4096  # rows that one read may cover
 _GAP = 8  # unwanted rows that are cheaper to read than to step over
 
@@ -47,7 +53,7 @@ def open_hdf5(path: Path, mode: str = "r") -> Iterator[h5py.File]:
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk cache: chunks are not
     compressed, so that a row is read, and a block written, straight from its place.
 
-    A missing, truncated or foreign file raises UserError.
+    A missing, truncated or foreign file raises UserError, and so does one whose data lie in other files.
     """
     try:
         file = connect(path, mode)
@@ -55,19 +61,56 @@ def open_hdf5(path: Path, mode: str = "r") -> Iterator[h5py.File]:
         raise UserError(f"{path}: there is no such file") from None
     except OSError as error:
         raise UserError(f"{path}: not a whole HDF5 file ({error})") from None
+    except DAMAGES as error:
+        raise UserError(f"{path}: not a file of vectors ({error})") from None
     with file:
         yield file
 
 
 def connect(path: Path, mode: str = "r") -> h5py.File:
-    """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the file."""
-    options = {"rdcc_nbytes": 0, "libver": ("earliest", "v110")}
+    """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the file.
+
+    ValueError for a file to be read whose data lie elsewhere, or which has other things where data sets belong.
+    """
+    # v108: the oldest layout whose structures have checksums, which HDF5 verifies
+    options = {"rdcc_nbytes": 0, "libver": ("v108", "v110")}
     try:
-        return h5py.File(path, mode, locking=False, **options)
+        file = h5py.File(path, mode, locking=False, **options)
     except OSError as error:
         if "locking flag" not in str(error):
             raise
-        return h5py.File(path, mode, **options)  # this process has the file open with locks already
+        file = h5py.File(path, mode, **options)  # this process has the file open with locks already
+    try:
+        if mode == "r":
+            _check_contained(file, _RANKS)
+            for group in _GROUPS:
+                if group in file:
+                    _check_contained(file[group], dict.fromkeys(file[group], _RANKS[group]))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
+    """ValueError unless what is there of these names are data sets of these ranks with their data in this very file.
+
+    What a file refers to is read with the rights of whoever opens it: a file from elsewhere must not choose it.
+    """
+    for name, rank in ranks.items():
+        if name not in group.id:
+            continue
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
+        item = group[name]
+        if isinstance(item, h5py.Group) != (group.name == "/" and name in _GROUPS):
+            raise ValueError(f"{name} is a {type(item).__name__.lower()}, which does not belong there")
+        if isinstance(item, h5py.Group):
+            continue
+        if item.is_virtual or item.id.get_create_plist().get_external_count():
+            raise ValueError(f"the data of {name} lie in other files; they must lie in the file itself")
+        if item.ndim != rank:
+            raise ValueError(f"{name} has shape {item.shape}, expected {rank} dimensions")
 
 
 def encode(values: Array, dtype: StorageDtype) -> Array:

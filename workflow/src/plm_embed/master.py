@@ -8,7 +8,7 @@ import h5py
 
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.hdf5 import storage_dtype
+from plm_embed.hdf5 import DAMAGES, storage_dtype
 from plm_embed.parts import is_per_residue
 
 MASTER = "master_esm2_embeddings.h5"
@@ -37,7 +37,7 @@ def reading(path: Path) -> Iterator[None]:
     """UserError for what HDF5 and h5py raise when what they read is damaged."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (*DAMAGES, AttributeError) as error:
         raise damaged(path, str(error)) from error
 
 

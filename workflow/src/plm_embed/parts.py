@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import (
@@ -71,18 +72,20 @@ def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance:
     if any(len(part) != len(keys) for part in (rows.length, rows.windows, *rows.representations.values())):
         raise ValueError("keys, lengths, windows and vectors differ in number")
     vectors = {name: _stored(name, rows.representations[name], order) for name in fingerprint.representations}
-    offset = None
+    offset = np.zeros(1, dtype=np.int64)
     for name in filter(is_per_residue, fingerprint.representations):
         counts = [len(rows.representations[name][i]) for i in order]
-        if offset is not None and not np.array_equal(np.diff(offset), counts):
+        if len(offset) > 1 and not np.array_equal(np.diff(offset), counts):
             raise ValueError(f"{name}: other numbers of residues than the layer before")
         offset = np.cumsum([0, *counts], dtype=np.int64)
-    columns = Columns(keys, rows.length[order], rows.windows[order], offset)
+    columns = Columns(keys, rows.length[order], rows.windows[order], offset if len(offset) > 1 else None)
     with connect(path, "w") as file:
         dims = {name: values.shape[1] for name, values in vectors.items()}
         create_part(file, columns, dims, fingerprint, provenance)
         for name, values in vectors.items():
-            write_bits(file["representations"][name], 0, encode(values, fingerprint.storage_dtype))
+            bits = encode(values, fingerprint.storage_dtype)
+            write_bits(file["representations"][name], 0, bits)
+            write_checksums(file, name, 0, bits, np.diff(offset))
 
 
 def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]) -> Array:
@@ -102,11 +105,12 @@ class Columns(NamedTuple):
 def create_part(
     file: h5py.File, columns: Columns, dims: Mapping[str, int], fingerprint: Fingerprint, provenance: dict[str, Any]
 ) -> None:
-    """Write a part but for its vectors, for which there is room then: `dims` (D) by representation."""
+    """Write a part but for its vectors and their checksums, for which there is room then: `dims` (D) by name."""
     count = len(columns.keys)
-    create_column(file, "emb_keys", count, "S64")[...] = columns.keys
-    create_column(file, "length", count, "<i4")[...] = columns.length
-    create_column(file, "windows", count, "<i4")[...] = columns.windows
+    checksums.create(file, fingerprint.representations, count)
+    for name, kind, values in zip(checksums.COLUMNS, ("S64", "<i4", "<i4"), columns[:3], strict=True):
+        create_column(file, name, count, kind)[...] = values
+        checksums.write(file, name, 0, checksums.of_rows(values))
     if columns.offset is not None:
         create_column(file, "offset", count + 1, "<i8")[...] = columns.offset
     group = file.create_group("representations")
@@ -116,6 +120,15 @@ def create_part(
     file.attrs["schema_version"] = SCHEMA_VERSION
     file.attrs["fingerprint"] = fingerprint.to_json()
     file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
+
+
+def write_checksums(file: h5py.File, name: str, start: int, bits: Array, residues: NDArray[np.int64]) -> None:
+    """Keep the checksums of the keys from row `start` on, of which `bits` are all rows of a representation.
+
+    residues (k,): rows that each of them has per residue.
+    """
+    flat = is_per_residue(name)
+    checksums.write(file, name, start, checksums.of_sequences(bits, residues) if flat else checksums.of_rows(bits))
 
 
 class Part:
@@ -141,6 +154,9 @@ class Part:
             self.count: int = self._file["emb_keys"].shape[0]
             if not self.count:
                 raise ValueError("it holds no keys")
+            if self._file["emb_keys"].dtype != np.dtype("S64"):
+                raise ValueError(f"its keys are {self._file['emb_keys'].dtype}, not 64 characters each")
+            checksums.check_attributes(self._file)
             self.names = self.fingerprint.representations
             self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
             for name in self.names:
@@ -180,6 +196,7 @@ class Part:
         """S64 (n,), strictly increasing."""
         keys: Keys = self._column("emb_keys")
         with self._reading():
+            self._check("emb_keys", np.arange(self.count), keys)
             if not (keys[1:] > keys[:-1]).all():
                 raise ValueError("its keys are not sorted")
         return keys
@@ -199,6 +216,7 @@ class Part:
                 first = bisect_left(column, keys[0])
                 stop = bisect_right(column, keys[-1], first)
             held: Keys = column[first:stop]
+            self._check("emb_keys", np.arange(first, stop), held)
             if not (held[1:] > held[:-1]).all():
                 raise ValueError("its keys are not sorted")
         if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
@@ -214,17 +232,22 @@ class Part:
     @cached_property
     def length(self) -> NDArray[np.int32]:
         """Residues of each sequence (n,), before cropping."""
-        return self._column("length")
+        return self.column_at("length", np.arange(self.count))
 
     @cached_property
     def windows(self) -> NDArray[np.int32]:
         """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
-        return self._column("windows")
+        return self.column_at("windows", np.arange(self.count))
 
     @cached_property
     def offset(self) -> NDArray[np.int64]:
         """(n + 1,): where each sequence begins in the flat per-residue data sets."""
-        return self._column("offset")
+        offset: NDArray[np.int64] = self._column("offset")
+        with self._reading():
+            ends = {self.vectors(name).shape[0] for name in self.names if is_per_residue(name)}
+            if len(offset) != self.count + 1 or (np.diff(offset) <= 0).any() or {int(offset[-1])} != ends:
+                raise ValueError("offset does not say where its sequences begin")
+        return offset
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -245,8 +268,15 @@ class Part:
         with self._reading():
             first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
             span: Array = self._file[name][first:stop]
-        found: Array = span[rows - first]
+            found: Array = span[rows - first]
+            if name in checksums.COLUMNS:
+                self._check(name, rows, found)
         return found
+
+    def _check(self, name: str, rows: NDArray[np.int64], found: Array, counts: NDArray[np.int64] | None = None) -> None:
+        """ValueError when what was found in rows (increasing) is not what was written, as far as the file can tell."""
+        sums = checksums.of_rows(found) if counts is None else checksums.of_sequences(found, counts)
+        checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
 
     def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many rows of the per-residue data sets belong to each of these rows (increasing)."""
@@ -260,9 +290,12 @@ class Part:
 
     def bits(self, name: str, indices: NDArray[np.int64]) -> Array:
         """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per residue."""
-        rows = flat_rows(self.offset, indices) if is_per_residue(name) else indices
+        flat = is_per_residue(name)
+        rows = flat_rows(self.offset, indices) if flat else indices
         with self._reading():
-            return take_bits(self.vectors(name), rows)
+            bits = take_bits(self.vectors(name), rows)
+            self._check(name, indices, bits, self.offset[indices + 1] - self.offset[indices] if flat else None)
+        return bits
 
     def rows(self, name: str, indices: NDArray[np.int64]) -> Array | list[Array]:
         """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per residue."""

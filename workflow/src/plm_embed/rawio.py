@@ -1,6 +1,7 @@
 """Rows of vectors moved straight between files and memory, past HDF5: its part is to say where in the file they lie."""
 
 import ctypes
+import math
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -43,14 +44,14 @@ class Scatter(NamedTuple):
 
 
 def extents(dataset: h5py.Dataset) -> Extents | None:
-    """Where the rows of an (n, D) data set lie. None when HDF5 has to read them: compressed, virtual, empty."""
+    """Where the rows of a data set, (n, D) or (n,), lie. None when HDF5 has to read them: compressed, empty."""
     layout = dataset.id.get_create_plist()
     if not dataset.size or layout.get_layout() != h5d.CHUNKED or layout.get_nfilters():
         return None
-    height, columns = dataset.chunks
-    if columns != dataset.shape[1]:
+    height, *columns = dataset.chunks
+    if columns != list(dataset.shape[1:]):
         return None
-    width = columns * dataset.id.get_type().get_size()
+    width = math.prod(columns) * dataset.id.get_type().get_size()
     chunks: list[tuple[int, int]] = []
     dataset.id.chunk_iter(lambda chunk: chunks.append((chunk.chunk_offset[0], chunk.byte_offset)))
     if len(chunks) != -(-dataset.shape[0] // height):

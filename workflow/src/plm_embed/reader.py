@@ -7,15 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.errors import UnknownIdError, UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, connect, decode, open_hdf5, read_bits, storage_dtype, take_bits
 from plm_embed.identifiers import ABSENT, SEVERAL, Identifiers
-from plm_embed.master import damaged, find_master, reading, representations
+from plm_embed.master import find_master, reading, representations
 from plm_embed.parts import Keys, is_per_residue
 from plm_embed.paths import did_you_mean
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
@@ -48,8 +50,12 @@ class Embeddings(Vectors):
             representations(file, self.path)
         self._file = connect(self.path)
         self._datasets = representations(self._file, self.path)
+        with reading(self.path):
+            checksums.check_attributes(self._file)
         self._key_column = self._file["emb_keys"]
         self._count = int(self._key_column.shape[0])
+        if "emb" in self._datasets:
+            self._first = next((name for name in self.names if self._datasets["emb"] == self._datasets[name]), "emb")
         self._extents: dict[str, Extents | None] = {}
 
     def close(self) -> None:
@@ -94,7 +100,7 @@ class Embeddings(Vectors):
     @cached_property
     def keys(self) -> Keys:
         with reading(self.path):
-            keys: Keys = self._key_column[...]
+            keys = self._keys_between(0, len(self))
             if not (keys[1:] > keys[:-1]).all():
                 raise ValueError("the keys are not in order")
         return keys
@@ -103,6 +109,7 @@ class Embeddings(Vectors):
     def lengths(self) -> NDArray[np.int32]:
         with reading(self.path):
             lengths: NDArray[np.int32] = self._file["length"][...]
+            self._check("length", np.arange(len(self)), checksums.of_rows(lengths))
         return lengths
 
     @cached_property
@@ -156,7 +163,9 @@ class Embeddings(Vectors):
 
     def to_numpy(self, name: str = "emb") -> Array:
         """All vectors of a representation: (n, D), or flat (R, D) when per residue."""
-        return self._span(name, 0, self._datasets[self._known(name)].shape[0])
+        if is_per_residue(self._known(name)):
+            return self._matrices(name, 0, len(self))
+        return self._span(name, 0, len(self))
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
@@ -187,7 +196,7 @@ class Embeddings(Vectors):
         expected, margin = share * len(self), _SPREAD * len(self) ** 0.5 / 2 + 1
         start, stop = max(0, int(expected - margin)), min(len(self), int(expected + margin) + 1)
         while True:
-            held: Keys = self._key_column[start:stop]
+            held = self._keys_between(start, stop)
             if start and key < held[0]:
                 start = max(0, start - (stop - start))
             elif stop < len(self) and key > held[-1]:
@@ -197,34 +206,60 @@ class Embeddings(Vectors):
                 return start + at if at < len(held) and held[at] == key else -1
 
     def _keys_between(self, start: int, stop: int) -> Keys:
-        keys: Keys = self._key_column[start:stop]
+        with reading(self.path):
+            keys: Keys = self._key_column[start:stop]
+            self._check("emb_keys", np.arange(start, start + len(keys)), checksums.of_rows(keys))
         return keys
 
     def _span(self, name: str, start: int, stop: int) -> Array:
         dataset = self._datasets[self._known(name)]
         with reading(self.path):
-            return decode(read_bits(dataset, start, stop), storage_dtype(dataset))
+            bits = read_bits(dataset, start, stop)
+            self._check(name, np.arange(start, stop), checksums.of_rows(bits))
+        return decode(bits, storage_dtype(dataset))
 
     def _take(self, name: str, rows: Rows) -> Array:
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
         with reading(self.path):
-            if name not in self._extents:
-                self._extents[name] = extents(dataset)
-            where = self._extents[name]
-            if where is None:
+            bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
+            if not self._scattered(dataset, unique, bits):
                 bits = take_bits(dataset, unique)
-            else:
-                bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
-                read_scattered(self.path, where, Scatter(unique, np.ones_like(unique), np.arange(len(unique))), bits)
-            return decode(bits[back], storage_dtype(dataset))
+            self._check(name, unique, checksums.of_rows(bits))
+        return decode(bits[back], storage_dtype(dataset))
+
+    def _scattered(self, dataset: h5py.Dataset, rows: Rows, out: Array) -> bool:
+        """Read rows (increasing) straight from the file; False when HDF5 has to read them."""
+        if dataset.name not in self._extents:
+            self._extents[dataset.name] = extents(dataset)
+        where = self._extents[dataset.name]
+        if where is not None:
+            read_scattered(self.path, where, Scatter(rows, np.ones_like(rows), np.arange(len(rows))), out)
+        return where is not None
 
     def _residues(self, name: str, row: int) -> Array:
+        return self._matrices(name, row, row + 1)
+
+    def _matrices(self, name: str, start: int, stop: int) -> Array:
+        """The matrices (L, D) of rows start to stop, one after the other."""
+        dataset = self._datasets[name]
         with reading(self.path):
-            start, stop = self._file["offset"][row : row + 2].tolist()
-        if not 0 <= start <= stop <= self._datasets[name].shape[0]:
-            raise damaged(self.path, f"offset {start} to {stop}")
-        return self._span(name, start, stop)
+            offset: NDArray[np.int64] = self._file["offset"][start : stop + 1]
+            if offset[0] < 0 or (np.diff(offset) <= 0).any() or offset[-1] > len(dataset):
+                raise ValueError("offset does not say where its sequences begin")
+            bits = read_bits(dataset, int(offset[0]), int(offset[-1]))
+            self._check(name, np.arange(start, stop), checksums.of_sequences(bits, np.diff(offset)))
+        return decode(bits, storage_dtype(dataset))
+
+    def _check(self, name: str, rows: Rows, found: checksums.Sums) -> None:
+        """ValueError unless these rows (increasing) have the checksums that were written with them, if any were."""
+        if checksums.GROUP not in self._file or not len(rows):
+            return
+        column = self._file[checksums.GROUP][self._first if name == "emb" else name]
+        kept = np.empty(len(rows), "<u8")
+        if not self._scattered(column, rows, kept):
+            kept = column[...][rows]
+        checksums.check(name, rows, kept, found)
 
     def _index_columns(self, columns: list[str] | None) -> "pa.Table":
         return read_table(self.index, columns)

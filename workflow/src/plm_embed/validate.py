@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed import checksums
 from plm_embed.buckets import bucket_of
-from plm_embed.campaign import bucket_names
+from plm_embed.campaign import EMBED_AGAIN, bucket_names
 from plm_embed.check_records import RecordCheck
-from plm_embed.check_vectors import MasterCheck, check_completion, check_parts
+from plm_embed.check_vectors import MasterCheck, check_completion, check_parts, text
 from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path, sha256_file, write_json
@@ -72,7 +73,7 @@ def validate(
                 )
                 with findings.check("spot checks"):
                     rows = _choose(file["length"][...], spot_checks, plan.fingerprint)
-                    keys = [file["emb_keys"][row].decode() for row in rows]
+                    keys = [text(file["emb_keys"][row]) for row in rows]
                     compute = reference or _reference()
                     expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
                     result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
@@ -98,8 +99,8 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
     fingerprint = plan.fingerprint
     with findings.check("fingerprints in the store") as problem:
         note = store_folder(store, fingerprint) / "fingerprint.json"
-        if note.read_text(encoding="utf-8").strip() != fingerprint.to_json():
-            problem(f"{note}: not the fingerprint of the completion records")
+        if note.read_bytes().strip() != fingerprint.to_json().encode():
+            problem(f"{note}: not the fingerprint of the completion records; {EMBED_AGAIN}")
     with findings.check("weights") as problem:
         manifest = read_manifest(weights)
         for name in ("model", "weights_sha256"):
@@ -113,6 +114,10 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
 
 def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5py.File) -> None:
     with findings.check("attributes") as problem:
+        try:
+            checksums.check_attributes(file)
+        except ValueError as error:
+            problem(str(error))
         for name, expected in attributes(plan, read_summary(sequences), {}).items():
             if name not in file.attrs:
                 problem(f"{name} is missing")
@@ -161,13 +166,13 @@ def _check_spots(
     spots = []
     with findings.check("spot checks") as problem:
         for row, wanted in zip(rows, expected, strict=True):
-            key = file["emb_keys"][row].decode()
+            key = text(file["emb_keys"][row])
             for name in fingerprint.representations:
                 found = _numbers(file, name, row, fingerprint.storage_dtype)
                 if found.shape != wanted[name].shape:
                     problem(f"row {row:,} of {name}: shape {found.shape}, the reference gives {wanted[name].shape}")
                     continue
-                spot = {"row": row, "key": key, "representation": name} | _distance(found, wanted[name])
+                spot: dict[str, Any] = {"row": row, "key": key, "representation": name} | _distance(found, wanted[name])
                 spots.append(spot)
                 limit = RELATIVE_L2[fingerprint.storage_dtype]
                 if fingerprint.compute_dtype == "float32" and not spot["relative_l2"] <= limit:

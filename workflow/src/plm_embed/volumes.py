@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from plm_embed import costs
+from plm_embed import checksums, costs
 from plm_embed.config import Config
 from plm_embed.files import size
 from plm_embed.fingerprint import LongSequences
@@ -26,8 +26,10 @@ def vectors(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, 
     pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
     flat = ("per_residue" in asked["pooling"]) * layers
 
+    checks = [8] * (len(checksums.COLUMNS) + pooled + flat)
+
     def one_file(rows: int, residues: int) -> int:
-        columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else [])))
+        columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else []), *checks))
         numbers: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
         return columns + numbers * model.dim * item + PART_BYTES
 
