@@ -1,0 +1,102 @@
+"""Random damage to every kind of file at every stage of a campaign; see `corruption`.
+
+    python tests/sweep.py --cases 1000 --seed 1
+    python tests/sweep.py --kinds 'buckets before embed' --cases 100
+    python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
+
+Prints a table, a line per kind, and what is needed to see each case again that is not as it should be. Exit status 1
+if there is one.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "workflow" / "src")]
+
+from corruption import GOOD, KINDS, Case, Outcome, cases, try_out, undisturbed_uses
+from tiny_campaign import FORK, load_package, make_stages
+
+
+def make_campaigns(folder: Path) -> tuple[Path, Path]:
+    """The campaign that is damaged and another one, from which files are swapped in; both at all stages.
+
+    They are taken from `folder` if they are there.
+    """
+    load_package()
+    stages, others = folder / "stages", folder / "others"
+    if not others.exists():
+        with ProcessPoolExecutor(2, mp_context=FORK) as pool:
+            list(pool.map(make_stages, (stages, others), (1, 2)))
+    undisturbed_uses(stages)  # once, before this process forks
+    return stages, others
+
+
+def _run(work: tuple[int, Case, Path, Path, Path, bool]) -> tuple[Case, Outcome]:
+    number, case, stages, others, folder, heal = work
+    return case, try_out(case, stages, others, folder / f"case-{number}", heal=heal)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default="", help="only kinds whose name and stage contain this")
+    parser.add_argument("--damage", choices=["flip", "truncate", "delete", "swap"], help="only this one")
+    parser.add_argument("--only", type=int, help="the seed of one case, as the list of a sweep has it")
+    parser.add_argument("--campaigns", type=Path, help="folder for the whole campaigns, kept for the next sweep")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--no-heal", action="store_true", help="do not follow the remedies")
+    options = parser.parse_args()
+    kinds = [kind for kind in KINDS if options.kinds in str(kind)]
+    if not kinds:
+        parser.error("no such kind; there are:\n  " + "\n  ".join(map(str, KINDS)))
+    if options.only is not None:
+        chosen = [Case(kinds[0], options.damage or "flip", options.only)]
+    else:
+        chosen = cases(options.cases, options.seed, kinds)
+        chosen = [Case(case.kind, options.damage or case.damage, case.seed) for case in chosen]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="plm-sweep-") as folder:
+        stages, others = make_campaigns(options.campaigns or Path(folder))
+        ready = time.monotonic()
+        work = [(number, case, stages, others, Path(folder), not options.no_heal) for number, case in enumerate(chosen)]
+        with ProcessPoolExecutor(options.jobs, mp_context=FORK) as pool:
+            outcomes = list(pool.map(_run, work))
+    ended = time.monotonic()
+    bad = _show(outcomes)
+    print(f"\n{len(outcomes)} cases in {ended - ready:.0f} s, after {ready - began:.0f} s for the campaigns; {bad} bad")
+    return 1 if bad else 0
+
+
+def _show(outcomes: list[tuple[Case, Outcome]]) -> int:
+    """Print the cases that are not as they should be and the table; return how many there are."""
+    table = defaultdict[str, Counter[str]](Counter)
+    bad = 0
+    for case, outcome in outcomes:
+        table[str(case.kind)][outcome.verdict] += 1
+        if outcome.verdict not in GOOD:
+            bad += 1
+            print(f"{outcome.verdict}: {outcome.what}")
+            print(f"    again: --kinds '{case.kind}' --damage {case.damage} --only {case.seed}")
+            lines = outcome.message.strip().splitlines()
+            print("".join(f"    | {line[:240]}\n" for line in lines[-6:]))
+    verdicts = sorted(
+        {verdict for counts in table.values() for verdict in counts}, key=lambda name: (name not in GOOD, name)
+    )
+    width = max(map(len, table))
+    print(f"{'':{width}}  " + "  ".join(verdicts))
+    for kind, counts in table.items():
+        print(f"{kind:{width}}  " + "  ".join(f"{counts[name] or '.':>{len(name)}}" for name in verdicts))
+    totals = sum(table.values(), Counter[str]())
+    print(f"{'all':{width}}  " + "  ".join(f"{totals[name]:>{len(name)}}" for name in verdicts))
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
