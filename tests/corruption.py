@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,13 +29,15 @@ from tiny_campaign import (
     results,
     run_command,
     run_step,
+    steps_from,
 )
 
+REMEDIES = 2
+"""So many errors one after the other may each name what to do."""
 GOOD = ("named", "harmless", "told by checksums")
 DAMAGES = {"flip": 6, "truncate": 2, "delete": 1, "swap": 2}
 """How often each is drawn."""
-SAME_KIND_IS_ANOTHER_CAMPAIGN = {"flip": 6, "truncate": 2, "delete": 1}
-CUT_ANYWHERE_IS_WHOLE = {"flip": 6, "delete": 1}
+NO_SWAP = {"flip": 6, "truncate": 2, "delete": 1}
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,17 @@ def _before(stage: str, *kinds: tuple[str, ...]) -> list[Kind]:
     return [Kind(stage, *kind) for kind in kinds]
 
 
-_SUMMARY = ("summary", "results/sequences/summary.json", "counts: ")
+_SUMMARY = ("summary", "results/sequences/summary.json", "counts: |attributes: inputs")
 _SEQUENCES = (
     _SUMMARY,
-    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}"),
+    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}|embedded/{stem}"),
     ("members", "results/sequences/members/*.parquet", r"bucket {stem}"),
     ("sequence records", "results/sequences/records.parquet"),
 )
 _WEIGHTS = (
-    ("tensors", f"{WEIGHTS}/model.safetensors"),
-    ("manifest", f"{WEIGHTS}/manifest.json"),
-    ("self-test", f"{WEIGHTS}/self_test.npz", "self-test"),
+    ("tensors", f"{WEIGHTS}/model.safetensors", f"{WEIGHTS}/"),
+    ("manifest", f"{WEIGHTS}/manifest.json", f"{WEIGHTS}/"),
+    ("self-test", f"{WEIGHTS}/self_test.npz", f"{WEIGHTS}/|self-test"),
 )
 _STORE = (
     ("parts", f"{VECTORS}/store/*/parts/*.h5"),
@@ -84,10 +87,10 @@ _RESULTS = (
 )
 KINDS = [
     *(
-        Kind("deduplicate", f"input {path}", f"inputs/{path}", damages=SAME_KIND_IS_ANOTHER_CAMPAIGN)
+        Kind("deduplicate", f"input {path}", f"inputs/{path}", damages=NO_SWAP)
         for path in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
     ),
-    Kind("start", "checkpoint", "model.pt", damages=SAME_KIND_IS_ANOTHER_CAMPAIGN),
+    Kind("start", "checkpoint", "model.pt", damages=NO_SWAP),
     *_before(
         "split",
         ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
@@ -99,8 +102,8 @@ KINDS = [
         ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
         ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
         ("split's summary", "results/sequences/splits/*/summary.json", r"splits/{folder}"),
-        ("split's buckets", "results/sequences/splits/*/buckets/*.parquet", r"splits/\d+|bucket {stem}"),
-        ("split's members", "results/sequences/splits/*/members/*.parquet", r"splits/\d+|bucket {stem}"),
+        ("split's buckets", "results/sequences/splits/*/buckets/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
+        ("split's members", "results/sequences/splits/*/members/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
     ),
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
@@ -138,7 +141,6 @@ class Outcome:
     verdict: str
     what: str
     message: str = ""
-    healed: bool | None = None
 
 
 def cases(count: int, seed: int, kinds: list[Kind]) -> list[Case]:
@@ -155,8 +157,11 @@ def cases(count: int, seed: int, kinds: list[Kind]) -> list[Case]:
 class Trial:
     """A copy of a campaign at one stage, which is damaged and goes on."""
 
-    def __init__(self, case: Case, stages: Path, others: Path, folder: Path) -> None:
-        """`stages` and `others`: two campaigns by `make_stages`, of which the second has other inputs and weights."""
+    def __init__(self, case: Case, stages: Path, others: Path | None, folder: Path) -> None:
+        """`stages` and `others`: two campaigns by `make_stages`, the second of other inputs and weights.
+
+        Without the second, files are only swapped with others of the same campaign.
+        """
         self.case = case
         self.folder = folder
         self._stages = stages
@@ -182,6 +187,7 @@ class Trial:
             what = f"{name}: bit {bit % 8} of byte {bit // 8} of {len(content)} flipped"
         elif self.case.damage == "truncate":
             size = chance.randrange(len(content))
+            size += content[size:].startswith(content[:4])  # nobody sees that a whole stream is missing
             path.write_bytes(content[:size])
             what = f"{name}: cut to {size} of {len(content)} bytes"
         else:
@@ -192,35 +198,34 @@ class Trial:
     def _swap(self, chance: random.Random, content: bytes) -> str:
         """With another file of the kind in this campaign, or with one of another campaign."""
         own = [path for path in sorted(self.folder.glob(self.case.kind.pattern)) if path.read_bytes() != content]
-        foreign = sorted((self._others / self.case.kind.stage).glob(self.case.kind.pattern))
-        if own and chance.random() < 0.5:
+        if own and (self._others is None or chance.random() < 0.5):
             other = chance.choice(own)
             self.path.write_bytes(other.read_bytes())
             other.write_bytes(content)
             return str(other.relative_to(self.folder))
-        other = chance.choice(foreign)
+        assert self._others is not None, f"{self.case.kind}: there is one file"
+        other = chance.choice(sorted((self._others / self.case.kind.stage).glob(self.case.kind.pattern)))
         self.path.write_bytes(other.read_bytes())
         return f"another campaign's {other.name}"
 
     def run(self, *, heal: bool) -> Outcome:
         """Go on after the damage; with `heal` follow the remedy that the error names, and see that all is well."""
-        failed, message = self._go_on(self._first_step())
-        verdict = self._verdict(failed, message)
-        outcome = Outcome(verdict, self.what, message)
-        if heal and verdict == "named":
-            outcome.healed, outcome.message = self._heal(failed, message)
-            outcome.verdict = "named" if outcome.healed else "NOT HEALED"
+        stage = self.case.kind.stage
+        first = {"half": "embed", "compacted": "gather"}.get(stage, stage)
+        if first == "read":
+            failed, message = self._use()
+        elif first == "start":
+            failed, message = self._go_on(self.steps[:-1])
+        else:
+            failed, message = self._go_on(steps_from(first, self.steps))
+        outcome = Outcome(self._verdict(failed, message), self.what, message)
+        if heal and outcome.verdict == "named":
+            healed, story = self._heal(failed, message)
+            outcome = outcome if healed else Outcome("NOT HEALED", self.what, story)
         return outcome
 
-    def _first_step(self) -> str:
-        stage = self.case.kind.stage
-        return {"start": "weights", "half": "embed", "compacted": "gather"}.get(stage, stage)
-
-    def _go_on(self, first: str) -> tuple[str, str]:
-        """Run the steps from `first` on; the step that failed, empty if none, and its words."""
-        if first == "read":
-            return self._use()
-        steps = self.steps[self.steps.index(first) : self.steps.index("report")]
+    def _go_on(self, steps: Sequence[str]) -> tuple[str, str]:
+        """Run these steps; the one that failed, empty if none, and its words."""
         for step in steps:
             status, words = run_step(self.folder, step)
             if status:
@@ -228,25 +233,23 @@ class Trial:
         return "", ""
 
     def _use(self) -> tuple[str, str]:
-        """What is done with finished results; what was read and said takes the place of words."""
+        """Do with finished results what users do; which use failed, and what was read and said."""
         said = []
-        for use in ("read", "export", "report", "summary"):
-            if use == "read":
-                status, words = read_as_users_do(self.folder)
-            else:
-                command = {
-                    "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
-                    "report": ["report", "results"],
-                    "summary": ["summary", "results"],
-                }[use]
-                status, words = run_command(self.folder, command)
+        for exported in self.folder.glob("vectors.npy*"):
+            exported.unlink()
+        uses = {
+            "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
+            "report": ["report", "results"],
+            "summary": ["summary", "results"],
+        }
+        for use in ("read", *uses):
+            status, words = run_command(self.folder, uses[use]) if use in uses else read_as_users_do(self.folder)
             if status:
                 return use, f"exit status {status}\n{words}" if status != 1 else words
             said.append(words)
-        report = (self.folder / "results" / "report.html").read_text(encoding="utf-8")
-        said.append(hashlib.sha256(_DATES.sub("", report).encode()).hexdigest())
+        said.append((self.folder / "results" / "report.html").read_text(encoding="utf-8"))
         said.append(hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest())
-        return "", "\n".join(_DATES.sub("", each) for each in said)
+        return "", "\n".join(_TIMES.sub("", each) for each in said)
 
     def _verdict(self, failed: str, message: str) -> str:
         if not failed:
@@ -257,7 +260,7 @@ class Trial:
             return "hang"
         if "Traceback (most recent call last)" in message or message.startswith("exit status"):
             return "traceback"
-        error = message[message.find("error: ") :]
+        error = _error(message)
         if not re.search(self._names(), error):
             return "unnamed"
         return "named" if _ACTION.search(error) else "no remedy"
@@ -285,57 +288,61 @@ class Trial:
         return done.returncode != 0
 
     def _heal(self, failed: str, message: str) -> tuple[bool, str]:
-        """Do what the error says, as it says it; whether the campaign is whole and right then, and why not."""
-        error = message[message.find("error: ") :]
-        again = self._follow(failed, error)
-        if not again:
-            return False, f"{error}\n-> no rule or command of this campaign is named"
-        failed, words = "", ""
-        if again in self.steps[:-1]:
-            failed, words = self._go_on(again)
-        if not failed and self.case.kind.stage == "read":
-            failed, words = self._use()
-        right = not failed and self._right(words)
-        return right, f"{error}\n-> from {again}: {f'{failed} fails: {words}' if failed else 'the results differ'}"
+        """Do what the error says, and what the next one says; whether all is right then, and the story."""
+        story = ""
+        for _ in range(REMEDIES):
+            error = _error(message)
+            story += f"{error.strip()}\n"
+            again = self._follow(failed, error)
+            story += f"-> {' '.join(again) or 'no rule or command of this campaign is named'}\n"
+            if not again:
+                return False, story
+            failed, message = self._go_on(again) if again[0] in self.steps else ("", "")
+            if not failed and self.case.kind.stage == "read":
+                failed, message = self._use()
+            if not failed:
+                return self._right(message), f"{story}the results differ\n"
+        return False, f"{story}{failed}: {_error(message)}"
 
-    def _follow(self, failed: str, error: str) -> str:
-        """Do what comes before a repetition; the step from which on to repeat, empty when none is meant."""
-        if re.search(r"(fetch|copy)\b[^.\n]* again", error) and self.case.kind.stage in (
-            "deduplicate",
-            "start",
-            "split",
-        ):
-            source = self._stages / self.case.kind.stage / self.path.relative_to(self.folder)
-            shutil.copy2(source, self.path)
-            return failed
-        for path in re.findall(r"(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
-            target = self.path if path in ("it", "the", "this") else self.folder / path
+    def _follow(self, failed: str, error: str) -> list[str]:
+        """Do what comes before a repetition; the steps to repeat, none when the error names nothing to do."""
+        for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
+            target = self.path if path in ("it", "the", "this", "that") else self.folder / path
             if target.is_dir():
                 shutil.rmtree(target)
             target.unlink(missing_ok=True)
         if forced := re.search(r"snakemake[^`\n]*--forcerun (\w+)", error):
             return self._rule(forced[1])
-        if literal := re.search(r"plm-embed (\w+ --[^`\n]+)", error):
+        if literal := re.search(r"plm-embed (\w+ [^`\n]*--[^`\n]+)", error):
             command = shlex.split(literal[1])
-            if run_command(self.folder, command)[0]:
-                return ""
-            return self.steps[self.steps.index(command[0]) + 1]
-        if bare := re.search(
-            r"plm-embed (deduplicate|scan|split|collect|weights|embed|gather|validate|report)\b", error
-        ):
+            status, _ = run_command(self.folder, command)
+            return [] if status else steps_from(command[0], self.steps)[1:]
+        if bare := re.search(r"plm-embed (\w+)\b(?! \w+ --)", error):
+            if bare[1] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
+                return steps_from("deduplicate", ONE_JOB)
             return self._rule(bare[1])
-        return failed if re.search(r"again|snakemake", error) else ""
+        if re.search(r"\b(fetch|copy)\b.* again", error):
+            shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
+        elif not re.search(r"\bagain\b|`snakemake", error):
+            return []
+        return steps_from(failed, self.steps) if failed in self.steps else ["use"]
 
-    def _rule(self, name: str) -> str:
-        """The step from which Snakemake repeats when this rule is forced; scans and splits are gone after collect."""
+    def _rule(self, name: str) -> list[str]:
+        """The steps that Snakemake repeats when this rule is forced; scans and splits are gone after collect."""
         if name not in self.steps:
-            return ""
+            return []
         gone = not list(self.folder.glob("results/sequences/scans/*"))
-        return "scan" if name in ("split", "collect") and gone else name
+        return steps_from("scan" if name in ("split", "collect") and gone else name, self.steps)
+
+
+def _error(message: str) -> str:
+    """What the user is told, without the log before it."""
+    found = re.search(r"(plm-embed: error|^Error): ", message, re.MULTILINE)
+    return message[found.start() :] if found else message
 
 
 _ACTION = re.compile(r"\b(run|remove|delete|fetch|copy|put|restore|name)\b", re.IGNORECASE)
-_DATES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 _USES: dict[Path, str] = {}
 
 
@@ -350,7 +357,7 @@ def undisturbed_uses(stages: Path) -> str:
     return _USES[stages]
 
 
-def try_out(case: Case, stages: Path, others: Path, folder: Path, *, heal: bool = True) -> Outcome:
+def try_out(case: Case, stages: Path, others: Path | None, folder: Path, *, heal: bool = True) -> Outcome:
     """Run a case in the new folder `folder`, and remove it."""
     try:
         return Trial(case, stages, others, folder).run(heal=heal)

@@ -1,8 +1,8 @@
 """Random damage to every kind of file at every stage of a campaign; see `corruption`.
 
-    python tests/sweep.py --cases 1000 --seed 1
-    python tests/sweep.py --kinds 'buckets before embed' --cases 100
-    python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
+    .venv/bin/python tests/sweep.py --cases 1000 --seed 1
+    .venv/bin/python tests/sweep.py --kinds 'buckets before embed' --cases 100
+    .venv/bin/python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
 
 Prints a table, a line per kind, and what is needed to see each case again that is not as it should be. Exit status 1
 if there is one.
@@ -16,8 +16,6 @@ import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "workflow" / "src")]
 
 from corruption import GOOD, KINDS, Case, Outcome, cases, try_out, undisturbed_uses
 from tiny_campaign import FORK, load_package, make_stages

@@ -5,9 +5,9 @@ nothing that one command does to itself reaches the next. `make_stages` leaves a
 """
 
 import bz2
-import contextlib
 import gzip
 import hashlib
+import importlib
 import json
 import logging
 import lzma
@@ -16,7 +16,7 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ def commands(step: str) -> list[list[str]]:
     splits = [f"{sequences}/splits/{number:02d}" for number in range(len(BUCKETS))]
     places = ["--sequences", sequences, "--embedded", f"{VECTORS}/embedded", "--store", store, "--master", MASTER]
     places += ["--index", INDEX, "--records", RECORDS]
+    proofs = ["--report", "results/validation.json", "--checksums", f"{VECTORS}/checksums.sha256"]
     count = ["--buckets", str(len(BUCKETS))]
     found: dict[str, list[list[str]]] = {
         "weights": [["weights", "--model", MODEL, "--source", "model.pt", "--output", weights]],
@@ -79,19 +80,17 @@ def commands(step: str) -> list[list[str]]:
             for number, path in enumerate(INPUTS)
         ],
         "split": [["split", *scans, "--range", str(at), "--output", split] for at, split in enumerate(splits)],
-        "collect": [
-            ["collect", *(f"--scan={scan}" for scan in scans), *(f"--split={split}" for split in splits)]
-            + ["--output", sequences]
-        ],
+        "collect": [["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]],
         "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
         "gather": [["gather", *places, "--workflow-commit", "0123abc"]],
-        "validate": [
-            ["validate", *places, "--weights", weights, "--spot-checks", "2", "--report", "results/validation.json"]
-            + ["--checksums", f"{VECTORS}/checksums.sha256"]
-        ],
+        "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
         "report": [["report", "results", "--output", "results/report.html"], ["summary", "results"]],
     }
     return found[step]
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [f"--{option}={value}" for value in values]
 
 
 def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
@@ -111,6 +110,12 @@ def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
         "--toks-per-batch",
         "256",
     ]
+
+
+def steps_from(step: str, steps: Sequence[str]) -> list[str]:
+    """The rules that Snakemake runs when this one has to be run, but for the report: it and those that need it."""
+    later = list(steps[steps.index(step) : steps.index("report")])
+    return ["weights", *steps[steps.index("embed") : steps.index("report")]] if step == "weights" else later
 
 
 def run_step(folder: Path, step: str) -> tuple[int, str]:
@@ -185,11 +190,8 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 
 def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
-    import plm_embed.embed
-    import plm_embed.reference
-    import plm_embed.report
-    import plm_embed.submission
-    import plm_embed.trial
+    for name in ("embed", "submission", "gather", "validate", "reference", "report"):
+        importlib.import_module(f"plm_embed.{name}")
 
 
 def make_inputs(folder: Path, seed: int) -> None:
