@@ -1,4 +1,4 @@
-"""Random damage to every kind of file at every stage of a campaign; see `corruption`.
+"""Random damage to every kind of file at every stage of a campaign; see `corruption_trials`.
 
     .venv/bin/python tests/sweep.py --cases 1000 --seed 1
     .venv/bin/python tests/sweep.py --kinds 'buckets before embed' --cases 100
@@ -15,9 +15,11 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from corruption import GOOD, KINDS, Case, Outcome, cases, try_out, undisturbed_uses
+from corruption import KINDS, Case, cases
+from corruption_trials import GOOD, Outcome, try_out, undisturbed_uses
 from tiny_campaign import FORK, load_package, make_stages
 
 
@@ -35,9 +37,8 @@ def make_campaigns(folder: Path) -> tuple[Path, Path]:
     return stages, others
 
 
-def _run(work: tuple[int, Case, Path, Path, Path, bool]) -> tuple[Case, Outcome]:
-    number, case, stages, others, folder, heal = work
-    return case, try_out(case, stages, others, folder / f"case-{number}", heal=heal)
+def _run(case: Case, folder: Path, campaigns: tuple[Path, Path], heal: bool, by_snakemake: bool) -> Outcome:
+    return try_out(case, *campaigns, folder, heal=heal, by_snakemake=by_snakemake)
 
 
 def main() -> int:
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="the seed of one case, as the list of a sweep has it")
     parser.add_argument("--campaigns", type=Path, help="folder for the whole campaigns, kept for the next sweep")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--snakemake", action="store_true", help="go on by the real one; ten seconds a case and more")
     parser.add_argument("--no-heal", action="store_true", help="do not follow the remedies")
     options = parser.parse_args()
     kinds = [kind for kind in KINDS if options.kinds in str(kind)]
@@ -61,39 +63,42 @@ def main() -> int:
         chosen = [Case(case.kind, options.damage or case.damage, case.seed) for case in chosen]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="plm-sweep-") as folder:
-        stages, others = make_campaigns(options.campaigns or Path(folder))
+        campaigns = make_campaigns(options.campaigns or Path(folder))
         ready = time.monotonic()
-        work = [(number, case, stages, others, Path(folder), not options.no_heal) for number, case in enumerate(chosen)]
+        run = partial(_run, campaigns=campaigns, heal=not options.no_heal, by_snakemake=options.snakemake)
+        folders = [Path(folder, f"case-{number}") for number in range(len(chosen))]
         with ProcessPoolExecutor(options.jobs, mp_context=FORK) as pool:
-            outcomes = list(pool.map(_run, work))
+            outcomes = []
+            for case, outcome in zip(chosen, pool.map(run, chosen, folders), strict=True):
+                outcomes.append((case, outcome))
+                if outcome.verdict not in GOOD:
+                    _show(case, outcome)
     ended = time.monotonic()
-    bad = _show(outcomes)
+    bad = _tabulate(outcomes)
     print(f"\n{len(outcomes)} cases in {ended - ready:.0f} s, after {ready - began:.0f} s for the campaigns; {bad} bad")
     return 1 if bad else 0
 
 
-def _show(outcomes: list[tuple[Case, Outcome]]) -> int:
-    """Print the cases that are not as they should be and the table; return how many there are."""
+def _show(case: Case, outcome: Outcome) -> None:
+    """Print what is needed to see a case again."""
+    print(f"{outcome.verdict}: {outcome.what}")
+    print(f"    again: --kinds '{case.kind}' --damage {case.damage} --only {case.seed}")
+    lines = outcome.message.strip().splitlines()
+    print("".join(f"    | {line[:240]}\n" for line in lines[-6:]), flush=True)
+
+
+def _tabulate(outcomes: list[tuple[Case, Outcome]]) -> int:
+    """Print verdicts by kind; return how many are bad."""
     table = defaultdict[str, Counter[str]](Counter)
-    bad = 0
     for case, outcome in outcomes:
         table[str(case.kind)][outcome.verdict] += 1
-        if outcome.verdict not in GOOD:
-            bad += 1
-            print(f"{outcome.verdict}: {outcome.what}")
-            print(f"    again: --kinds '{case.kind}' --damage {case.damage} --only {case.seed}")
-            lines = outcome.message.strip().splitlines()
-            print("".join(f"    | {line[:240]}\n" for line in lines[-6:]))
-    verdicts = sorted(
-        {verdict for counts in table.values() for verdict in counts}, key=lambda name: (name not in GOOD, name)
-    )
+    totals = sum(table.values(), Counter[str]())
+    verdicts = sorted(totals, key=lambda name: (name not in GOOD, name))
     width = max(map(len, table))
     print(f"{'':{width}}  " + "  ".join(verdicts))
-    for kind, counts in table.items():
+    for kind, counts in [*table.items(), ("all", totals)]:
         print(f"{kind:{width}}  " + "  ".join(f"{counts[name] or '.':>{len(name)}}" for name in verdicts))
-    totals = sum(table.values(), Counter[str]())
-    print(f"{'all':{width}}  " + "  ".join(f"{totals[name]:>{len(name)}}" for name in verdicts))
-    return bad
+    return sum(count for name, count in totals.items() if name not in GOOD)
 
 
 if __name__ == "__main__":

@@ -278,14 +278,14 @@ def _half_embedded(folder: Path) -> None:
 
 
 def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
-    """Digests of everything in master, index and records; `inputs` False: but the checksums of the input files."""
+    """Digests of what master, index and records hold, but for the commit; `inputs` False: nor what the inputs were."""
     found: dict[str, Any] = {}
     with h5py.File(folder / MASTER) as master:
         master.visititems(
             lambda name, item: found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
         )
         for name, value in master.attrs.items():
-            if inputs or name != "inputs":
+            if name != "workflow_commit" and (inputs or name != "inputs"):
                 found[f"attribute {name}"] = str(value.tolist() if isinstance(value, np.ndarray) else value)
     for path in (INDEX, RECORDS):
         found[path] = hashlib.sha256(repr(pq.read_table(folder / path).to_pylist()).encode()).hexdigest()
