@@ -29,6 +29,10 @@ class Kind:
     def __str__(self) -> str:
         return f"{self.name} before {self.stage}"
 
+    @property
+    def is_the_users(self) -> bool:
+        return self.stage in ("deduplicate", "start")
+
 
 def _before(stage: str, *kinds: tuple[str, ...]) -> list[Kind]:
     return [Kind(stage, *kind) for kind in kinds]

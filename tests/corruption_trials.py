@@ -3,8 +3,8 @@
 named: an error of one line or a few that names the damaged thing and what to run. harmless: all results are as they are
 without the damage. told by checksums: who reads finished results gets others, and `sha256sum --check` says so.
 Everything else is wrong: SILENT (a result differs without a word), traceback, hang, unnamed (an error that does not
-name what is damaged), no remedy (it does not say what to do), NOT HEALED (what it says to do does not lead to the
-undisturbed results).
+name what is damaged), no remedy (it does not say what to do; about a file of the user's own it need not), NOT HEALED
+(what it says to do does not lead to the undisturbed results).
 """
 
 import hashlib
@@ -125,7 +125,7 @@ class Trial:
         error = _error(message)
         if not re.search(self._names(), error):
             return "unnamed"
-        return "named" if _ACTION.search(error) else "no remedy"
+        return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
 
     def _names(self) -> str:
         """Pattern of what names the damaged thing: its path, its folder's, or the words of its kind."""
@@ -143,7 +143,7 @@ class Trial:
             return False
         if all(mine.read_bytes() == theirs.read_bytes() for mine, theirs in pairs):
             return True
-        inputs = not self.case.kind.name.startswith("input ")  # the checksum of a damaged file is another
+        inputs = not self.case.kind.is_the_users  # the checksum of a damaged file is another
         return results(self.folder, inputs=inputs) == results(self._undisturbed, inputs=inputs)
 
     def _checksums_tell(self) -> bool:
@@ -170,6 +170,9 @@ class Trial:
 
     def _follow(self, failed: str, error: str) -> list[str]:
         """Do what comes before a repetition; the steps to repeat, none when the error names nothing to do."""
+        if self.case.kind.is_the_users:  # who has a good copy of it
+            shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
+            return list(self.steps) if failed == "snakemake" else steps_from(failed, self.steps)
         for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
             target = self.path if path in ("it", "the", "this", "that") else self.folder / path
             if target.is_dir():
@@ -190,9 +193,7 @@ class Trial:
             if bare[1] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
                 return steps_from("deduplicate", ONE_JOB)
             return self._rule(bare[1])
-        if re.search(r"\b(fetch|copy)\b.* again", error):
-            shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
-        elif not re.search(r"\bagain\b|`snakemake", error):
+        if not re.search(r"\bagain\b|`snakemake", error):
             return []
         if failed == "snakemake":
             return list(self.steps)

@@ -1,4 +1,4 @@
-"""One damage to each kind of file at each stage: named with a remedy that works, or without effect. `sweep.py` has more."""
+"""One damage to each kind of file at each stage: named with a remedy that works, or harmless. `sweep.py` has more."""
 
 from pathlib import Path
 
