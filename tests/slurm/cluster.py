@@ -119,18 +119,29 @@ class Cluster:
 
     def processes(self, node: str) -> list[int]:
         """Return the ids, on this machine, of all processes of a node's jobs: below each slurmstepd."""
-        return [
-            process
-            for step in descendants(self._daemons[node].pid)
-            if process_name(step) == "slurmstepd"
-            for process in descendants(step)
-        ]
+        return [process for step in self.steps(node) for process in descendants(step)]
+
+    def steps(self, node: str) -> list[int]:
+        """Return the ids, on this machine, of a node's slurmstepd: one for each step of each job."""
+        return [process for process in descendants(self._daemons[node].pid) if process_name(process) == "slurmstepd"]
+
+    def inside(self, node: str) -> tuple[str, ...]:
+        """Return the command before one that is to see the files that a node sees."""
+        return ("nsenter", f"--target={self._daemon_process(node)}", "--mount")
 
     def kill_node(self, node: str) -> None:
         """Cut a node's power: no process of it gets a signal that it could handle."""
         self._kill(node)
         # The controller's own verdict would come after SlurmdTimeout.
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power cut")
+
+    def kill_controller(self) -> None:
+        """End slurmctld as a power cut does; it keeps what it had saved."""
+        self._kill("slurmctld")
+
+    def start_controller(self) -> None:
+        self._start("slurmctld", "slurmctld", "-D")
+        self.wait_for("slurmctld", lambda: "is UP" in self.run("scontrol", "ping"))
 
     def start_node(self, node: str) -> None:
         """Boot a node and wait until it takes jobs."""
@@ -162,7 +173,7 @@ class Cluster:
             "read-only": ("mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)),
         }
         folder.mkdir(parents=True)
-        there = [("nsenter", f"--target={self._daemon_process(node)}", "--mount") for node in GPU_NODES]
+        there = [self.inside(node) for node in GPU_NODES]
         processes = [subprocess.Popen([*enter, *commands[kind]]) for enter in there]
         try:
             point = ("mountpoint", "-q", str(folder))

@@ -64,6 +64,7 @@ class Campaign:
         self.folder = folder
         self.buckets = buckets
         self.sequences = sequences
+        self.lengths = lengths
         self.cluster = cluster
         self.profile = profile
         self.log = folder / "snakemake.log"

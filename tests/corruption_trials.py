@@ -1,0 +1,250 @@
+"""A damaged campaign goes on: what its steps make of the damage.
+
+named: an error of one line or a few that names the damaged thing and what to run. harmless: all results are as they are
+without the damage. told by checksums: who reads finished results gets others, and `sha256sum --check` says so.
+Everything else is wrong: SILENT (a result differs without a word), traceback, hang, unnamed (an error that does not
+name what is damaged), no remedy (it does not say what to do; about a file of the user's own it need not), NOT HEALED
+(what it says to do does not lead to the undisturbed results).
+"""
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign_runs import snakemake
+from corruption import Case, damage
+from tiny_campaign import (
+    BY_INPUT,
+    INDEX,
+    MASTER,
+    ONE_JOB,
+    OUTPUTS,
+    RECORDS,
+    VECTORS,
+    read_as_users_do,
+    results,
+    run_command,
+    run_step,
+    steps_from,
+)
+
+REMEDIES = 2
+"""So many errors one after the other may each name what to do."""
+GOOD = ("named", "harmless", "told by checksums")
+
+
+@dataclass
+class Outcome:
+    """What became of a case; what: the damage in words, message: what was said."""
+
+    verdict: str
+    what: str
+    message: str = ""
+
+
+class Trial:
+    """A copy of a campaign at one stage, which is damaged and goes on."""
+
+    def __init__(
+        self, case: Case, stages: Path, others: Path | None, folder: Path, *, by_snakemake: bool = False
+    ) -> None:
+        """`stages` and `others`: two campaigns by `make_stages`, the second of other inputs and weights.
+
+        Without the second, files are only swapped with others of the same campaign. by_snakemake: the real one goes on.
+        """
+        self.case = case
+        self.folder = folder
+        self.steps = BY_INPUT if case.kind.stage in BY_INPUT[1:4] else ONE_JOB
+        self._by_snakemake = by_snakemake
+        self._forced = ""
+        self._stages = stages
+        self._undisturbed = stages / "read"
+        shutil.copytree(stages / case.kind.stage, folder)
+        self.path, self.what = damage(case, folder, others)
+
+    def run(self, *, heal: bool) -> Outcome:
+        """Go on after the damage; with `heal` follow the remedy that the error names, and see that all is well."""
+        stage = self.case.kind.stage
+        first = {"half": "embed", "compacted": "gather"}.get(stage, stage)
+        if stage != "read":
+            first = next((step for step in self.steps if self._is_missing(step)), first)
+        if first == "read":
+            failed, message = self._use()
+        elif first == "start":
+            failed, message = self._go_on(self.steps[:-1])
+        else:
+            failed, message = self._go_on(steps_from(first, self.steps))
+        outcome = Outcome(self._verdict(failed, message), self.what, message)
+        if heal and outcome.verdict == "named":
+            healed, story = self._heal(failed, message)
+            outcome = outcome if healed else Outcome("NOT HEALED", self.what, story)
+        return outcome
+
+    def _is_missing(self, step: str) -> bool:
+        """Whether Snakemake makes the damaged file anew, because it is gone and the output of this rule."""
+        return self.case.damage == "delete" and str(self.path.relative_to(self.folder)) in OUTPUTS[step]
+
+    def _go_on(self, steps: Sequence[str]) -> tuple[str, str]:
+        """Run these steps; the one that failed, empty if none, and its words. Snakemake finds them by itself."""
+        if self._by_snakemake:
+            forced = ["--forcerun", self._forced] if self._forced else []
+            done = snakemake(self.folder, "--cores", "1", *forced)
+            return ("snakemake" if done.returncode else ""), done.stdout
+        for step in steps:
+            status, words = run_step(self.folder, step)
+            if status:
+                return step, f"exit status {status}\n{words}" if status != 1 else words
+        return "", ""
+
+    def _use(self) -> tuple[str, str]:
+        """Do with finished results what users do; which use failed, and what was read and said."""
+        said = []
+        for exported in self.folder.glob("vectors.npy*"):
+            exported.unlink()
+        uses = {
+            "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
+            "report": ["report", "results"],
+            "summary": ["summary", "results"],
+        }
+        for use in ("read", *uses):
+            status, words = run_command(self.folder, uses[use]) if use in uses else read_as_users_do(self.folder)
+            if status:
+                return use, f"exit status {status}\n{words}" if status != 1 else words
+            said.append(words)
+        said.append((self.folder / "results" / "report.html").read_text(encoding="utf-8"))
+        numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
+        return "", "\n".join([numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])])
+
+    def _verdict(self, failed: str, message: str) -> str:
+        if not failed:
+            if self._right(message):
+                return "harmless"
+            return "told by checksums" if self.case.kind.stage == "read" and self._checksums_tell() else "SILENT"
+        if message.startswith("exit status -99"):
+            return "hang"
+        if "Traceback (most recent call last)" in message or message.startswith("exit status"):
+            return "traceback"
+        error = _error(message)
+        if not re.search(self._names(), error):
+            return "unnamed"
+        return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
+
+    def _names(self) -> str:
+        """Pattern of what names the damaged thing: its path, its folder's, or the words of its kind."""
+        words = self.case.kind.words.format(stem=self.path.stem, folder=self.path.parent.name)
+        path = str(self.path.relative_to(self.folder))
+        folder = str(self.path.parent.relative_to(self.folder)) if self.case.damage == "delete" else path
+        return "|".join(filter(None, [re.escape(path), re.escape(folder), words]))
+
+    def _right(self, said: str, *, healed: bool = False) -> bool:
+        """Whether the results are those of the undisturbed campaign, and what was said of them too.
+
+        That is not asked after it was healed: other things may have been computed.
+        """
+        if self.case.kind.stage == "read":
+            expected = undisturbed_uses(self._stages)
+            return said == expected or (healed and said.partition("\n")[0] == expected.partition("\n")[0])
+        pairs = [(self.folder / path, self._undisturbed / path) for path in (MASTER, INDEX, RECORDS)]
+        if not all(mine.exists() for mine, _ in pairs):
+            return False
+        if all(mine.read_bytes() == theirs.read_bytes() for mine, theirs in pairs):
+            return True
+        inputs = not self.case.kind.is_the_users  # the checksum of a damaged file is another
+        return results(self.folder, inputs=inputs) == results(self._undisturbed, inputs=inputs)
+
+    def _checksums_tell(self) -> bool:
+        command = ["sha256sum", "--check", "--quiet", "--strict", "checksums.sha256"]
+        done = subprocess.run(command, cwd=self.folder / VECTORS, capture_output=True, check=False)
+        return done.returncode != 0
+
+    def _heal(self, failed: str, message: str) -> tuple[bool, str]:
+        """Do what the error says, and what the next one says; whether all is right then, and the story."""
+        story = ""
+        for _ in range(REMEDIES):
+            error = _error(message)
+            story += f"{error.strip()}\n"
+            again = self._follow(failed, error)
+            story += f"-> {' '.join(again) or 'no rule or command of this campaign is named'}\n"
+            if not again:
+                return False, story
+            failed, message = self._go_on(again) if again != ["use"] else ("", "")
+            if not failed and self.case.kind.stage == "read":
+                failed, message = self._use()
+            if not failed:
+                return self._right(message, healed=True), f"{story}the results differ\n"
+        return False, f"{story}{failed}: {_error(message)}"
+
+    def _follow(self, failed: str, error: str) -> list[str]:
+        """Do what comes before a repetition; the steps to repeat, none when the error names nothing to do."""
+        if self.case.kind.is_the_users:  # who has a good copy of it
+            shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
+            return list(self.steps) if failed == "snakemake" else steps_from(failed, self.steps)
+        for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
+            target = self.path if path in ("it", "the", "this", "that") else self.folder / path
+            if target.is_dir():
+                shutil.rmtree(target)
+            elif target.is_relative_to(self.folder):
+                target.unlink(missing_ok=True)
+        self._forced = ""
+        if forced := re.search(r"snakemake[^`\n]*--forcerun (\w+)", error):
+            self._forced = forced[1]
+            return self._rule(forced[1])
+        if literal := re.search(r"plm-embed (\w+ [^`\n]*--[^`\n]+)", error):
+            command = shlex.split(literal[1])
+            status, _ = run_command(self.folder, command)
+            return [] if status else steps_from(command[0], self.steps)[1:]
+        if bare := re.search(r"plm-embed (\w+)\b(?! \w+ --)", error):
+            if self._by_snakemake:
+                run_step(self.folder, bare[1])
+            if bare[1] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
+                return steps_from("deduplicate", ONE_JOB)
+            return self._rule(bare[1])
+        if not re.search(r"\bagain\b|`snakemake", error):
+            return []
+        if failed == "snakemake":
+            return list(self.steps)
+        return steps_from(failed, self.steps) if failed in self.steps else ["use"]
+
+    def _rule(self, name: str) -> list[str]:
+        """The steps that Snakemake repeats when this rule is forced; scans and splits are gone after collect."""
+        if name not in self.steps:
+            return []
+        gone = not list(self.folder.glob("results/sequences/scans/*"))
+        return steps_from("scan" if name in ("split", "collect") and gone else name, self.steps)
+
+
+def _error(message: str) -> str:
+    """What the user is told, without the log before it, and without what Snakemake says after it."""
+    found = re.search(r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL)
+    return found[0] if found else message
+
+
+_ACTION = re.compile(r"\b(run|remove|delete|fetch|copy|put|restore|name)\b", re.IGNORECASE)
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
+_USES: dict[Path, str] = {}
+
+
+def undisturbed_uses(stages: Path) -> str:
+    """What is read and said of the undisturbed results."""
+    if stages not in _USES:
+        probe = Trial.__new__(Trial)
+        probe.folder = stages / "uses"
+        shutil.copytree(stages / "read", probe.folder, dirs_exist_ok=True)
+        failed, _USES[stages] = probe._use()
+        assert not failed, _USES[stages]
+    return _USES[stages]
+
+
+def try_out(
+    case: Case, stages: Path, others: Path | None, folder: Path, *, heal: bool = True, by_snakemake: bool = False
+) -> Outcome:
+    """Run a case in the new folder `folder`, and remove it."""
+    try:
+        return Trial(case, stages, others, folder, by_snakemake=by_snakemake).run(heal=heal)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,31 @@
+"""One damage to each kind of file at each stage: named with a remedy that works, or harmless. `sweep.py` has more."""
+
+from pathlib import Path
+
+import pytest
+
+from corruption import KINDS, Case, cases
+from corruption_trials import GOOD, try_out
+from tiny_campaign import make_stages
+
+pytestmark = pytest.mark.workflow
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_stages(tmp_path_factory.mktemp("stages"))
+
+
+def chosen() -> list[Case]:
+    """A flip where the draw says swap, but for kinds of which a campaign has several files."""
+    return [
+        case if "*" in case.kind.pattern or case.damage != "swap" else Case(case.kind, "flip", case.seed)
+        for case in cases(len(KINDS), SEED, KINDS)
+    ]
+
+
+@pytest.mark.parametrize("case", chosen(), ids=str)
+def test_damage_is_named_and_healed_or_harmless(stages: Path, tmp_path: Path, case: Case) -> None:
+    outcome = try_out(case, stages, None, tmp_path / "campaign")
+    assert outcome.verdict in GOOD, f"{outcome.verdict}: {outcome.what}\n{outcome.message}"
