@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.resources import Resource, Resources
 
 ROOT = Path(workflow.basedir)
 SOURCES = ROOT / "workflow" / "src"
@@ -19,6 +20,7 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.layer import Given, layer
 from plm_embed.resources import (
     gather_minutes,
     host_memory_mb,
@@ -36,16 +38,69 @@ os.environ.update(
     PYTHONPATH=os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")])),
 )
 
+# What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
+SETTINGS = workflow.resource_settings
+
+
+def typed():
+    """The options of this call with those of its profiles, or None when it is not a command line.
+
+    Before rules are declared, Snakemake tells a Snakefile neither its executor nor the options of that: they are
+    looked up where it keeps them, in the function that called it.
+    """
+    frame = sys._getframe()
+    while frame and not (frame.f_globals.get("__name__") == "snakemake.cli" and "args" in frame.f_locals):
+        frame = frame.f_back
+    return frame.f_locals["args"] if frame else None
+
+
+def raw(resources):
+    return {name: str(value.raw) for name, value in (resources or {}).items()}
+
+
+def lay_under():
+    """Set the resources and threads that the recognised site gives and the user did not set himself."""
+    options = {name: value for name, value in vars(typed() or object).items() if isinstance(value, str)}
+    given = Given(
+        executor=options.get("executor", ""),
+        site=options.get("pbs_site") or config["site"],
+        queue=options.get("pbs_queue", ""),
+        account=options.get("pbs_account", ""),
+        embed=raw(SETTINGS.overwrite_resources.get("embed")),
+        default=raw(SETTINGS.default_resources),
+    )
+    found = layer(given, config["speed"]["buckets_per_submission"])
+    if found.line:
+        print(found.line, file=sys.stderr)
+    if found.missing and not workflow.output_settings.dryrun:
+        raise UserError(found.missing)
+    if found.missing:
+        print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
+    if given.executor == "pbs":
+        os.environ["SNAKEMAKE_PBS_SITE"] = found.site
+    below = Resources.parse([f"{name}={value}" for name, value in found.embed.items()], allow_expressions=True)
+    below.update(SETTINGS.overwrite_resources.get("embed", {}))
+    SETTINGS.overwrite_resources = {**SETTINGS.overwrite_resources, "embed": below}
+    if found.default:
+        below = Resources.parse([f"{name}={value}" for name, value in found.default.items()], allow_expressions=True)
+        below.update(SETTINGS.default_resources or Resources.default("bare"))
+        SETTINGS.default_resources = below
+    if found.threads:
+        threads = {"embed": Resource("_cores", found.threads)}
+        SETTINGS.overwrite_threads = {**threads, **SETTINGS.overwrite_threads}
+
+
 try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
         check_reuse(config)
+        lay_under()
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
 except UserError as error:
     raise WorkflowError(str(error))
 
 BUCKETS = bucket_names(config["buckets"])
-SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
+SUBMISSIONS = submissions(BUCKETS, int(SETTINGS.overwrite_resources["embed"]["buckets"].raw))
 BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))

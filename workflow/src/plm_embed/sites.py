@@ -16,6 +16,7 @@ from plm_embed.slurm_site import slurm_site
 
 ROOT = Path(__file__).parents[3]
 PBS_SITES = ROOT / "executors" / "pbs" / "src" / "snakemake_executor_plugin_pbs" / "sites"
+SLURM_SITES = ROOT / "executors" / "slurm" / "sites"
 PROFILES = ROOT / "profiles"
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""
@@ -61,13 +62,24 @@ def read_site(name: str) -> dict[str, Any]:
         raise UserError(f"--site: {path}: not YAML ({error})") from None
     if not isinstance(site, dict):
         raise UserError(f"--site: {path}: no site data; executors/pbs/README.md shows what they look like")
-    return (read_site(site["base"]) | site) if "base" in site else site
+    return _laid_over(read_site(site["base"]), site) if "base" in site else site
+
+
+def slurm_sites() -> list[str]:
+    """Names of the shipped sites under SLURM."""
+    return sorted(path.stem for path in SLURM_SITES.glob("*.yaml"))
 
 
 def _site_files() -> dict[str, Path]:
-    """Shipped site data by name."""
-    pbs = {path.stem: path for path in PBS_SITES.glob("*.yaml")}
-    return {path.parent.name: path for path in PROFILES.glob("*/site.yaml")} | pbs
+    """Shipped site data by name, and those of profiles that have a site.yaml."""
+    shipped = {path.stem: path for folder in (PBS_SITES, SLURM_SITES) for path in folder.glob("*.yaml")}
+    return {path.parent.name: path for path in PROFILES.glob("*/site.yaml")} | shipped
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One mapping over another, key by key."""
+    both = [key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)]
+    return below | above | {key: _laid_over(below[key], above[key]) for key in both}
 
 
 def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
