@@ -99,8 +99,9 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 
+config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources["embed"]["buckets"].raw)
 BUCKETS = bucket_names(config["buckets"])
-SUBMISSIONS = submissions(BUCKETS, int(SETTINGS.overwrite_resources["embed"]["buckets"].raw))
+SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))

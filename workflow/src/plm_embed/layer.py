@@ -36,8 +36,8 @@ class Given:
 class Layer:
     """What goes under the user's settings, as Snakemake's options write it.
 
-    embed, default: resources of the rule embed, and of all rules; threads: of embed. line: for the screen. missing: what
-    the user has to add before anything can be submitted, in one line.
+    embed, default: resources of the rule embed, and of all rules; threads: of embed. line: for the screen.
+    missing: what the user has to add before anything can be submitted, in one line.
     """
 
     embed: dict[str, str]
@@ -67,12 +67,13 @@ def _pbs(given: Given, buckets: int) -> Layer:
     missing = ""
     if site.get("account", {}).get("required") and not account:
         missing = f"{_name(site, here)} charges an account: add {account_words(site)}"
+    embed, words = _resources(site, form, given, buckets), f"queue {form.queue}" if form.queue else ""
     return Layer(
-        embed=_resources(site, form, given, buckets),
+        embed=embed,
         default=_not_given({name: str(value) for name, value in _defaults(site).items()}, given.default),
         threads=form.cores,
         site=here.site,
-        line=_line(_name(site, here), here, f"queue {form.queue}" if form.queue else "", account, form, given, buckets),
+        line=_line(_heading(site, here), words, account, _asks(form, {**embed, **given.embed})),
         missing=missing,
     )
 
@@ -92,48 +93,51 @@ def account_words(site: Mapping[str, Any]) -> str:
 
 def _slurm(given: Given, buckets: int) -> Layer:
     here = Here(given.site, "as you say") if given.site else recognise("slurm")
+    site: dict[str, Any] = {"description": "SLURM"}
     try:
-        site = read_site(here.site)
-    except UserError as error:  # no sinfo, no answer, no partition with GPUs: the resources stay as the user wrote them
+        site = read_site(here.site) if here.site else site
+    except UserError as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
         if given.site:
             raise
-        site = {"description": "SLURM"}
-        here = Here("generic", str(error).removeprefix("--site slurm: "))
-    key = site.get("queue_resource", "")
-    queue, missing, default = given.named(key) if key else "", [], dict(site.get("resources", {}))
-    queues = [name for name, one in site.get("queues", {}).items() if one.get("ranges")]
-    if key and not queue:
-        queue = site.get("default_queue") or (queues[0] if len(queues) == 1 else "")
-        if not queue:
-            missing.append(
-                f"several partitions have GPUs ({', '.join(queues)}): add --set-resources embed:{key}=NAME, or "
-                f"`{key}: NAME` below `embed:` in the profile"
-            )
-    account = given.named("slurm_account") or environ.get("SBATCH_ACCOUNT", "")
-    if not account and here.site != "generic":
-        accounts = slurm_site.accounts() if not given.site else []
-        account = accounts[0] if len(accounts) == 1 else ""
-        if len(accounts) > 1:
-            missing.append(
-                f"you have several accounts ({', '.join(accounts)}): add --default-resources slurm_account=NAME, or "
-                "`slurm_account: NAME` below `default-resources:` in the profile"
-            )
+        here = Here("", str(error).removeprefix("--site slurm: "))
+    queue, several_queues = _slurm_queue(site, given)
+    account, several_accounts = _slurm_account(given) if here.site and not given.site else ("", "")
     form = _shape(site, given, queue)
-    embed = _resources(site, form, given, buckets)
+    embed, default = _resources(site, form, given, buckets), dict(site.get("resources", {}))
+    key = site.get("queue_resource", "")
     if queue and not given.named(key):
         embed[key] = queue
         default |= {key: queue} if key == "qos" else {}
-    if account:
-        default["slurm_account"] = account
+    default |= {"slurm_account": account} if account else {}
     words = f"{'QOS' if key == 'qos' else 'partition'} {queue}" if queue else ""
     return Layer(
         embed=embed,
         default=_not_given(default, given.default),
         threads=form.cores,
         site=here.site,
-        line=_line(_name(site, here), here, words, account, form, given, buckets),
-        missing="; ".join(missing),
+        line=_line(_heading(site, here), words, account, _asks(form, {**embed, **given.embed})),
+        missing="; ".join(filter(None, [several_queues, several_accounts])),
     )
+
+
+def _slurm_queue(site: Mapping[str, Any], given: Given) -> tuple[str, str]:
+    """The partition or QOS of embed, and what to write where it cannot be known."""
+    key, queues = site.get("queue_resource", ""), list(site.get("queues", {}))
+    queue = given.named(key) or site.get("default_queue") or (queues[0] if len(queues) == 1 else "")
+    if queue or not queues:
+        return queue, ""
+    words = f"add --set-resources embed:{key}=NAME, or `{key}: NAME` below `embed:` in the profile"
+    return "", f"several partitions have GPUs ({', '.join(queues)}): {words}"
+
+
+def _slurm_account(given: Given) -> tuple[str, str]:
+    """The account to charge, and what to write where the user has several; '' where there is no accounting."""
+    named = given.named("slurm_account") or environ.get("SBATCH_ACCOUNT", "")
+    accounts = [named] if named else slurm_site.accounts()
+    if len(accounts) < 2:
+        return "".join(accounts), ""
+    words = "export SBATCH_ACCOUNT=NAME, or add `slurm_account: NAME` below `default-resources:` in the profile"
+    return "", f"you have several accounts ({', '.join(accounts)}): {words}"
 
 
 def _shape(site: Mapping[str, Any], given: Given, queue: str) -> Shape:
@@ -160,13 +164,14 @@ def _not_given(found: Mapping[str, str], given: Mapping[str, str]) -> dict[str, 
     return {name: value for name, value in found.items() if name not in own}
 
 
-def _line(
-    name: str, here: Here, queue: str, account: str, form: Shape, given: Given, buckets: int
-) -> str:
-    size = given.embed.get("buckets") or str(buckets or form.buckets)
-    asks = f"a submission is {form} and {size} {'bucket' if size == '1' else 'buckets'}"
+def _line(heading: str, queue: str, account: str, asks: str) -> str:
     charged = f"charged to {account}" if account else ""
-    return f"plm-embed: {name} ({here.why}): " + ", ".join(filter(None, [queue, asks, charged]))
+    return f"plm-embed: {heading}: " + ", ".join(filter(None, [queue, asks, charged]))
+
+
+def _asks(form: Shape, embed: Mapping[str, str]) -> str:
+    buckets = embed["buckets"]
+    return f"a submission is {form} and {buckets} {'bucket' if buckets == '1' else 'buckets'}"
 
 
 def _defaults(site: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,6 +182,10 @@ def _defaults(site: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _name(site: Mapping[str, Any], here: Here) -> str:
     return str(site.get("description", here.site))
+
+
+def _heading(site: Mapping[str, Any], here: Here) -> str:
+    return f"{_name(site, here)} ({here.why})"
 
 
 def _number(text: str | None) -> int:

@@ -23,7 +23,10 @@ def scheduler_here() -> str:
 
 
 def recognise(scheduler: str) -> Here:
-    """The site of this machine under `scheduler` (pbs or slurm); `generic` or `slurm` where no site file names it."""
+    """The site of this machine under `scheduler`: of pbs `generic`, of slurm `slurm` where no site file names it.
+
+    '' where no SLURM answers.
+    """
     return _by_pbs() if scheduler == "pbs" else _by_slurm()
 
 
@@ -37,9 +40,9 @@ def _by_pbs() -> Here:
 
 def _by_slurm() -> Here:
     cluster, host = slurm_site.cluster_name(), socket.gethostname().lower()
-    for kind, name, words in (("clusters", cluster, f"by the cluster's name {cluster}"), ("hosts", host, "by the host")):
+    for kind, name in (("cluster", cluster), ("host", host)):
         for site in slurm_sites():
-            patterns = read_site(site).get("recognise", {}).get(kind, [])
+            patterns = read_site(site).get("recognise", {}).get(f"{kind}s", [])
             if name and any(fnmatchcase(name, pattern) for pattern in patterns):
-                return Here(site, words)
-    return Here("slurm", f"cluster {cluster}" if cluster else "no SLURM answers here")
+                return Here(site, f"by the {kind} {name}")
+    return Here("slurm", f"cluster {cluster}") if cluster else Here("", "no SLURM answers here")

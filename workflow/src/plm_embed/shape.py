@@ -32,13 +32,13 @@ class Shape:
         return buckets_for(self.workers)
 
     def __str__(self) -> str:
-        size = f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}" if self.workers > 1 else count(self.gpus, "GPU")
         said = [
+            f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}" if self.workers > 1 else "1 GPU",
             f"{self.cores} cores" if self.cores else "",
             f"{self.memory_gb} GB" if self.memory_gb else "",
             f"{self.minutes // 60}:{self.minutes % 60:02d} h" if self.minutes else "",
         ]
-        return ", ".join(filter(None, [size, *said]))
+        return ", ".join(filter(None, said))
 
 
 def shape(site: Mapping[str, Any], queue: str = "", nodes: int = 0, gpus: int = 0) -> Shape:

@@ -64,7 +64,12 @@ def _answered() -> str:
         return ""
     try:
         done = subprocess.run(
-            ["qstat", "-B", "-f"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE
+            ["qstat", "-B", "-f"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -134,7 +134,10 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
         *(["-q", queue_name] if queue_name else []),
         *([site.account_flag, account] if account else []),
     ]
-    for value in [*_sizes(ask, site, cores), *(f"{key}={_filled(value, account)}" for key, value in site.resources.items())]:
+    for value in [
+        *_sizes(ask, site, cores),
+        *(f"{key}={_filled(value, account)}" for key, value in site.resources.items()),
+    ]:
         words += ["-l", value]
     words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n", "-W", f"umask={_umask():03o}"]
     return queue_name or "", queue, (*words, *site.arguments, *ask.extra)
