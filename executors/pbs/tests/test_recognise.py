@@ -35,25 +35,25 @@ def host(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 )
 def test_a_site_is_known_by_its_server(server: str, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
-    assert recognise.recognise() == Recognised(site, f"by the PBS server {server}")
+    assert recognise.this_site() == Recognised(site, f"by the PBS server {server}")
 
 
 @pytest.mark.parametrize(("name", "site"), [("polaris-login-02", "polaris"), ("gadi-login-05.gadi.nci.org.au", "gadi")])
 def test_or_by_its_login_nodes(name: str, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     host(monkeypatch, name)
-    assert recognise.recognise() == Recognised(site, f"by the host {name}")
+    assert recognise.this_site() == Recognised(site, f"by the host {name}")
 
 
 @pytest.mark.parametrize("server", ["pbs01", "my-polaris-pbs-01", "polaris", "aurora-pbs-0001.hostmgmt.cm.aurora"])
 def test_what_no_file_names_is_generic(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
-    found = recognise.recognise()
+    found = recognise.this_site()
     assert found.site == "generic"
     assert found.why == f"no site file names the PBS server {server}, nor the host somewhere"
 
 
 def test_a_machine_without_pbs_is_generic() -> None:
-    assert recognise.recognise() == Recognised("generic", "no PBS server is known here, nor the host somewhere")
+    assert recognise.this_site() == Recognised("generic", "no PBS server is known here, nor the host somewhere")
 
 
 def test_the_name_is_looked_up_as_pbs_does(

@@ -231,6 +231,11 @@ def test_unknown_sites_and_absent_files_are_told() -> None:
         load_site("./nosuch.yaml")
 
 
+def test_a_value_that_only_the_user_knows_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("base: gadi\nresources: {storage: null}\n")
+    assert "needs a value for -l storage" in refusal(str(tmp_path / "site.yaml"), ASK)
+
+
 def test_jobs_without_gpus_go_where_they_are_taken_unless_their_rule_says_otherwise() -> None:
     small = replace(ASK, gpus=0, queue="prod")
     assert words("polaris", small)[2:4] == ["-q", "preemptable"]
@@ -243,7 +248,7 @@ def test_the_account_may_come_from_the_variable_that_the_site_names(monkeypatch:
     assert "-A mine" in " ".join(words("polaris", replace(ASK, account=None)))
     assert "-A proj" in " ".join(words("polaris"))
     monkeypatch.delenv("PBS_ACCOUNT")
-    assert "or PBS_ACCOUNT" in refusal("polaris", replace(ASK, account=None))
+    assert "or export PBS_ACCOUNT=NAME" in refusal("polaris", replace(ASK, account=None))
 
 
 def test_the_schema_tells_each_key() -> None:

@@ -32,10 +32,10 @@ def recognise(scheduler: str) -> Here:
 
 def _by_pbs() -> Here:
     try:
-        from snakemake_executor_plugin_pbs.recognise import recognise as by_pbs
+        from snakemake_executor_plugin_pbs.recognise import this_site
     except ImportError:
         return Here("generic", "the PBS executor is not installed: pip install -e executors/pbs")
-    return Here(*by_pbs())
+    return Here(*this_site())
 
 
 def _by_slurm() -> Here:

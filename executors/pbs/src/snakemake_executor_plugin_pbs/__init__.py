@@ -22,7 +22,7 @@ from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterf
 from .cancel import delete_all
 from .commands import Pbs
 from .ledger import Ledger
-from .recognise import SITE_VARIABLE, recognise
+from .recognise import SITE_VARIABLE, this_site
 from .request import RefusedError, Request, job_name, job_work, log_path, qsub_words, read_ask, script_text
 from .settings import ExecutorSettings
 from .site import load_site
@@ -59,7 +59,7 @@ class Executor(RemoteExecutor):
         Pbs.check()
         self._settings = settings
         self._interval = float(settings.status_interval or 30)
-        self._site = load_site(settings.site or os.environ.get(SITE_VARIABLE) or recognise().site)
+        self._site = load_site(settings.site or os.environ.get(SITE_VARIABLE) or this_site().site)
         self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
         self._workdir = Path.cwd()
         self._logdir = self._workdir / (settings.logdir or ".snakemake/pbs_logs")

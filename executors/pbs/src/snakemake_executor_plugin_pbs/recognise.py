@@ -27,7 +27,7 @@ class Recognised(NamedTuple):
     why: str
 
 
-def recognise() -> Recognised:
+def this_site() -> Recognised:
     """The shipped site whose file names this PBS server or this machine, or `generic`."""
     server = server_name()
     hosts = list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))

@@ -154,7 +154,7 @@ def _filled(value: str | int | None, account: str | None) -> str:
 
 def account_words(site: Site) -> str:
     """How to name an account."""
-    variable = f", or ${site.account_variable}" if site.account_variable else ""
+    variable = f", or export {site.account_variable}=NAME" if site.account_variable else ""
     return f"--pbs-account NAME, or pbs-account: NAME in the profile{variable}"
 
 
