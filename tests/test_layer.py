@@ -148,6 +148,14 @@ def test_a_polaris_node_is_laid_under_what_the_user_sets() -> None:
     assert layer(Given("pbs", site="polaris"), 7).embed["buckets"] == "7", "the configuration's number"
 
 
+def test_the_line_says_what_will_be_asked_for_with_what_the_user_set() -> None:
+    given = {"runtime": "90", "mem_mb": "64000", "buckets": "3", "gpu": "2"}
+    found = layer(Given("pbs", site="polaris", account="x", embed=given, threads="8"))
+    assert "a submission is 1 node x 2 GPUs, 8 cores, 64 GB, 1:30 h and 3 buckets" in found.line
+    found = layer(Given("pbs", site="polaris", account="x", embed={"runtime": "90 * attempt"}))
+    assert "a submission is 1 node x 4 GPUs, 32 cores, 400 GB and 16 buckets" in found.line
+
+
 def test_gadi_gives_node_local_disk_to_every_job() -> None:
     assert layer(Given("pbs", site="gadi")).default == {"disk_mb": "10000"}
     assert layer(Given("pbs", site="gadi", default={"disk_mb": "500"})).default == {}

@@ -68,6 +68,7 @@ def lay_under():
         account=options.get("pbs_account", ""),
         embed=raw(SETTINGS.overwrite_resources.get("embed")),
         default=raw(SETTINGS.default_resources),
+        threads=raw(SETTINGS.overwrite_threads).get("embed", ""),
     )
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:

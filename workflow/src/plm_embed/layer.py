@@ -1,7 +1,7 @@
 """The recognised site as a profile that is laid under the user's: resources and threads that he did not set himself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import environ
 from typing import Any
 
@@ -17,7 +17,7 @@ class Given:
     """What the user set, by profile or on the command line. Resources have their values as text.
 
     executor: pbs, slurm or another one; site: by name or file, '' to recognise it; queue, account: --pbs-queue,
-    --pbs-account; embed, default: --set-resources of the rule embed, and --default-resources.
+    --pbs-account; embed, default: --set-resources of the rule embed, and --default-resources; threads: of embed.
     """
 
     executor: str
@@ -26,6 +26,7 @@ class Given:
     account: str = ""
     embed: Mapping[str, str] = field(default_factory=dict)
     default: Mapping[str, str] = field(default_factory=dict)
+    threads: str = ""
 
     def named(self, resource: str) -> str:
         """A resource of embed, from either place."""
@@ -73,7 +74,7 @@ def _pbs(given: Given, buckets: int) -> Layer:
         default=_not_given({name: str(value) for name, value in _defaults(site).items()}, given.default),
         threads=form.cores,
         site=here.site,
-        line=_line(_heading(site, here), words, account, _asks(form, {**embed, **given.embed})),
+        line=_line(_heading(site, here), words, account, _asks(form, given, embed)),
         missing=missing,
     )
 
@@ -115,7 +116,7 @@ def _slurm(given: Given, buckets: int) -> Layer:
         default=_not_given(default, given.default),
         threads=form.cores,
         site=here.site,
-        line=_line(_heading(site, here), words, account, _asks(form, {**embed, **given.embed})),
+        line=_line(_heading(site, here), words, account, _asks(form, given, embed)),
         missing="; ".join(filter(None, [several_queues, several_accounts])),
     )
 
@@ -169,9 +170,14 @@ def _line(heading: str, queue: str, account: str, asks: str) -> str:
     return f"plm-embed: {heading}: " + ", ".join(filter(None, [queue, asks, charged]))
 
 
-def _asks(form: Shape, embed: Mapping[str, str]) -> str:
-    buckets = embed["buckets"]
-    return f"a submission is {form} and {buckets} {'bucket' if buckets == '1' else 'buckets'}"
+def _asks(form: Shape, given: Given, embed: Mapping[str, str]) -> str:
+    """A submission in words, as it will be asked for; what only Snakemake can evaluate is left out."""
+    set_ = {"cores": given.threads, "minutes": given.embed.get("runtime"), "memory_gb": given.embed.get("mem_mb")}
+    numbers: dict[str, Any] = {name: _number(text) for name, text in set_.items() if text}
+    if "memory_gb" in numbers:
+        numbers["memory_gb"] //= 1000
+    buckets = given.embed.get("buckets") or embed["buckets"]
+    return f"a submission is {replace(form, **numbers)} and {buckets} {'bucket' if buckets == '1' else 'buckets'}"
 
 
 def _defaults(site: Mapping[str, Any]) -> Mapping[str, Any]:
