@@ -100,16 +100,46 @@ def test_perlmutter_is_recognised_by_its_clusters_name(tmp_path: Path, monkeypat
     assert (regular.embed["gpu"], regular.embed["buckets"]) == ("4", "16")
 
 
-def test_slurm_that_does_not_answer_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_slurm_plans_one_gpu_per_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = layer(Given("slurm"))
     assert found.missing == "" and found.embed == {"nodes": "1", "gpu": "1", "buckets": "1"}
-    assert found.line == "plm-embed: SLURM (no SLURM answers here): a submission is 1 GPU and 1 bucket"
+    assert found.line == "plm-embed: SLURM (no SLURM here): a submission is 1 GPU and 1 bucket"
+
+
+def test_slurm_that_does_not_answer_is_told_unless_the_partition_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm(tmp_path, monkeypatch)
+    for name in ("scontrol", "sinfo", "sacctmgr"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+    assert layer(Given("slurm")).missing.startswith("SLURM does not answer")
+    found = layer(Given("slurm", embed={"slurm_partition": "gpu"}))
+    assert found.missing == "" and "SLURM (it does not answer): a submission is 1 GPU" in found.line
+
+
+def test_a_cluster_without_a_known_gpu_is_left_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(tmp_path, monkeypatch, partitions="cpu*|up|1:00|1|(null)\n")
     found = layer(Given("slurm"))
     assert found.missing == "" and "no partition that is up has GPUs" in found.line
     with pytest.raises(UserError, match="no partition that is up has GPUs"):
         layer(Given("slurm", site="slurm"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("base: polaris\nqueues: {prod: {ranges: [{nodes: [1, 2], walltime: [0:05:00, 1:00:00]}]}}\n", "walltime"),
+        ("base: generic\nqueue: x\n", "'queue' was unexpected"),
+        ("base: nosuch\n", "nosuch: not known"),
+        ("- a\n", "no site data"),
+    ],
+)
+def test_a_wrong_site_file_is_told_by_key(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        layer(Given("pbs", site=str(tmp_path / "own.yaml")))
+    assert words in str(caught.value)
 
 
 def test_accounts_are_those_of_this_cluster_and_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The literal command `snakemake --profile slurm`, with nothing edited, on clusters of one and of several of everything."""
+"""The literal command `snakemake --profile slurm`, with nothing edited, where there is one of everything or several."""
 
 import shutil
 from collections.abc import Iterator

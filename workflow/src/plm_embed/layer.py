@@ -101,7 +101,7 @@ def _slurm(given: Given, buckets: int) -> Layer:
         if given.site:
             raise
         here = Here("", str(error).removeprefix("--site slurm: "))
-    queue, several_queues = _slurm_queue(site, given)
+    queue, several_queues = _slurm_queue(here, site, given)
     account, several_accounts = _slurm_account(given) if here.site and not given.site else ("", "")
     form = _shape(site, given, queue)
     embed, default = _resources(site, form, given, buckets), dict(site.get("resources", {}))
@@ -121,10 +121,13 @@ def _slurm(given: Given, buckets: int) -> Layer:
     )
 
 
-def _slurm_queue(site: Mapping[str, Any], given: Given) -> tuple[str, str]:
+def _slurm_queue(here: Here, site: Mapping[str, Any], given: Given) -> tuple[str, str]:
     """The partition or QOS of embed, and what to write where it cannot be known."""
     key, queues = site.get("queue_resource", ""), list(site.get("queues", {}))
     queue = given.named(key) or site.get("default_queue") or (queues[0] if len(queues) == 1 else "")
+    if not site.get("queues") and here.why == slurm_site.SILENT and not given.named("slurm_partition"):
+        words = "try again, or add `slurm_partition: NAME` below `embed:` in the profile"
+        return "", f"SLURM does not answer, which partition has GPUs is not known: {words}"
     if queue or not queues:
         return queue, ""
     words = f"add --set-resources embed:{key}=NAME, or `{key}: NAME` below `embed:` in the profile"

@@ -45,4 +45,6 @@ def _by_slurm() -> Here:
             patterns = read_site(site).get("recognise", {}).get(f"{kind}s", [])
             if name and any(fnmatchcase(name, pattern) for pattern in patterns):
                 return Here(site, f"by the {kind} {name}")
-    return Here("slurm", f"cluster {cluster}") if cluster else Here("", "no SLURM answers here")
+    if cluster:
+        return Here("slurm", f"cluster {cluster}")
+    return Here("", slurm_site.SILENT if shutil.which("scontrol") else "no SLURM here")

@@ -1,5 +1,6 @@
 """How to cut a campaign for a site's queues: submissions, buckets, walltime, and what whole nodes waste."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonschema import Draft202012Validator
 
 from plm_embed.buckets import MAX_BUCKETS
 from plm_embed.config import did_you_mean
@@ -49,22 +51,34 @@ class Proposal:
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Site data: of a PBS site or a profile by name, of a YAML file by path, or `slurm`: what sinfo says here."""
+    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. UserError otherwise."""
     if name == "slurm":
         return slurm_site()
     found = _site_files()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else found.get(name)
+    path = Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else found.get(name)
     if path is None or not path.is_file():
         known = sorted([*found, "slurm"])
         hint = did_you_mean(name, known)
-        raise UserError(f"--site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
+        raise UserError(f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
     try:
         site = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--site: {path}: not YAML ({error})") from None
+        raise UserError(f"site: {path}: not YAML ({error})") from None
     if not isinstance(site, dict):
-        raise UserError(f"--site: {path}: no site data; executors/pbs/README.md shows what they look like")
-    return _laid_over(read_site(site["base"]), site) if "base" in site else site
+        raise UserError(f"site: {path}: no site data; executors/pbs/README.md shows what they look like")
+    base = site.pop("base", None)
+    site = _laid_over(read_site(str(base)), site) if base else site
+    if site.get("scheduler") != "slurm":
+        _check(site, path)
+    return site
+
+
+def _check(site: dict[str, Any], path: Path) -> None:
+    """Raise UserError with the first key that is not as the executor's schema wants it."""
+    schema = json.loads((PBS_SITES / "schema.json").read_text(encoding="utf-8"))
+    for problem in Draft202012Validator(schema).iter_errors(site):
+        where = ".".join(map(str, problem.absolute_path)) or "the file"
+        raise UserError(f"site: {path}: {where}: {problem.message}")
 
 
 def slurm_sites() -> list[str]:

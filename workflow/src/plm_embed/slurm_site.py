@@ -13,6 +13,8 @@ FORMAT = "%P|%a|%l|%D|%G"
 """Partition (* marks the default one), up or down, time limit, nodes, generic resources such as gpu:a100:4(S:0-3)."""
 PATIENCE = 30.0
 """Seconds in which a command of SLURM has to answer, so that a run can start without its answer."""
+SILENT = "it does not answer"
+"""Why a SLURM that is installed is not recognised."""
 LONGEST_HOURS = 168
 """Asked for at most where a partition has no limit."""
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
