@@ -78,7 +78,7 @@ def lay_under():
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
     if given.executor == "pbs":
-        os.environ["SNAKEMAKE_PBS_SITE"] = found.site
+        os.environ.update(SNAKEMAKE_PBS_SITE=found.site)
     below = Resources.parse([f"{name}={value}" for name, value in found.embed.items()], allow_expressions=True)
     below.update(SETTINGS.overwrite_resources.get("embed", {}))
     SETTINGS.overwrite_resources = {**SETTINGS.overwrite_resources, "embed": below}

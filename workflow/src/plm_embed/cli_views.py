@@ -77,8 +77,8 @@ def plan(
 ) -> None:
     """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions, bytes, the command.
 
-    The plan is kept as plan.json in the results folder, and the report compares it with what happened. A plan that is made
-    when vectors of the campaign are stored already is only shown.
+    The plan is kept as plan.json in the results folder, and the report compares it with what happened. Once vectors of
+    the campaign are stored, a plan is only shown.
 
     \b
     Example:
