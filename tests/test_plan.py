@@ -216,7 +216,7 @@ def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: P
     ):
         assert words(**asked) == ["snakemake", "--profile", *expected], asked
     debug = words(site="perlmutter", queue="debug")
-    assert debug[-3:] == ["buckets=16", "--set-resources", "embed:qos=debug"]
+    assert debug[-4:] == ["buckets=16", "--set-resources", "embed:gpu=4", "embed:qos=debug"]
 
 
 def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 from campaign_runs import ROOT, snakemake, working_folder
+from plm_embed import sites
+from plm_embed.plan import read_config
+from plm_embed.slurm_site import site_of
 
 PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))
 
@@ -68,3 +71,27 @@ def test_the_short_name_works_from_the_root_of_a_clone(name: str) -> None:
     plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert plan.returncode == 0, plan.stderr
     assert f"Using profiles {name} and workflow specific profile profiles/default" in plan.stderr
+
+
+@pytest.mark.workflow
+def test_the_plans_command_keeps_what_an_edited_profile_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--set-resources on the command line takes the place of the profile's, so the command has all of them."""
+    folder = working_folder(tmp_path / "work")
+    profile = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8"))
+    own = {"gpu": 1, "slurm_partition": "old", "qos": "long", "slurm_extra": "'--exclusive'", "mem_mb": "100 * attempt"}
+    profile["set-resources"] = {"embed": own, "gather": {"slurm_partition": "big"}}
+    (folder / "slurm").mkdir()
+    (folder / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
+    monkeypatch.chdir(folder)
+    site = site_of(["gpu|up|30:00|2|gpu:a100:4"])
+    words = list(sites.command(sites.proposals(site, 0.1)[0], "", site, None, read_config(None)))
+    assert words[:3] == ["snakemake", "--profile", "slurm"]
+    plan = snakemake(folder, "-n", *words[1:])
+    assert plan.returncode == 0, plan.stdout
+    asked = {
+        found[1]: dict(word.split("=", 1) for word in found[2].split(", "))
+        for found in re.finditer(r"^rule (\w+):$.*?^    resources: (.*?)$", plan.stdout, re.MULTILINE | re.DOTALL)
+    }
+    wanted = {"slurm_partition": "gpu", "qos": "long", "slurm_extra": "--exclusive", "mem_mb": "100", "gpu": "1"}
+    assert {name: asked["embed"][name] for name in wanted} == wanted
+    assert asked["gather"]["slurm_partition"] == "big"

@@ -43,7 +43,7 @@ SETTINGS = workflow.resource_settings
 
 
 def typed():
-    """The options of this call with those of its profiles, or None when it is not a command line.
+    """The options of this call with those of its profiles; none when it is not a command line.
 
     Before rules are declared, Snakemake tells a Snakefile neither its executor nor the options of that: they are
     looked up where it keeps them, in the function that called it.
@@ -51,7 +51,7 @@ def typed():
     frame = sys._getframe()
     while frame and not (frame.f_globals.get("__name__") == "snakemake.cli" and "args" in frame.f_locals):
         frame = frame.f_back
-    return frame.f_locals["args"] if frame else None
+    return vars(frame.f_locals["args"]) if frame else {}
 
 
 def raw(resources):
@@ -60,7 +60,8 @@ def raw(resources):
 
 def lay_under():
     """Set the resources and threads that the recognised site gives and the user did not set himself."""
-    options = {name: value for name, value in vars(typed() or object).items() if isinstance(value, str)}
+    call = typed()
+    options = {name: value for name, value in call.items() if isinstance(value, str)}
     given = Given(
         executor=options.get("executor", ""),
         site=options.get("pbs_site") or config["site"],
@@ -73,7 +74,7 @@ def lay_under():
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:
         print(found.line, file=sys.stderr)
-    if found.missing and not workflow.output_settings.dryrun:
+    if found.missing and not any(call[name] for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
         raise UserError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)

@@ -165,7 +165,8 @@ def command(
     What Snakemake asks for by itself at the site is left out.
     """
     form, slurm = shape(site, proposal.queue), "queue_resource" in site
-    yield from ("snakemake", "--profile", "slurm" if slurm else "pbs")
+    profile = "slurm" if slurm else "pbs"
+    yield from ("snakemake", "--profile", profile)
     if not slurm:
         yield from ("--pbs-site", name) if name else ()
         yield from ("--pbs-queue", proposal.queue) if proposal.queue != site.get("default_queue", "default") else ()
@@ -174,13 +175,24 @@ def command(
     settings = [f"site={name}"] if name and slurm and name != "slurm" else []
     settings += [f"buckets={proposal.buckets}"] if proposal.buckets != config["buckets"] else []
     yield from ("--config", *settings) if settings else ()
+    kept = _profile_resources(profile)
     resources = {
+        "gpu": proposal.gpus_per_node if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node else 0,
         "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
         "buckets": proposal.buckets_per_submission if _cut_otherwise(proposal, form, config) else 0,
         site.get("queue_resource", ""): proposal.queue if slurm and proposal.queue != site.get("default_queue") else 0,
     }
-    chosen = [f"embed:{name}={value}" for name, value in resources.items() if value]
-    yield from ("--set-resources", *chosen) if chosen else ()
+    chosen = {f"embed:{name}": value for name, value in resources.items() if value}
+    if chosen:
+        yield from ("--set-resources", *(f"{name}={value}" for name, value in (kept | chosen).items()))
+
+
+def _profile_resources(profile: str) -> dict[str, Any]:
+    """What a profile sets for rules, by rule:resource: --set-resources on the command line takes the place of all."""
+    paths = (folder / "profile.yaml" for folder in (Path(profile), ROOT / profile))
+    path = next((path for path in paths if path.is_file()), None)
+    rules = (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {}) if path else {}
+    return {f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()}
 
 
 def _cut_otherwise(proposal: Proposal, form: Shape, config: dict[str, Any]) -> bool:
