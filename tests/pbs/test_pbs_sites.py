@@ -71,7 +71,7 @@ def test_polaris_by_the_literal_command(
     assert (campaign.vectors / "checksums.sha256").exists()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 2
     called = (campaign.folder / "results" / "logs" / "esm2_t3_untrained" / "embed" / "0000.log").read_text()
-    assert "--nodes 1 --workers 4" in called and "--threads 32" in called
+    assert "--nodes 1 --workers 4 " in called and "--minutes 360" in called
 
 
 def planned(folder: Path, *options: str, **config: object) -> tuple[int, str, dict[str, str]]:
