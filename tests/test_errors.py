@@ -19,7 +19,6 @@ from clones import clone, environment
 
 sys.path.insert(0, str(ROOT / "executors" / "pbs" / "tests"))
 
-from standin import Config, StandIn
 
 pytestmark = pytest.mark.workflow
 TABLE = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
@@ -103,15 +102,11 @@ def test_a_full_disk_and_room_again(folder: Path, small_disk: Path) -> None:
     assert again.returncode == 0, again.stdout
 
 
-def test_no_account_in_the_profile(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = (ROOT / "profiles" / "polaris-preemptable" / "profile.yaml").read_text(encoding="utf-8")
-    (tmp_path / "profile").mkdir()
-    (tmp_path / "profile" / "profile.yaml").write_text(profile.replace("pbs-account:", "# pbs-account:"))
-    with StandIn(Config()) as standin:
-        monkeypatch.setenv("PATH", str(standin.bin), prepend=os.pathsep)
-        done = snakemake(folder, "--profile", str(tmp_path / "profile"), buckets=1)
+def test_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
+    done = snakemake(folder, "--profile", str(ROOT / "profiles" / "pbs"), "--pbs-site", "polaris", buckets=1)
     assert done.returncode == 1
-    told(done.stdout, "--pbs-account NAME, or pbs-account: NAME in the profile", row="an account is needed")
+    told(done.stdout, "--pbs-account NAME, or `pbs-account: NAME` to the profile", row="charges an account")
 
 
 def test_no_scheduler_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,28 +183,73 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
 
 def test_whole_nodes_are_paid_whole() -> None:
     (capacity,) = [one for one in sites.proposals(sites.read_site("polaris"), 1.0) if one.queue == "capacity"]
-    assert (capacity.nodes, capacity.gpus_per_node) == (1, 4)
-    assert capacity.charged_hours == pytest.approx(4 * (0.25 + sites.STARTUP_HOURS))
+    assert (capacity.nodes, capacity.gpus_per_node) == (4, 4)
+    assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + sites.STARTUP_HOURS))
     (sophia,) = sites.proposals(sites.read_site("sophia"), 1.0)
     assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(1 + sites.STARTUP_HOURS)
 
 
-def test_the_command_runs_the_plan(configfile: Path) -> None:
-    found = plan.plan(plan.Question(configfile, site="polaris", queue="capacity", device="V100"))
-    words = list(found.command)
-    assert words[:3] == ["snakemake", "--profile", "profiles/polaris-capacity"]
-    assert str(configfile) in words and {"embed:gpu=4", "embed:nodes=1"} <= set(words)
-    (speed,) = (json.loads(word.removeprefix("speed=")) for word in words if word.startswith("speed="))
-    assert speed["buckets_per_submission"] == 4 and speed["flush_minutes"] == 5
-    assert found.device == "V100"
-    for site, queue, expected in (
-        ("polaris", "debug-scaling", ["pbs", "--pbs-site", "polaris", "--pbs-queue", "debug-scaling"]),
-        ("gadi", "", ["profiles/gadi", "--pbs-queue", "gpuvolta"]),
-        ("perlmutter", "", ["profiles/perlmutter", "--configfile"]),
+def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
+    def words(**asked: str) -> list[str]:
+        return list(plan.plan(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
+
+    mine = ["--configfile", str(configfile), "--config"]
+    for asked, expected in (
+        ({"site": "polaris"}, ["pbs", "--pbs-site", "polaris", *mine, "buckets=16"]),
+        (
+            {"site": "polaris", "queue": "capacity", "device": "V100"},
+            ["pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity", *mine, "buckets=64"],
+        ),
+        ({"site": "gadi"}, ["pbs", "--pbs-site", "gadi", *mine[:2]]),
+        ({"site": "perlmutter"}, ["slurm", *mine, "site=perlmutter"]),
     ):
-        words = list(plan.plan(plan.Question(configfile, site=site, queue=queue)).command)
-        assert words[2 : 2 + len(expected)] == expected
-    assert "embed:qos=shared" in words
+        assert words(**asked) == ["snakemake", "--profile", *expected], asked
+    debug = words(site="perlmutter", queue="debug")
+    assert debug[-4:] == ["buckets=16", "--set-resources", "embed:gpu=4", "embed:qos=debug"]
+
+
+def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
+    polaris = sites.read_site("polaris")
+    large = [one for one in sites.proposals(polaris, 1.0) if one.queue == "prod"][-1]
+    words = list(sites.command(large, "", polaris, None, plan.read_config(configfile)))
+    assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
+    assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
+
+
+def test_on_a_recognised_machine_nothing_but_the_profile_is_named(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "qsub").write_text("#!/bin/sh\n")
+    (tmp_path / "qsub").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov")
+    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
+    configfile.write_text(configfile.read_text().replace("buckets: 1\n", "buckets: 16\n"))
+    for site in ("", "polaris"):
+        found = plan.plan(plan.Question(configfile, site=site))
+        assert found.command == ("snakemake", "--profile", "pbs", "--configfile", str(configfile))
+        assert (found.site, found.device) == ("polaris", "A100")
+    shown = text(found)
+    assert "submissions at polaris (by the PBS server polaris-pbs-01." in shown
+    assert "run it, with an account: --pbs-account NAME" in shown
+    monkeypatch.setenv("PBS_ACCOUNT", "mine")
+    assert plan.plan(plan.Question(configfile)).missing == ""
+    other = plan.plan(plan.Question(configfile, site="sophia"))
+    assert other.command[3:5] == ("--pbs-site", "sophia")
+
+
+def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) -> None:
+    site = sites.read_site("generic") | {
+        "default_queue": "minute",
+        "queues": {
+            "minute": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "0:01:00"]}]},
+            "day": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]},
+        },
+    }
+    assert [(one.queue, one.fits) for one in sites.proposals(site, 1.0)] == [("day", True), ("minute", False)]
+    own = configfile.parent / "own.yaml"
+    own.write_text(yaml.safe_dump(site))
+    assert "minute: too short" in text(plan.plan(plan.Question(configfile, site=str(own))))
 
 
 SINFO = """#!/bin/sh

@@ -23,7 +23,9 @@ rule embed:
         gpu=1,
         nodes=1,
         mem_mb=lambda wildcards, attempt: attempt * job_memory_mb(config, SUBMISSIONS[wildcards.submission]),
-        runtime=lambda wildcards, attempt: attempt * job_minutes(config, SUBMISSIONS[wildcards.submission]),
+        runtime=lambda wildcards, attempt: min(
+            LONGEST_MINUTES, attempt * job_minutes(config, SUBMISSIONS[wildcards.submission])
+        ),
         device=config["speed"]["device"],
         toks_per_batch=config["speed"]["toks_per_batch"],
         flush_minutes=str(config["speed"]["flush_minutes"]),

@@ -89,7 +89,7 @@ def test_work_is_known_by_parameters_and_inputs_not_by_resources() -> None:
 def test_resources_are_read_and_settings_stand_in() -> None:
     found = {"nodes": 2, "gpu": 4, "mem_mb": 1000, "runtime": 90, "pbs_queue": "prod", "pbs_extra": "-l a=b -m n"}
     ask = read_ask(Job(resources=found), ExecutorSettings(account="proj", queue="debug"))  # type: ignore[arg-type]
-    assert ask == Ask(2, 4, 4, 1000, 0, 5400, "prod", "proj", ("-l", "a=b", "-m", "n"))
+    assert ask == Ask(2, 4, 4, 1000, 0, 5400, "prod", "proj", ("-l", "a=b", "-m", "n"), own_queue=True)
 
 
 def test_further_words_have_to_be_words() -> None:
@@ -127,7 +127,7 @@ def test_polaris_gets_whole_nodes_and_what_it_insists_on() -> None:
 def test_sophia_counts_gpus_as_chunks() -> None:
     assert "select=4" in words("sophia", replace(ASK, gpus=4))
     assert "takes 1, 2, 4 or 8 GPUs, the job asks for 3" in refusal("sophia", replace(ASK, gpus=3))
-    assert "chunks are GPUs here" in refusal("sophia", replace(ASK, gpus=0))
+    assert "select=1" in words("sophia", replace(ASK, gpus=0)), "the queue hands out nothing smaller"
 
 
 def test_gadi_writes_no_select_and_gives_cores_by_gpu(tmp_path: Path) -> None:
@@ -137,7 +137,10 @@ def test_gadi_writes_no_select_and_gives_cores_by_gpu(tmp_path: Path) -> None:
     assert "-q gpuvolta -P ab12 -l ncpus=24 -l ngpus=2 -l mem=8000mb -l jobfs=50000mb -l walltime=01:00:00" in text
     assert "-l storage=scratch/ab12+gdata/ab12" in text
     assert "select" not in text
-    assert "needs a value for -l storage" in refusal("gadi", ASK)
+    assert "-l storage=scratch/proj+gdata/proj" in " ".join(words("gadi", ASK))
+    assert "-q normal -P proj -l ncpus=2 -l mem=8000mb -l jobfs=10000mb" in " ".join(
+        words("gadi", replace(ASK, cores=2, gpus=0))
+    )
     assert "12 cores a GPU, the job asks for 20 cores and 1 GPUs" in refusal(str(site), replace(ASK, cores=20))
 
 
@@ -260,6 +263,26 @@ def test_unknown_sites_and_absent_files_are_told() -> None:
         load_site("summit")
     with pytest.raises(WorkflowError, match="cannot be read: No such file"):
         load_site("./nosuch.yaml")
+
+
+def test_a_value_that_only_the_user_knows_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("base: gadi\nresources: {storage: null}\n")
+    assert "needs a value for -l storage" in refusal(str(tmp_path / "site.yaml"), ASK)
+
+
+def test_jobs_without_gpus_go_where_they_are_taken_unless_their_rule_says_otherwise() -> None:
+    small = replace(ASK, gpus=0, queue="prod")
+    assert words("polaris", small)[2:4] == ["-q", "preemptable"]
+    assert "queue prod takes 10-24 nodes" in refusal("polaris", replace(small, own_queue=True))
+    assert words("polaris", replace(small, gpus=4, nodes=10))[2:4] == ["-q", "prod"]
+
+
+def test_the_account_may_come_from_the_variable_that_the_site_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PBS_ACCOUNT", "mine")
+    assert "-A mine" in " ".join(words("polaris", replace(ASK, account=None)))
+    assert "-A proj" in " ".join(words("polaris"))
+    monkeypatch.delenv("PBS_ACCOUNT")
+    assert "or export PBS_ACCOUNT=NAME" in refusal("polaris", replace(ASK, account=None))
 
 
 def test_the_schema_tells_each_key() -> None:

@@ -36,7 +36,8 @@ def watch(results: Path, once: bool) -> None:
 @click.option(
     "--site",
     default="",
-    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a YAML file like executors/pbs has.",
+    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a YAML file like executors/pbs has. "
+    "Without it, the configuration's, or the one that is recognised here.",
 )
 @click.option("--queue", default="", help="Queue of the site; without it, its default one.")
 @click.option("--device", default="", help="Device to plan for, such as A100; without it, the site's or the one here.")
@@ -77,7 +78,8 @@ def plan(
 ) -> None:
     """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions, bytes, the command.
 
-    The plan is kept as plan.json in the results folder, and the report compares it with what happened.
+    The plan is kept as plan.json in the results folder, and the report compares it with what happened. Once vectors of
+    the campaign are stored, a plan is only shown.
 
     \b
     Example:
@@ -92,7 +94,9 @@ def plan(
 
     question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
     found = planning.plan(question)
-    write_json(Path(planning.read_config(configfile)["results"]) / "plan.json", found.to_json())
+    kept = Path(planning.read_config(configfile)["results"]) / "plan.json"
+    if not (found.stored and kept.exists()):
+        write_json(kept, found.to_json())
     if as_json:
         say(json.dumps(found.to_json(), indent=2))
     else:

@@ -21,10 +21,12 @@ from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.gpus import visible_gpus
+from plm_embed.layer import account_of, account_words
 from plm_embed.manifest import MANIFEST, read_manifest
 from plm_embed.models import Model, find_model
 from plm_embed.outstanding import outstanding
 from plm_embed.readers import Table
+from plm_embed.recognise import Here, recognise, scheduler_here
 from plm_embed.residues import ResiduePolicy
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +45,8 @@ class Plan:
     """Everything that `plm-embed plan` says; see `plan_view`.
 
     stored, reused: unique sequences that need not be computed, None where nothing fits the settings yet. local_hours:
-    until the last bucket on this machine alone; None when its speed is not known or a site was named.
+    until the last bucket on this machine alone; None when its speed is not known or a site was named. recognised: what
+    the site was recognised by, '' where it was named. missing: what has to be added to submit anything.
     """
 
     made: str
@@ -65,11 +68,13 @@ class Plan:
     bytes: dict[str, int]
     free_bytes: int
     site: str
+    recognised: str
+    missing: str
     proposals: tuple[sites.Proposal, ...]
     command: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema_version": 2, **asdict(self)}
+        return {"schema_version": 3, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def plan(question: Question) -> Plan:
     """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the configuration."""
     config = read_config(question.configfile)
     model = find_model(config["model"])
-    site = sites.read_site(question.site) if question.site else {}
+    here, site = _where(question.site or config["site"])
     policy = LongSequences(**config["embedding"]["long_sequences"])
     with _input(question, config) as given:
         found = outstanding(config, given.sequences) if given.sequences else None
@@ -126,14 +131,16 @@ def plan(question: Question) -> Plan:
         if given.sequences:
             sizes = volumes.tables(given.sequences, given.summary["accepted"]) | sizes
     weights, verified = _weights(config, model)
-    jobs = -(-config["buckets"] // config["speed"]["buckets_per_submission"])
+    jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
-    chosen = _chosen(question, site, forecasts)
+    chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens:
         raise UserError(f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure")
     proposals = [one for one in sites.proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)]
     if not proposals:
-        raise UserError(f"--queue: {question.queue}: {question.site or 'no site'} has no such queue with GPUs")
+        raise UserError(f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs")
+    on_cpu = chosen.speed.basis == "measured here" and chosen.speed.device not in costs.gpu_table()["gpus"]
+    submits = bool(question.site) or (bool(here.site) and not on_cpu)
     local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -154,9 +161,11 @@ def plan(question: Question) -> Plan:
         local_hours=_local_hours(chosen, jobs) if local else None,
         bytes=sizes,
         free_bytes=shutil.disk_usage(_existing(Path(config["results"]))).free,
-        site=question.site,
+        site=here.site,
+        recognised=here.why if here.site else "",
+        missing=_missing(site) if submits else "",
         proposals=tuple(proposals),
-        command=tuple(_command(question, config, site, proposals[0], chosen)),
+        command=tuple(_command(question, config, site, proposals[0], here if submits else None)),
     )
 
 
@@ -261,7 +270,7 @@ def _speeds(question: Question, config: Config, model: Model, work: Work, given:
 def workers_here(config: Config) -> int:
     """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core; never idle ones."""
     gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
-    jobs: int = -(-config["buckets"] // config["speed"]["buckets_per_submission"])
+    jobs: int = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     return min(gpus or _cores(), jobs)
 
 
@@ -283,11 +292,34 @@ def _local_hours(forecast: Forecast, jobs: int) -> float:
     return (forecast.hours or 0.0) / jobs * -(-jobs // workers)
 
 
-def _chosen(question: Question, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]) -> Forecast:
+def _where(named: str) -> tuple[Here, dict[str, Any]]:
+    """The site to plan for and its data: the named one, that of this machine, or none.
+
+    Without a `why`, Snakemake does not recognise it and has to be told.
+    """
+    scheduler = scheduler_here()
+    here = recognise(scheduler) if scheduler else Here("", "")
+    if named and named != here.site:
+        return Here(named, ""), sites.read_site(named)
+    try:
+        return here, sites.read_site(here.site) if here.site else {}
+    except UserError:  # a SLURM without a partition for this: nobody asked for it
+        if named:
+            raise
+        return Here("", ""), {}
+
+
+def _missing(site: Mapping[str, Any]) -> str:
+    if site.get("account", {}).get("required") and not account_of(site):
+        return f"an account: {account_words(site)}"
+    return ""
+
+
+def _chosen(question: Question, here: Here, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]) -> Forecast:
     """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
     queues = site.get("queues") or {}
     queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
-    wanted = question.device or costs.gpu_table()["sites"].get(question.site, "") or queue.get("gpu_type", "")
+    wanted = question.device or costs.gpu_table()["sites"].get(here.site, "") or queue.get("gpu_type", "")
     for forecast in forecasts:
         if wanted and wanted.lower() in forecast.speed.device.lower():
             return forecast
@@ -296,8 +328,8 @@ def _chosen(question: Question, site: Mapping[str, Any], forecasts: tuple[Foreca
         raise UserError(f"--device: {question.device}: nothing is known of it; known are {known}")
     gpus = costs.gpu_table()["gpus"]
     measured = (one for one in forecasts if one.speed.basis == "measured here")
-    here = (one for one in measured if not question.site or one.speed.device in gpus)
-    return next(here, None) or next(one for one in forecasts if one.speed.device == "A100")
+    fitting = (one for one in measured if not question.site or one.speed.device in gpus)
+    return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
 
 
 def _existing(path: Path) -> Path:
@@ -306,12 +338,11 @@ def _existing(path: Path) -> Path:
 
 
 def _command(
-    question: Question, config: Config, site: dict[str, Any], proposal: sites.Proposal, chosen: Forecast
+    question: Question, config: Config, site: dict[str, Any], proposal: sites.Proposal, here: Here | None
 ) -> Iterator[str]:
-    """The call that runs the plan: on a site, on SLURM where it is installed, else on this machine."""
-    on_cpu = chosen.speed.basis == "measured here" and chosen.speed.device not in costs.gpu_table()["gpus"]
-    if question.site or (shutil.which("sbatch") and not on_cpu):
-        yield from sites.command(proposal, question.site, site, question.configfile, config["speed"])
+    """The call that runs the plan: at a site, or on this machine."""
+    if here:
+        yield from sites.command(proposal, "" if here.why else here.site, site, question.configfile, config)
         return
     yield from ("snakemake", "--cores", str(_cores()))
     if question.configfile:

@@ -40,11 +40,14 @@ def show(plan: Plan, console: Console) -> None:
         console.print(f"\nOn this machine alone: about {_hours(plan.local_hours)} to embed.")
     if "--profile" in plan.command:
         console.print(
-            "\n[bold]submissions[/]" + (f" at {plan.site}" if plan.site else "") + f", planned for {plan.device}"
+            "\n[bold]submissions[/]"
+            + (f" at {plan.site}" if plan.site else "")
+            + (f" ({plan.recognised})" if plan.recognised else "")
+            + f", planned for {plan.device}"
         )
         console.print(_submissions(plan))
         console.print(
-            "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime to ask for, in hours; "
+            "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime, in hours; "
             "waste: of the GPU-hours paid[/]",
             soft_wrap=True,
         )
@@ -53,7 +56,7 @@ def show(plan: Plan, console: Console) -> None:
     sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items())
     room = "enough" if plan.free_bytes > total else "NOT ENOUGH"
     console.print(f"  {sizes}; {readable(total)} in all; {readable(plan.free_bytes)} free: {room}", soft_wrap=True)
-    console.print("\n[bold]run it[/]")
+    console.print("\n[bold]run it[/]" + (f", with {plan.missing}" if plan.missing else ""))
     console.print("  " + shlex.join(plan.command), soft_wrap=True, highlight=False, markup=False)
 
 
@@ -102,7 +105,7 @@ def _submissions(plan: Plan) -> Table:
         table.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
     for one in plan.proposals:
         table.add_row(
-            one.queue,
+            one.queue if one.fits else f"{one.queue}: too short",
             f"{one.submissions:,}",
             f"{one.jobs_at_once:,}" if one.jobs_at_once else "",
             f"{one.nodes} x {one.gpus_per_node}",

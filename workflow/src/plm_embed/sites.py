@@ -3,19 +3,22 @@
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonschema import Draft202012Validator
 
 from plm_embed.buckets import MAX_BUCKETS
 from plm_embed.errors import UserError
 from plm_embed.paths import did_you_mean
+from plm_embed.shape import Shape, shape
 from plm_embed.slurm_site import slurm_site
 
 ROOT = Path(__file__).parents[3]
 PBS_SITES = ROOT / "executors" / "pbs" / "src" / "snakemake_executor_plugin_pbs" / "sites"
+SLURM_SITES = ROOT / "executors" / "slurm" / "sites"
 PROFILES = ROOT / "profiles"
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""
@@ -23,13 +26,14 @@ WALLTIME_FACTOR = 1.3
 MARGIN_HOURS = 2 / 60
 HOURS_PER_SUBMISSION = 3.0
 """What a submission is aimed at: long enough to be worth its wait, short enough to lose little and start soon."""
-BUCKET_HOURS = 0.25
-"""Of a submission with several workers: they are even when each takes several buckets."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """One way to run the campaign. hours_each: of a submission; charged_hours: GPU-hours the site will charge."""
+    """One way to run the campaign. hours_each: of a submission; charged_hours: GPU-hours the site will charge.
+
+    fits: whether the queue's time is enough to start a worker and compute anything.
+    """
 
     queue: str
     nodes: int
@@ -43,35 +47,59 @@ class Proposal:
     charged_hours: float
     wasted: float
     jobs_at_once: int | None
+    fits: bool
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Site data: of a PBS site or a profile by name, of a YAML file by path, or `slurm`: what sinfo says here."""
+    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. UserError otherwise."""
     if name == "slurm":
         return slurm_site()
     found = _site_files()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else found.get(name)
+    path = Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else found.get(name)
     if path is None or not path.is_file():
         known = sorted([*found, "slurm"])
         hint = did_you_mean(name, known)
-        raise UserError(f"--site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
+        raise UserError(f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
     try:
         site = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--site: {path}: not YAML ({error})") from None
+        raise UserError(f"site: {path}: not YAML ({error})") from None
     if not isinstance(site, dict):
-        raise UserError(f"--site: {path}: no site data; executors/pbs/README.md shows what they look like")
-    return (read_site(site["base"]) | site) if "base" in site else site
+        raise UserError(f"site: {path}: no site data; executors/pbs/README.md shows what they look like")
+    base = site.pop("base", None)
+    site = _laid_over(read_site(str(base)), site) if base else site
+    if site.get("scheduler") != "slurm":
+        _check(site, path)
+    return site
+
+
+def _check(site: dict[str, Any], path: Path) -> None:
+    """Raise UserError with the first key that is not as the executor's schema wants it."""
+    schema = json.loads((PBS_SITES / "schema.json").read_text(encoding="utf-8"))
+    for problem in Draft202012Validator(schema).iter_errors(site):
+        where = ".".join(map(str, problem.absolute_path)) or "the file"
+        raise UserError(f"site: {path}: {where}: {problem.message}")
+
+
+def slurm_sites() -> list[str]:
+    """Names of the shipped sites under SLURM."""
+    return sorted(path.stem for path in SLURM_SITES.glob("*.yaml"))
 
 
 def _site_files() -> dict[str, Path]:
-    """Shipped site data by name."""
-    pbs = {path.stem: path for path in PBS_SITES.glob("*.yaml")}
-    return {path.parent.name: path for path in PROFILES.glob("*/site.yaml")} | pbs
+    """Shipped site data by name, and those of profiles that have a site.yaml."""
+    shipped = {path.stem: path for folder in (PBS_SITES, SLURM_SITES) for path in folder.glob("*.yaml")}
+    return {path.parent.name: path for path in PROFILES.glob("*/site.yaml")} | shipped
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One mapping over another, key by key."""
+    both = [key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)]
+    return below | above | {key: _laid_over(below[key], above[key]) for key in both}
 
 
 def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
-    """One for each queue and class of size that takes GPUs; the site's default queue first, then the cheapest."""
+    """One for each queue and class of size that takes GPUs: those that fit, the site's default queue, the cheapest."""
     node = site.get("node", {})
     found = [
         _propose(site, name, queue, limits, gpu_hours)
@@ -80,7 +108,7 @@ def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
         if not _without_gpus(site, queue, node)
     ]
     default = site.get("default_queue")
-    return sorted(found, key=lambda one: (one.queue != default, one.charged_hours, one.submissions))
+    return sorted(found, key=lambda one: (not one.fits, one.queue != default, one.charged_hours, one.submissions))
 
 
 def _without_gpus(site: dict[str, Any], queue: dict[str, Any], node: dict[str, Any]) -> bool:
@@ -92,36 +120,35 @@ def _without_gpus(site: dict[str, Any], queue: dict[str, Any], node: dict[str, A
 def _propose(
     site: dict[str, Any], name: str, queue: dict[str, Any], limits: dict[str, Any], gpu_hours: float
 ) -> Proposal:
-    node = site.get("node", {})
-    gpus = queue.get("gpus_per_node", node.get("gpus", 1))
-    whole, nodes = bool(queue.get("whole", node.get("whole"))), limits["nodes"][0]
-    per_node = gpus if whole else min(queue.get("gpus", [1]))
-    workers = nodes * per_node
+    node, (fewest, most) = site.get("node", {}), limits["nodes"]
+    form = shape(site, name)
+    if not fewest <= form.nodes <= most:
+        form = shape(site, name, nodes=fewest)
+    whole, gpus = bool(queue.get("whole", node.get("whole"))), queue.get("gpus_per_node", node.get("gpus", form.gpus))
     shortest, longest = (_hours(text) for text in limits["walltime"])
+    longest = min(longest, form.minutes / 60) if form.minutes else longest
     usable = min(HOURS_PER_SUBMISSION, (longest - MARGIN_HOURS) / WALLTIME_FACTOR - STARTUP_HOURS)
-    submissions = max(1, math.ceil(gpu_hours / (workers * usable)))
-    each = gpu_hours / (submissions * workers)
-    per_worker = 1 if workers == 1 else min(16, max(1, math.ceil(each / BUCKET_HOURS)))
-    while per_worker > 1 and submissions * workers * per_worker > MAX_BUCKETS:
-        per_worker -= 1
-    buckets = min(MAX_BUCKETS, submissions * workers * per_worker)
+    submissions = max(1, math.ceil(gpu_hours / (form.workers * usable))) if usable > 0 else 1
+    each = gpu_hours / (submissions * form.workers)
+    buckets = min(MAX_BUCKETS, submissions * form.buckets)
     hours = each + STARTUP_HOURS
-    asked = max(shortest, min(longest, WALLTIME_FACTOR * hours + MARGIN_HOURS))
-    node_hours = submissions * hours * (nodes if whole else workers / gpus)
+    asked = 5 * math.ceil(12 * max(shortest, min(longest, WALLTIME_FACTOR * hours + MARGIN_HOURS)))
+    node_hours = submissions * hours * (form.nodes if whole else form.workers / gpus)
     charged = node_hours * gpus
     return Proposal(
         queue=name,
-        nodes=nodes,
-        gpus_per_node=per_node,
+        nodes=form.nodes,
+        gpus_per_node=form.gpus,
         submissions=submissions,
         buckets=buckets,
         buckets_per_submission=math.ceil(buckets / submissions),
-        walltime_minutes=min(math.floor(60 * longest), 5 * math.ceil(12 * asked)),
+        walltime_minutes=form.minutes or min(math.floor(60 * longest), asked),
         hours_each=hours,
         node_hours=node_hours,
         charged_hours=charged,
         wasted=1 - gpu_hours / charged if charged else 0.0,
         jobs_at_once=queue.get("max_jobs"),
+        fits=usable > 0,
     )
 
 
@@ -131,39 +158,33 @@ def _hours(text: str) -> float:
 
 
 def command(
-    proposal: Proposal, name: str, site: dict[str, Any], configfile: Path | None, speed: dict[str, Any]
+    proposal: Proposal, name: str, site: dict[str, Any], configfile: Path | None, config: dict[str, Any]
 ) -> Iterator[str]:
-    """The words of the call that runs the proposal at the site called `name` ('' : plain SLURM)."""
-    profile, *queue = _profile(proposal, name, site)
-    yield from ("snakemake", "--profile", profile, *queue)
+    """The words of the call that runs the proposal. name: of the site, '' where Snakemake will recognise it.
+
+    What Snakemake asks for by itself at the site is left out.
+    """
+    form, slurm = shape(site, proposal.queue), "queue_resource" in site
+    profile = "slurm" if slurm else "pbs"
+    yield from ("snakemake", "--profile", profile)
+    if not slurm:
+        yield from ("--pbs-site", name) if name else ()
+        yield from ("--pbs-queue", proposal.queue) if proposal.queue != site.get("default_queue", "default") else ()
     if configfile:
         yield from ("--configfile", str(configfile))
-    yield from ("--config", f"buckets={proposal.buckets}")
-    if proposal.buckets_per_submission != speed["buckets_per_submission"]:
-        yield f"speed={json.dumps(speed | {'buckets_per_submission': proposal.buckets_per_submission})}"
-    resources = _profile_resources(profile) | {
-        "embed:runtime": proposal.walltime_minutes,
-        "embed:gpu": proposal.gpus_per_node,
-        "embed:nodes": proposal.nodes,
+    settings = [f"site={name}"] if name and slurm and name != "slurm" else []
+    settings += [f"buckets={proposal.buckets}"] if proposal.buckets != config["buckets"] else []
+    yield from ("--config", *settings) if settings else ()
+    kept = _profile_resources(profile)
+    resources = {
+        "gpu": proposal.gpus_per_node if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node else 0,
+        "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
+        "buckets": proposal.buckets_per_submission if _cut_otherwise(proposal, form, config) else 0,
+        site.get("queue_resource", ""): proposal.queue if slurm and proposal.queue != site.get("default_queue") else 0,
     }
-    if "queue_resource" in site:
-        resources[f"embed:{site['queue_resource']}"] = proposal.queue
-    yield from ("--set-resources", *(f"{name}={value}" for name, value in resources.items()))
-    if proposal.jobs_at_once:
-        yield from ("--jobs", str(min(proposal.jobs_at_once, proposal.submissions)))
-
-
-def _profile(proposal: Proposal, name: str, site: dict[str, Any]) -> Iterator[str]:
-    """The profile for a queue: one of its own, one of its site, or the general one with the site's name."""
-    queue = ("--pbs-queue", proposal.queue) if proposal.queue != "default" else ()
-    if not name or "profile" in site:
-        yield site.get("profile", "slurm")
-    elif (PROFILES / f"{name}-{proposal.queue}").is_dir():
-        yield f"profiles/{name}-{proposal.queue}"
-    elif (PROFILES / name).is_dir():
-        yield from (f"profiles/{name}", *queue)
-    else:
-        yield from ("pbs", "--pbs-site", name, *queue)
+    chosen = {f"embed:{name}": value for name, value in resources.items() if value}
+    if chosen:
+        yield from ("--set-resources", *(f"{name}={value}" for name, value in (kept | chosen).items()))
 
 
 def _profile_resources(profile: str) -> dict[str, Any]:
@@ -172,3 +193,9 @@ def _profile_resources(profile: str) -> dict[str, Any]:
     path = next((path for path in paths if path.is_file()), None)
     rules = (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {}) if path else {}
     return {f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()}
+
+
+def _cut_otherwise(proposal: Proposal, form: Shape, config: dict[str, Any]) -> bool:
+    """Whether the proposal puts another number of buckets into a submission than the workflow by itself."""
+    by_itself = config["speed"]["buckets_per_submission"] or replace(form, nodes=proposal.nodes).buckets
+    return bool(proposal.buckets_per_submission != by_itself)

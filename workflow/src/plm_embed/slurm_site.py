@@ -1,5 +1,6 @@
-"""The limits of the SLURM cluster that this machine submits to, as `sinfo` tells them, in the form of site data."""
+"""What SLURM says of the cluster that this machine submits to: name, partitions with GPUs as site data, accounts."""
 
+import getpass
 import re
 import shutil
 import subprocess
@@ -10,6 +11,10 @@ from plm_embed.errors import UserError
 
 FORMAT = "%P|%a|%l|%D|%G"
 """Partition (* marks the default one), up or down, time limit, nodes, generic resources such as gpu:a100:4(S:0-3)."""
+PATIENCE = 30.0
+"""Seconds in which a command of SLURM has to answer, so that a run can start without its answer."""
+SILENT = "it does not answer"
+"""Why a SLURM that is installed is not recognised."""
 LONGEST_HOURS = 168
 """Asked for at most where a partition has no limit."""
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
@@ -22,12 +27,36 @@ def slurm_site() -> dict[str, Any]:
         raise UserError("--site slurm: there is no sinfo here; run it where you submit, or name another site")
     asked = ["sinfo", "--noheader", "--format", FORMAT]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise UserError("--site slurm: sinfo does not answer; try again later") from None
     if answer.returncode:
         raise UserError(f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again later")
     return site_of(answer.stdout.splitlines())
+
+
+def cluster_name() -> str:
+    """ClusterName of `scontrol show config`; '' where nothing answers."""
+    lines = (line.partition("=") for line in _answer("scontrol", "show", "config"))
+    return next((value.strip().lower() for key, _, value in lines if key.strip() == "ClusterName"), "")
+
+
+def accounts() -> list[str]:
+    """The accounts that the user may charge on this cluster, by sacctmgr; none where there is no accounting."""
+    where = ["where", f"user={getpass.getuser()}"]
+    cluster = cluster_name()
+    where += [f"cluster={cluster}"] if cluster else []
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", *where, "format=account"]
+    return sorted({line.strip() for line in _answer(*asked) if line.strip()})
+
+
+def _answer(*command: str) -> list[str]:
+    """The lines that a command of SLURM printed; none without the command, an answer in time, or success."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def site_of(lines: Iterable[str]) -> dict[str, Any]:
@@ -50,7 +79,14 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
         }
     if not queues:
         raise UserError("--site slurm: no partition that is up has GPUs, says sinfo; name another site")
-    return {"profile": "slurm", "queue_resource": "slurm_partition", "default_queue": default, "queues": queues}
+    return {
+        "description": "SLURM",
+        "scheduler": "slurm",
+        "queue_resource": "slurm_partition",
+        "default_queue": default,
+        "submission": {"cores": 4},
+        "queues": queues,
+    }
 
 
 def clock(limit: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shlex
 import signal
 import threading
@@ -24,6 +25,7 @@ from .commands import Pbs
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
 from .quoting import quoted_for_the_shell
+from .recognise import SITE_VARIABLE, this_site
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
 from .scheduler import fail_for_good, stop_reason
@@ -62,7 +64,7 @@ class Executor(RemoteExecutor):
         Pbs.check()
         self._settings = settings
         self._interval = float(settings.status_interval or 30)
-        self._site = load_site(settings.site or "generic")
+        self._site = load_site(settings.site or os.environ.get(SITE_VARIABLE) or this_site().site)
         self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
         self._workdir = Path.cwd()
         self._logdir = log_folder(self._workdir, settings.logdir)

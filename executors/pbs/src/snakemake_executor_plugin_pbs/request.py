@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a job asks for: cores, GPUs, memory and disk of each node, seconds of walltime (None: not said)."""
+    """What a job asks for: cores, GPUs, memory and disk of each node, seconds of walltime (None: not said).
+
+    own_queue: the rule names its queue, not the settings.
+    """
 
     nodes: int
     cores: int
@@ -50,6 +53,7 @@ class Ask:
     queue: str | None
     account: str | None
     extra: tuple[str, ...]
+    own_queue: bool = False
 
 
 def job_name(job: JobExecutorInterface, workdir: str) -> str:
@@ -97,11 +101,13 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
         queue=text("pbs_queue", settings.queue),
         account=text("pbs_account", settings.account),
         extra=tuple(_split(text("pbs_extra", "") or "")),
+        own_queue=text("pbs_queue", None) is not None,
     )
 
 
 def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, tuple[str, ...]]:
     """(queue name, its limits, arguments of qsub). Raises RefusedError with all that is wrong."""
+    ask = _completed(ask, site)
     queue_name = ask.queue or site.default_queue
     problems: list[str] = []
     queue = Queue(queue_name or "")
@@ -109,9 +115,9 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
         problems.append(f"queue {queue_name!r} is not one of {', '.join(site.queues)} (resource pbs_queue)")
     elif queue_name in site.queues:
         queue = site.queues[queue_name]
-    account = ask.account or site.account
+    account = find_account(ask.account, site)
     if site.account_required and not account:
-        problems.append("an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile")
+        problems.append(f"an account is needed: {account_words(site)}")
     missing = [key for key, value in site.resources.items() if value is None]
     if missing:
         problems.append(
@@ -121,8 +127,6 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
         problems.append("-V is not used here: odd variables of a login shell break the job (environment: names some)")
     cores = queue.cores_per_gpu * ask.gpus if queue.cores_per_gpu else ask.cores
     problems += [*_beyond_node(ask, site), *_beyond_queue(ask, queue, cores)]
-    if site.chunk == "gpu" and ask.gpus == 0:
-        problems.append("chunks are GPUs here, and the job asks for none (resource gpu)")
     if problems:
         raise RefusedError(f"not submitted, {site.description} would refuse or lose it: " + "; ".join(problems))
     words = [
@@ -131,10 +135,38 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
         *(["-q", queue_name] if queue_name else []),
         *([site.account_flag, account] if account else []),
     ]
-    for value in [*_sizes(ask, site, cores), *(f"{key}={value}" for key, value in site.resources.items())]:
+    for value in [
+        *_sizes(ask, site, cores),
+        *(f"{key}={_filled(value, account)}" for key, value in site.resources.items()),
+    ]:
         words += ["-l", value]
     words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n", "-W", f"umask={_umask():03o}"]
     return queue_name or "", queue, (*words, *site.arguments, *ask.extra)
+
+
+def find_account(asked: str | None, site: Site) -> str | None:
+    """The account to charge: what was asked for, else the one of the site's file or of the variable that it names."""
+    return asked or site.account or os.environ.get(site.account_variable or "") or None
+
+
+def _filled(value: str | int | None, account: str | None) -> str:
+    return str(value).replace("{account}", account or "")
+
+
+def account_words(site: Site) -> str:
+    """How to name an account."""
+    variable = f", or export {site.account_variable}=NAME" if site.account_variable else ""
+    return f"--pbs-account NAME, or pbs-account: NAME in the profile{variable}"
+
+
+def _completed(ask: Ask, site: Site) -> Ask:
+    """With what the site wants of jobs that do not say it: node-local disk, a queue without GPUs or the least chunk."""
+    chosen = site.queues.get(ask.queue or site.default_queue or "")
+    if ask.gpus == 0 and chosen and chosen.without_gpus and not ask.own_queue:
+        ask = replace(ask, queue=chosen.without_gpus)
+    if ask.gpus == 0 and site.chunk == "gpu":
+        ask = replace(ask, gpus=1)
+    return replace(ask, disk_mb=ask.disk_mb or site.defaults.get("disk_mb", 0))
 
 
 def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:

@@ -14,8 +14,11 @@ class ExecutorSettings(ExecutorSettingsBase):
     """Settings of the PBS executor; the help texts say what each one does."""
 
     site: Optional[str] = field(
-        default="generic",
-        metadata={"help": "Site data: a shipped name (generic, polaris, sophia, gadi) or the path of a YAML file."},
+        default=None,
+        metadata={
+            "help": "Site data: a shipped name (generic, polaris, sophia, gadi) or the path of a YAML file. "
+            "Default: recognised by the name of the PBS server, else generic."
+        },
     )
     account: Optional[str] = field(
         default=None,

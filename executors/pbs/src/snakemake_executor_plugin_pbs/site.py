@@ -33,6 +33,7 @@ class Queue:
     max_jobs: int | None = None
     cores_per_gpu: int | None = None
     gpus: tuple[int, ...] = ()
+    without_gpus: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Site:
     account_flag: str
     account_required: bool
     account: str | None
+    account_variable: str | None
     node: dict[str, int]
+    defaults: dict[str, int]
     resources: dict[str, str | int | None]
     arguments: tuple[str, ...]
     environment: tuple[str, ...]
@@ -71,7 +74,7 @@ def shipped_sites() -> list[str]:
 
 def load_site(name: str) -> Site:
     """A shipped site by name or a file by path. WorkflowError says which key of the file is wrong and how."""
-    data = _read(name)
+    data = read_site(name)
     request, account = data["request"], data.get("account", {})
     return Site(
         description=data["description"],
@@ -82,7 +85,9 @@ def load_site(name: str) -> Site:
         account_flag=account.get("flag", "-A"),
         account_required=account.get("required", False),
         account=account.get("name"),
+        account_variable=account.get("variable"),
         node=data.get("node", {}),
+        defaults=request.get("defaults", {}),
         resources=data.get("resources", {}),
         arguments=tuple(data.get("arguments", ())),
         environment=tuple(data.get("environment", _ENVIRONMENT)),
@@ -90,6 +95,32 @@ def load_site(name: str) -> Site:
         default_queue=data.get("default_queue"),
         queues={key: _queue(key, value) for key, value in data.get("queues", {}).items()},
     )
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """The content of a site file, laid over its base, checked. WorkflowError as `load_site`."""
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    if not is_path and name not in shipped_sites():
+        raise WorkflowError(
+            f"PBS site {name!r} is not known. Shipped: {', '.join(shipped_sites())}; or give the path of a YAML file."
+        )
+    try:
+        text = Path(name).read_text(encoding="utf-8") if is_path else (_SITES / f"{name}.yaml").read_text("utf-8")
+        data: Any = yaml.safe_load(text)
+    except OSError as error:
+        raise WorkflowError(f"PBS site file {name} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise WorkflowError(f"PBS site file {name} is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise WorkflowError(f"PBS site file {name} holds no keys. It needs at least `base: generic`.")
+    base = data.pop("base", None)
+    if base is not None:
+        data = _lay_over(read_site(str(base)), data)
+    problems = sorted(_validator().iter_errors(data), key=lambda problem: list(map(str, problem.absolute_path)))
+    if problems:
+        where = ".".join(str(step) for step in problems[0].absolute_path) or "the file"
+        raise WorkflowError(f"PBS site file {name}: {where}: {problems[0].message}.")
+    return dict(data)
 
 
 def seconds(text: str) -> int:
@@ -118,33 +149,8 @@ def _queue(name: str, data: dict[str, Any]) -> Queue:
         max_jobs=data.get("max_jobs"),
         cores_per_gpu=data.get("cores_per_gpu"),
         gpus=tuple(data.get("gpus", ())),
+        without_gpus=data.get("without_gpus"),
     )
-
-
-def _read(name: str) -> dict[str, Any]:
-    """The file with its base below it, checked."""
-    is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    if not is_path and name not in shipped_sites():
-        raise WorkflowError(
-            f"PBS site {name!r} is not known. Shipped: {', '.join(shipped_sites())}; or give the path of a YAML file."
-        )
-    try:
-        text = Path(name).read_text(encoding="utf-8") if is_path else (_SITES / f"{name}.yaml").read_text("utf-8")
-        data: Any = yaml.safe_load(text)
-    except OSError as error:
-        raise WorkflowError(f"PBS site file {name} cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise WorkflowError(f"PBS site file {name} is not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise WorkflowError(f"PBS site file {name} holds no keys. It needs at least `base: generic`.")
-    base = data.pop("base", None)
-    if base is not None:
-        data = _lay_over(_read(str(base)), data)
-    problems = sorted(_validator().iter_errors(data), key=lambda problem: list(map(str, problem.absolute_path)))
-    if problems:
-        where = ".".join(str(step) for step in problems[0].absolute_path) or "the file"
-        raise WorkflowError(f"PBS site file {name}: {where}: {problems[0].message}.")
-    return dict(data)
 
 
 def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -34,8 +34,10 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
 
 def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     """`-f` of ids as text, JSON or DSV; tables; one bad id does not hide the others."""
-    options, ids = getopt.getopt(request["words"], "fF:D:xwu:aHsn1t")
+    options, ids = getopt.getopt(request["words"], "fF:D:xwu:aHsn1tB")
     found = dict(options)
+    if "-B" in found:
+        return 0, f"Server: {SERVER}\n    server_state = Active\n    server_host = {SERVER}\n", ""
     history = "-x" in found or "-H" in found
     if not ids:
         if history and not pbs.config.history:

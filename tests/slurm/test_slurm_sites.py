@@ -1,0 +1,59 @@
+"""The literal command `snakemake --profile slurm`, with nothing edited, where there is one of everything or several."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from slurm_campaign import ROOT, Campaign
+
+OTHERS = ("requeued", "ended", "warned")
+"""Partitions with GPUs beside `gpu`."""
+
+
+@contextmanager
+def one_of_each(cluster: Cluster) -> Iterator[None]:
+    """One partition with GPUs that is up, and one account of the user."""
+    for name in OTHERS:
+        cluster.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+    cluster.run("sacctmgr", "-i", "modify", "user", "root", "set", "DefaultAccount=lab")
+    cluster.run("sacctmgr", "-i", "delete", "user", "root", "account=root")
+    try:
+        yield
+    finally:
+        cluster.run("sacctmgr", "-i", "add", "user", "root", "account=root")
+        for name in OTHERS:
+            cluster.run("scontrol", "update", f"PartitionName={name}", "State=UP")
+
+
+@pytest.fixture
+def unedited(campaign: Campaign) -> Campaign:
+    """A campaign with the profile as it is shipped."""
+    shutil.copytree(ROOT / "profiles" / "slurm", campaign.folder / "slurm", dirs_exist_ok=True)
+    return campaign
+
+
+def test_one_account_and_one_partition_need_no_editing(cluster: Cluster, unedited: Campaign) -> None:
+    with one_of_each(cluster), unedited.running():
+        pass
+    said = unedited.log.read_text()
+    assert "plm-embed: SLURM (cluster bed): partition gpu, a submission is 1 GPU, 4 cores and 1 bucket" in said
+    assert "charged to lab" in said
+    jobs = cluster.run("sacct", "--allocations", "--noheader", "--parsable2", "--format=Partition,Account,WorkDir")
+    mine = {tuple(line.split("|")[:2]) for line in jobs.splitlines() if line.endswith(f"|{unedited.folder}")}
+    assert mine == {("gpu", "lab"), ("cpu", "lab")}
+
+
+def test_several_of_both_are_listed_before_anything_runs(cluster: Cluster, unedited: Campaign) -> None:
+    before = set(cluster.jobs("all"))
+    assert unedited.finish(unedited.start()) == 1
+    (line,) = [line for line in unedited.log.read_text().splitlines() if "several" in line]
+    assert (
+        "several partitions have GPUs (gpu, requeued, ended, warned): add --set-resources embed:slurm_partition="
+        in line
+    )
+    assert "you have several accounts (lab, root): export SBATCH_ACCOUNT=NAME" in line
+    assert set(cluster.jobs("all")) == before
+    assert not Path(unedited.folder, "slurm_logs").exists()
