@@ -443,11 +443,11 @@ def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pb
 LISTENER = """
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 
-report = AbstractExecutor.report_job_error
+told = AbstractExecutor.report_job_error
 
 def listen(self, info, *words, **options):
-    print("aux:", {key: value for key, value in info.aux.items() if key != "pbs"})
-    report(self, info, *words, **options)
+    print("aux:", {key: value for key, value in (info.aux or {}).items() if key != "pbs"})
+    told(self, info, *words, **options)
 
 AbstractExecutor.report_job_error = listen
 """
