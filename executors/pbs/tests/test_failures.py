@@ -22,6 +22,7 @@ FAILURES = {
     "a failed job's retry": "a_retry_is_a_new_submission",
     "a requeued job runs over a half-written output": "a_preempted_job_runs_again_over_its_half_written_output",
     "SIGTERM to the main process": "a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more",
+    "SIGTERM while Snakemake holds its own lock": "a_termination_while_snakemake_holds_its_lock_ends_it",
     "SIGTERM while submissions wait": "a_terminated_snakemake_ends_though_submissions_wait",
     "an unknown queue, tried by every job and every retry": "a_refusal_for_good_is_told_once_and_not_retried",
     "job history switched off, then on": "a_history_switched_off_and_on_again_holds_nothing_up",

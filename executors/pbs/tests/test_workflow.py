@@ -34,6 +34,7 @@ rule one:
     resources: runtime={runtime}, mem_mb=400
     shell: {shell!r}
 """
+PATIENCE = float(os.environ.get("PBS_TEST_PATIENCE", "300"))  # seconds after which a test is given up
 COMMAND = "sleep {params.seconds}; echo $PBS_JOBID > {output}"
 
 
@@ -67,7 +68,7 @@ class Site:
 
     def end(self, process: subprocess.Popen[bytes]) -> str:
         """Wait for Snakemake; what it said."""
-        process.wait(timeout=300)
+        process.wait(timeout=PATIENCE)
         return (self.folder / "snakemake.out").read_text()
 
     def snakemake(self, *words: str) -> tuple[int, str]:
@@ -135,8 +136,8 @@ def logged(site: Site, qsub: str, monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-def until(true: Callable[[], bool], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.05)
@@ -234,6 +235,36 @@ def two_queues(lever: Site, first: str, second: str) -> None:
     path = lever.folder / "Snakefile"
     queue = f"mem_mb=400, pbs_queue=lambda wildcards: [{first!r}, {second!r}][int(wildcards.i)]"
     path.write_text(path.read_text().replace("mem_mb=400", queue))
+
+
+SLOW_TO_FINISH = """
+import time
+from pathlib import Path
+from snakemake.scheduling.job_scheduler import JobScheduler
+
+finish = JobScheduler._finish_jobs
+
+def finish_slowly(self):
+    if self._tofinish and self.workflow.is_main_process and not Path("finishing").exists():
+        Path("finishing").touch()
+        time.sleep(3)
+    finish(self)
+
+JobScheduler._finish_jobs = finish_slowly
+"""
+
+
+def test_a_termination_while_snakemake_holds_its_lock_ends_it(lever: Site) -> None:
+    """Snakemake's own handler would wait in the interrupted thread for what that thread holds, for ever."""
+    lever.write(count=2)
+    snakefile = lever.folder / "Snakefile"
+    snakefile.write_text(SLOW_TO_FINISH + snakefile.read_text())
+    process = lever.start("--jobs", "1")
+    until((lever.folder / "finishing").exists)
+    os.kill(process.pid, signal.SIGTERM)
+    out = lever.end(process)
+    assert "Will exit after finishing currently running jobs" in out
+    assert len(lever.outputs()) == 1
 
 
 def test_a_failed_job_ends_the_run_though_submissions_wait(lever: Site, pbs: StandIn) -> None:
@@ -412,11 +443,11 @@ def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pb
 LISTENER = """
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 
-report = AbstractExecutor.report_job_error
+told = AbstractExecutor.report_job_error
 
 def listen(self, info, *words, **options):
-    print("aux:", {key: value for key, value in info.aux.items() if key != "pbs"})
-    report(self, info, *words, **options)
+    print("aux:", {key: value for key, value in (info.aux or {}).items() if key != "pbs"})
+    told(self, info, *words, **options)
 
 AbstractExecutor.report_job_error = listen
 """

@@ -28,7 +28,7 @@ from .quoting import quoted_for_the_shell
 from .recognise import SITE_VARIABLE, this_site
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
-from .scheduler import fail_for_good, stop_reason
+from .scheduler import fail_for_good, stop_reason, stop_without_deadlock
 from .settings import ExecutorSettings
 from .site import load_site
 from .submit import Submitter
@@ -74,6 +74,7 @@ class Executor(RemoteExecutor):
         self._alive: dict[str, Job] = {}  # by name; the base class empties its own list during every look
         self._alive_lock = threading.Lock()
         self._refused: Counter[str] = Counter()
+        self._can_be_stopped = False
         self._submitter = Submitter(
             pbs=self._pbs,
             ledger=self._ledger,
@@ -98,6 +99,9 @@ class Executor(RemoteExecutor):
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Build the request here, in Snakemake's thread, and leave qsub to the submitting thread."""
+        if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after this class is made
+            stop_without_deadlock(self._submitter.withdraw)
+            self._can_be_stopped = True
         name = job_name(job, str(self._workdir))
         log = log_path(self._logdir, str(job.name), name)
         script = Path(self.get_jobscript(job))
