@@ -5,6 +5,7 @@ The second takes them back in key order and cuts them into buckets/ and members/
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,9 +83,9 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
         raise UserError("no input file is named")
     if memory_mb < LEAST_MEMORY_MB:
         raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
-    seen: dict[Path, Path] = {}
+    seen: dict[str, Path] = {}
     for path in inputs:
-        same = seen.setdefault(path.resolve(), path)
+        same = seen.setdefault(os.path.realpath(path), path)  # Path.resolve raises an error for links in a circle
         if same is not path:
             raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
     check_keep(table)
