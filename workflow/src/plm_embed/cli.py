@@ -1,5 +1,6 @@
 """The command line: one sub-command per rule of the workflow."""
 
+import errno
 import io
 import os
 import sys
@@ -16,6 +17,8 @@ from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooli
 from plm_embed.terminal import log_to_stderr, printable, say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+OF_PATHS = (errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What the system says when a path that a user named is of no use."""
 LEAN = ("deduplicate", "scan", "split", "gather")
 
 
@@ -37,9 +40,10 @@ def main() -> None:
         sys.exit(printable(words.getvalue().rstrip()))
     except click.Abort:
         sys.exit("plm-embed: stopped")
-    except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        sys.exit(printable(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}"))
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in OF_PATHS:
+            said = f"{error.filename}: {error.strerror}" if error.filename else error
+            sys.exit(printable(f"plm-embed: error: {said}"))
         full = no_space(error)
         if not full:
             raise

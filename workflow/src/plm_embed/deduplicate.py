@@ -91,7 +91,7 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
 def _check_names(inputs: Sequence[Path]) -> None:
     seen: dict[str, Path] = {}
     for path in inputs:
-        same = seen.setdefault(os.path.realpath(path), path)
+        same = seen.setdefault(os.path.realpath(path), path)  # Path.resolve raises an error for links in a circle
         if same is not path:
             raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
 
