@@ -77,6 +77,9 @@ def test_time_and_memory_grow_only_when_they_were_short(fail: Any, tmp_path: Pat
         assert asked(tmp_path, job) == then
     assert fail(other)
     assert asked(tmp_path, other) == (20, 1000)
+    with (tmp_path / "x.failures").open("a") as notes:
+        notes.write('\n{"job": "cut by a full')
+    assert asked(tmp_path, job) == (40, 2000)
     again = Job(submission="0001")
     assert asked(tmp_path, again) == (20, 1000)
     fail(again)

@@ -8,6 +8,7 @@ or queue gives at most, in minutes or MB. The main process takes that down for i
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def by_cause(rules: Iterable[Any], notes: Path) -> None:
 def _counted(resource: Any, name: str, notes: Path) -> Any:
     def value(wildcards: Any, **others: Any) -> Any:
         attempt, job = others.pop("attempt"), _job(others["rulename"], dict(wildcards.items()))
-        short = [note for note in _failures(notes, job) if note["attempt"] < attempt and note["cause"] == CAUSES[name]]
+        failures = _failures(notes, job) if attempt > 1 else []
+        short = [note for note in failures if note["attempt"] < attempt and note["cause"] == CAUSES[name]]
         asked = resource.evaluate(wildcards, attempt=1 + len(short), **others).value
         limits = [note["at_most"] for note in short if note["at_most"]]
         return min([asked, *limits]) if isinstance(asked, int) else asked
@@ -49,12 +51,14 @@ def _job(rule: str, wildcards: Mapping[str, str]) -> str:
 
 def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
     """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1 again."""
-    try:
-        lines = notes.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    found = [json.loads(line) for line in lines]
-    return {note["attempt"]: note for note in found if note["job"] == job}.values()
+    found: dict[int, dict[str, Any]] = {}
+    with suppress(FileNotFoundError):
+        for line in notes.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # of a line that a full disk has cut
+                note = json.loads(line)
+                if note["job"] == job:
+                    found[note["attempt"]] = note
+    return found.values()
 
 
 def watch_failures(executor: Any, real_executor: Any) -> None:
@@ -88,8 +92,9 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
                 "cause": why.get("cause", ""),
                 "at_most": why.get("at_most"),
             }
-            with notes.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(note) + "\n")
+            # without its note, on a full disk, the next attempt asks for the same
+            with suppress(OSError), notes.open("a", encoding="utf-8") as lines:
+                lines.write("\n" + json.dumps(note))
 
     executor.report_job_error, real_executor.handle_job_error = report_job_error, handle_job_error
 
