@@ -52,13 +52,10 @@ def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> Non
     campaign = make_campaign(tmp_path, records=make_records(3000))
     campaign.gather()
     before = [digest(path) for path in campaign.outputs]
-    program = (
-        "import sys; from pathlib import Path; from plm_embed.gather import gather; paths = map(Path, sys.argv[1:]); "
-    )
-    run = subprocess.Popen(
-        [sys.executable, "-c", program + "gather(*paths, {})", campaign.sequences, campaign.embedded, campaign.store]
-        + campaign.outputs
-    )
+    program = "import sys; from pathlib import Path; from plm_embed.gather import gather; "
+    program += "gather(*map(Path, sys.argv[1:]), {})"
+    places = [campaign.sequences, campaign.embedded, campaign.store, *campaign.outputs]
+    run = subprocess.Popen([sys.executable, "-c", program, *map(str, places)])
     while not list(campaign.master.parent.glob(".tmp-*.h5")) and run.poll() is None:
         time.sleep(0.0005)
     run.kill()

@@ -101,7 +101,10 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
             problem(f"{note}: not the fingerprint of the completion records; {EMBED_AGAIN}")
     with findings.check("weights") as problem:
         path = weights / "manifest.json"
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            manifest = json.loads(path.read_bytes())
+        except ValueError:
+            raise UserError(f"{path}: damaged; run `snakemake --forcerun weights`") from None
         for name, expected in (("model", fingerprint.model), ("sha256", fingerprint.weights_sha256)):
             if manifest[name] != expected:
                 problem(f"{path}: {name} is {manifest[name]}, the vectors were made with {expected}")
