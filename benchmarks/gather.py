@@ -29,6 +29,7 @@ from plm_embed.buckets import bucket_bounds, bucket_names
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.parts import PartRows, write_part
 from plm_embed.rowgroups import row_group_writer
+from plm_embed.sealed import write_sealed
 from plm_embed.store import Store, keys_sha256
 
 DIM = 1280
@@ -118,7 +119,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             "keys_sha256": keys_sha256(mine), "fingerprint": json.loads(FINGERPRINT.to_json()), "parts": infos,
             "skipped": [], "worker": {"device": "CPU"}, "versions": {},
         }  # fmt: skip
-        (folder / f"embedded/{bucket}.json").write_text(json.dumps(record))
+        write_sealed(folder / f"embedded/{bucket}.json", record)
     order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length"]
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
