@@ -120,7 +120,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             "keys_sha256": keys_sha256(mine), "fingerprint": json.loads(FINGERPRINT.to_json()), "parts": infos,
             "skipped": [], "worker": {"device": "CPU"}, "versions": {},
         }  # fmt: skip
-        (folder / f"embedded/{bucket}.json").write_text(json.dumps(record))
+        write_sealed(folder / f"embedded/{bucket}.json", record)
     order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length"]
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
