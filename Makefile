@@ -55,7 +55,8 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 slurm-packages: POLICY := /usr/sbin/policy-rc.d
 slurm-packages:  ## install what the SLURM suite needs (Debian and Ubuntu, as root)
 	test -e $(POLICY) || { printf '#!/bin/sh\nexit 101\n# plm-embed\n' > $(POLICY); chmod 755 $(POLICY); }
-	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	apt-get -o DPkg::Lock::Timeout=300 -qq update && DEBIAN_FRONTEND=noninteractive \
+	  apt-get -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends install \
 	  slurmctld slurmd slurm-client munge slurmdbd mariadb-server; status=$$?; \
 	  ! grep -q plm-embed $(POLICY) || rm $(POLICY); exit $$status
 

@@ -20,10 +20,8 @@ localrules:
 rule all:
     """The proven result: master file, index, every record's fate, checksums, the report."""
     input:
-        "<vectors>/master_esm2_embeddings.h5",
-        "<vectors>/master_esm2_embeddings.parquet",
+        "<vectors>/gathered.json",
         "<vectors>/checksums.sha256",
-        "<results>/records.parquet",
         "<results>/report.html",
 
 
@@ -34,5 +32,8 @@ include: "workflow/rules/gather.smk"
 include: "workflow/rules/report.smk"
 
 
+by_cause(workflow.rules, notes_file(workflow))
+
+
 if workflow.is_main_process:
-    print(plan_line(config), file=sys.stderr)
+    print(printable(plan_line(config)), file=sys.stderr)

@@ -26,9 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from plm_embed.buckets import bucket_bounds, bucket_names
+from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.parts import PartRows, write_part
 from plm_embed.rowgroups import row_group_writer
+from plm_embed.sealed import write_sealed
 from plm_embed.store import Store, keys_sha256
 
 DIM = 1280
@@ -123,7 +125,9 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
     summary = {"inputs": inputs, "records": records, "accepted": records, "skipped": {}, "unique": rows}
-    (folder / "sequences/summary.json").write_text(json.dumps(summary | {"buckets": buckets}))
+    written = (folder / "sequences").rglob("*.parquet")
+    files = {str(path.relative_to(folder / "sequences")): sha256_file(path) for path in written}
+    write_sealed(folder / "sequences/summary.json", summary | {"buckets": buckets, "files": files})
     (folder / "part.h5").unlink()
 
 

@@ -249,9 +249,10 @@ class Bench:
         from plm_embed import weights
         from plm_embed.buckets import key
         from plm_embed.embed import Embedder
-        from plm_embed.files import write_json
+        from plm_embed.files import sha256_file
+        from plm_embed.manifest import Manifest, Source
         from plm_embed.models import find_model
-        from plm_embed.self_test import write_golden
+        from plm_embed.preparation import seal
         from plm_embed.settings import Settings
 
         model = find_model(name)
@@ -260,14 +261,10 @@ class Bench:
             (folder / "weights").mkdir()
             tensors = peers.RandomTensors(model, self.device, self.torch.float16)
             path = folder / "weights" / weights.TENSORS
-            sha256 = weights._write_safetensors(path, {each: tensors[each].cpu() for each in tensors})
+            weights.write(path, {each: tensors[each].cpu() for each in tensors})
             shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
-            source = {"layout": "fair-esm", "sha256": sha256}
-            fields = ("model", "architecture", "layers", "dim", "heads", "max_residues")
-            manifest = dict(zip(fields, (model.name, *shape), strict=True))
-            manifest |= {"token_dropout": True, "licence": "MIT", "sha256": sha256, "bytes": path.stat().st_size}
-            write_json(folder / "weights" / weights.MANIFEST, manifest | {"source": source})
-            write_golden(folder / "weights")
+            digest, source = sha256_file(path), Source("fair-esm", "")
+            seal(path.parent, Manifest(model.name, *shape, True, "MIT", digest, path.stat().st_size, source))
             rows = sorted((key(text), text) for text in set(draw(*LENGTHS["influenza, mean 500"], tokens)))
             columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
             pq.write_table(pa.table(columns), folder / "0000.parquet")

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import checkpoints
 from plm_embed.models import find_model
-from plm_embed.self_test import write_golden
-from plm_embed.weights import prepare
+from plm_embed.preparation import prepare
 
 MODEL = "esm2_t6_8M_UR50D"
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)
@@ -49,7 +48,6 @@ def main() -> None:
         model = find_model(MODEL)
         checkpoint = checkpoints.write_fair_esm(folder / f"{MODEL}.pt", model, checkpoints.random_state(model, 1))
         prepare(model, checkpoint, folder / "weights")
-        write_golden(folder / "weights")
         deduplicate = ["deduplicate", folder / "in.fasta", "--output", folder / "s", "--buckets", arguments.buckets]
         subprocess.run([*PROGRAM, *map(str, deduplicate)], check=True, capture_output=True)
         words = ["embed", *sorted((folder / "s" / "buckets").glob("*.parquet")), "--weights", folder / "weights"]

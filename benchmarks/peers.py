@@ -15,8 +15,8 @@ from plm_embed.batches import Packer
 from plm_embed.engine import DTYPES, TOKENS, Engine
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
 from plm_embed.inference import Inference, Prefetch
+from plm_embed.manifest import Manifest, Source
 from plm_embed.models import Model, tensor_shapes
-from plm_embed.weights import Manifest, Source
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"

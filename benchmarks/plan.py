@@ -30,10 +30,9 @@ from plm_embed.deduplicate import deduplicate
 from plm_embed.files import write_json
 from plm_embed.gather import gather
 from plm_embed.models import find_model
+from plm_embed.preparation import prepare
 from plm_embed.readers import Table
 from plm_embed.residues import ResiduePolicy
-from plm_embed.self_test import write_golden
-from plm_embed.weights import prepare
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4
@@ -60,7 +59,6 @@ def campaign(folder: Path, name: str) -> planning.Question:
     write_input(folder / "input.fasta", TOKENS[name])
     checkpoint = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
     prepare(model, checkpoint, folder / "weights" / model.name)
-    write_golden(folder / "weights" / model.name)
     config = {
         "results": str(folder / "results"),
         "inputs": [str(folder / "input.fasta")],

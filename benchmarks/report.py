@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.sealed import write_sealed
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
 FINGERPRINT = Fingerprint("esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSequences(), "float32", "float16", "x")
@@ -76,7 +77,7 @@ def make(results: Path) -> None:
         "unique": UNIQUE, "residues": int(lengths.sum()), "buckets": BUCKETS, "keep": ["assembly_id", "function"],
         "lengths": {str(value): int(count) for value, count in counts},
     }  # fmt: skip
-    write_json(results / "sequences" / "summary.json", summary)
+    write_sealed(results / "sequences" / "summary.json", summary)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for bucket in range(BUCKETS):
         began = start + timedelta(minutes=10 * (bucket // 40))

@@ -15,8 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.buckets import bucket_names, bucket_of, key
+from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.gather import gather
+from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
+from plm_embed.sealed import read_sealed, write_sealed
 from plm_embed.store import PartRows, Store, keys_sha256, write_part
 from plm_embed.tokens import RESIDUES
 from plm_embed.windows import spans, window_count
@@ -143,8 +146,10 @@ def make_campaign(
             publish(store, [unique[name] for name in kept[part::parts]])
         write_completion(campaign, bucket, keys, skipped)
     campaign.weights.mkdir(exist_ok=True)
-    manifest = {"model": fingerprint.model, "sha256": fingerprint.weights_sha256, "dim": DIM}
-    (campaign.weights / "manifest.json").write_text(json.dumps(manifest))
+    shape = ("esm2", 3, DIM, 2, None)
+    source = Source("fair-esm", "")
+    manifest = Manifest(fingerprint.model, *shape, True, "MIT", fingerprint.weights_sha256, 0, source)  # type: ignore[arg-type]
+    write_manifest(campaign.weights / MANIFEST, manifest)
     return campaign
 
 
@@ -187,7 +192,13 @@ def write_completion(campaign: Campaign, bucket: str, keys: list[str], skipped: 
         "worker": {"device": "CPU"},
         "versions": {"torch": "2"},
     }
-    (campaign.embedded / f"{bucket}.json").write_text(json.dumps(record))
+    write_sealed(campaign.embedded / f"{bucket}.json", record)
+
+
+def edit_completion(campaign: Campaign, **change: Any) -> None:
+    """Another completion record of bucket 0001, with a seal that fits."""
+    path = campaign.embedded / "0001.json"
+    write_sealed(path, read_sealed(path, "a completion record", "") | change)
 
 
 def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
@@ -221,4 +232,13 @@ def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) 
         "unique": len(unique),
         "buckets": buckets,
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    seal_sequences(folder, **summary)
+
+
+def seal_sequences(folder: Path, **changes: Any) -> None:
+    """Write the summary with these changes and with the hashes that the files beside it have now."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) if path.is_file() else {}
+    summary.pop("sha256", None)
+    files = {str(file.relative_to(folder)): sha256_file(file) for file in folder.rglob("*.parquet")}
+    write_sealed(path, summary | {"files": files} | changes)

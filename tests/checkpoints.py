@@ -6,13 +6,17 @@ PYTHONPATH=workflow/src python tests/checkpoints.py
 import json
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from plm_embed.files import sha256_file
+from plm_embed.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.models import MODELS, VOCABULARY, Model, tensor_shapes
+from plm_embed.self_test import FILE
 from plm_embed.tokens import MASK
 
 DEMO = Path(__file__).parents[1] / "config" / "demo" / "esm2_t3_untrained.pt"
@@ -148,6 +152,14 @@ def write_demo(path: Path) -> Path:
     write_fair_esm(path, model, random_state(model, DEMO_SEED))
     path.with_name(f"{path.stem}-contact-regression.pt").unlink()
     return path
+
+
+def spoil_golden(folder: Path) -> None:
+    """Make the self-test of a weights folder expect other vectors: then every device computes wrongly."""
+    with np.load(folder / FILE) as stored:
+        wrong = stored["mean"] + 0.01
+    np.savez(folder / FILE, mean=wrong)
+    write_manifest(folder / MANIFEST, replace(read_manifest(folder), self_test_sha256=sha256_file(folder / FILE)))
 
 
 def _head(dim: int) -> dict[str, torch.Tensor]:

@@ -37,12 +37,11 @@ with suppress(ImportError):  # the tests of a GPU do without it
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights folder of the model that the demo ships."""
     import checkpoints
-    from plm_embed import self_test, weights
     from plm_embed.models import MODELS
+    from plm_embed.preparation import prepare
 
     folder = tmp_path_factory.mktemp("weights")
-    weights.prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
-    self_test.write_golden(folder)
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)
     return folder
 
 

@@ -1,6 +1,5 @@
 """What can happen to a campaign's files, and how validate names it."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from campaigns import MEAN, Campaign, make_campaign, part_rows
+from campaigns import MEAN, Campaign, edit_completion, make_campaign, part_rows, seal_sequences
+from plm_embed.deduplicated import read_summary
+from plm_embed.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.store import write_part
 
 
@@ -39,14 +40,8 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def edit_completion(campaign: Campaign, **change: Any) -> None:
-    path = campaign.embedded / "0001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-
-
 def edit_weights(campaign: Campaign, **change: Any) -> None:
-    path = campaign.weights / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_manifest(campaign.weights / MANIFEST, replace(read_manifest(campaign.weights), **change))
 
 
 def edit_table(path: Path, place: int, **change: Any) -> None:
@@ -132,7 +127,7 @@ DAMAGES = {
     ),
     "missing completion record": (
         lambda c: (c.embedded / "0001.json").unlink(),
-        "completion records: .*no completion record",
+        r"completion records: .*0001\.json: there is no such file",
     ),
     "no completion record at all": (lambda c: shutil.rmtree(c.embedded), "no bucket has a sound completion record"),
     "completion record of other buckets": (
@@ -207,7 +202,7 @@ DAMAGES = {
         "master: .*not a whole HDF5 file",
     ),
     "missing master": (lambda c: c.master.unlink(), "master: .*there is no such file"),
-    "wrong weights": (lambda c: edit_weights(c, sha256="1" * 64), "weights: .*sha256 is 1111.*, the vectors were made"),
+    "wrong weights": (lambda c: edit_weights(c, weights_sha256="1" * 64), "weights: .*_sha256 is 1111.*, the vectors"),
     "wrong model": (lambda c: edit_weights(c, model="esm2_t6"), "weights: .*model is esm2_t6"),
     "wrong dimension": (lambda c: edit_weights(c, dim=320), "weights: mean_l2 has dimension 16, the model 320"),
     "edited fingerprint": (
@@ -262,8 +257,9 @@ DAMAGES = {
         "records: .*a vector and a reason",
     ),
     "counts of the input edited": (
-        lambda c: (c.sequences / "summary.json").write_text(
-            (c.sequences / "summary.json").read_text().replace('"records": 30', '"records": 31')
+        lambda c: seal_sequences(
+            c.sequences,
+            inputs=[entry | {"records": max(entry["records"], 31)} for entry in read_summary(c.sequences)["inputs"]],
         ),
         "counts: inputs/b.csv: 31 records in the input, 30 answered",
     ),

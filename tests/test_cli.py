@@ -64,6 +64,9 @@ except SystemExit:
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
     assert done.stderr.splitlines()[0] == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
+    for arguments in (["report", "--help"], ["scan", "--bogus"], ["embed"]):  # no step begins
+        shown = plm_embed(*arguments)
+        assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
 
 
 @pytest.mark.parametrize(

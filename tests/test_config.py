@@ -1,6 +1,8 @@
 """The configuration: what is accepted, what is refused and in which words, and that its documents agree."""
 
 import copy
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from plm_embed.config import (
     checked,
@@ -17,8 +21,8 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
 from plm_embed.models import MODELS
+from plm_embed.sealed import write_sealed
 
 ROOT = Path(__file__).parents[1]
 SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
@@ -143,7 +147,26 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         ({"buckets": True}, "buckets: true: must be a whole number"),
         ({"buckets": 0}, "buckets: 0: must be at least 1"),
         ({"buckets": 100_000}, "buckets: 100000: must be at most 10000"),
-        ({"inputs": "a.fasta"}, 'inputs: "a.fasta": must be a list, such as [a, b]'),
+        ({"inputs": {"a": 1}}, 'inputs: {"a": 1}: must be a list, such as [a, b]'),
+        ({"inputs": ""}, "inputs: []: must not be empty"),
+        ({"inputs": "b.fasta"}, "inputs: b.fasta: not found; did you mean a.fasta?"),
+        ({"inputs": ["a" * 300]}, f"inputs: {'a' * 300}: File name too long"),
+        ({"inputs": ["a.fasta/b"]}, "inputs: a.fasta/b: Not a directory"),
+        ({"results": "a.fasta"}, "results: a.fasta: is a file, not a folder"),
+        ({"store": "a.fasta/below"}, "store: a.fasta/below: Not a directory"),
+        ({"weights_folder": "$HOME/w"}, "weights_folder: $HOME/w: environment variables are not expanded; write ~ or"),
+        ({"results": "-x"}, "results: -x: must not begin with -"),
+        ({"results": "a\nb"}, r'results: "a\nb": holds a control character'),
+        ({"results": "<x>"}, "results: <x>: must not hold braces or < >"),
+        ({"results": "a\0b"}, 'results: "a\\u0000b": holds a control character'),
+        ({"table": {"keep": ["a\x1b[2J"]}}, 'table.keep[0]: "a\\u001b[2J": holds a control character'),
+        ({"speed": {"flush_minutes": float("nan")}}, "speed.flush_minutes: nan: must be a finite number"),
+        ({"speed": {"flush_minutes": "1e999"}}, "speed.flush_minutes: inf: must be a finite number"),
+        ({"speed": {"scratch": "tmp"}}, "speed.scratch: tmp: must be an absolute path, auto"),
+        ({"speed": {"device": "gpu"}}, 'speed.device: "gpu": must be one of auto, cuda, cpu; did you mean cuda?'),
+        ({"buckets": json.loads("[" * 900 + "]" * 900)}, "buckets: is nested too deeply"),
+        ({"buckets": "[" * 90_000}, 'buckets: "[[['),
+        ({"memory_mb": 16**5000}, "memory_mb: is nested too deeply, or holds too large a number"),
         ({"inputs": []}, "inputs: []: must not be empty"),
         ({"inputs": ["a.fasta", "a.fasta"]}, 'inputs: ["a.fasta", "a.fasta"]: names something twice'),
         ({"results": ""}, 'results: "": must not be empty'),
@@ -212,7 +235,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         weights="nowhere.pt",
     )
     assert [problem.split(":")[0] for problem in found] == [
-        *("buckets", "embedding.poling", "inputs", "weights"),
+        *("buckets", "embedding.poling", "weights", "inputs"),
         *("embedding.layers", "embedding.long_sequences.max_residues"),
     ]
 
@@ -248,7 +271,7 @@ def test_the_plan_line_says_what_is_known() -> None:
     assert plan_line(complete) == (
         "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in results/esm2_t6_8M_UR50D/store"
     )
-    write_json(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
+    write_sealed(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
     parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
     parts.mkdir(parents=True)
     (parts / "00000000-ffffffff-3-0123456789abcdef.h5").touch()
@@ -260,8 +283,8 @@ def test_the_plan_line_says_what_is_known() -> None:
 def test_one_file_under_two_spellings_and_braces_are_refused() -> None:
     Path("a{b}.fasta").write_text(">a\nMK\n", encoding="utf-8")
     assert problems(inputs=["a.fasta", "./a.fasta", "a{b}.fasta"], results="res{x}") == [
-        "results: res{x}: must not hold braces, which Snakemake takes for wildcards",
-        "inputs: a{b}.fasta: must not hold braces, which Snakemake takes for wildcards",
+        "results: res{x}: must not hold braces or < >, which Snakemake takes for wildcards",
+        "inputs: a{b}.fasta: must not hold braces or < >, which Snakemake takes for wildcards",
         "inputs: a.fasta: is the same file as a.fasta; name it once",
     ]
 
@@ -281,3 +304,54 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     found = checked(config(store="~/vectors", weights_folder="~/w/", results="~x"), SCHEMA_FILE)
     assert (found["store"], found["weights_folder"], found["results"]) == ("/home/me/vectors", "/home/me/w/", "~x")
+
+
+def test_one_value_may_stand_for_a_list_of_one() -> None:
+    Path("3").write_text(">a\nMK\n", encoding="utf-8")
+    found = checked(
+        config(inputs="3", embedding={"layers": 6, "pooling": "mean"}, reuse="", table={"keep": "x"}), SCHEMA_FILE
+    )
+    assert (found["inputs"], found["embedding"]["layers"], found["embedding"]["pooling"]) == (["3"], [6], ["mean"])
+    assert (found["reuse"], found["table"]["keep"]) == ([], ["x"])
+
+
+def test_what_is_no_file_is_said_to_be_that() -> None:
+    os.mkfifo("pipe")
+    Path("one").symlink_to("two")
+    Path("two").symlink_to("one")
+    Path("dangling").symlink_to("nowhere")
+    assert problems(
+        inputs=["pipe", "one", "dangling"], weights="one", store="one", results="dangling", reuse="one"
+    ) == [
+        "results: dangling: is a link to something that is not there",
+        "store: one: Too many levels of symbolic links",
+        'weights: one: Too many levels of symbolic links; write "" to download the published weights',
+        "reuse: one: Too many levels of symbolic links",
+        "inputs: pipe: is a pipe or a device, not a file",
+        "inputs: one: Too many levels of symbolic links",
+        "inputs: dangling: is a link to something that is not there",
+    ]
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary() | st.dates()
+    | st.sampled_from(["~", "~\0", "-", "--help", "$HOME", "a.fasta", "a.fasta/b", "<x>", "{y}", "[", "{a: [", "1e999",
+                       "!!int ''", "!!timestamp x", ".nan", "/dev/null", "/dev/zero", "/", "..", "x" * 5000, "\udc80",
+                       "0001-01-01 00:00:00 +23:59", "&a [*a]", "{? [a] : b}", "auto", "window", "2**70"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*keys(SCHEMA), "speed", "embedding", "table", "nothing"]), ODD)
+def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any) -> None:
+    changes: Any = value
+    for name in reversed(key.split(".")):
+        changes = {name: changes}
+    try:
+        complete = checked(config(**changes), SCHEMA_FILE)
+    except UserError as error:
+        assert all(len(line) < 6000 for line in str(error).splitlines())
+    else:
+        assert checked(complete, SCHEMA_FILE) == complete

@@ -14,8 +14,10 @@ from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 from plm_embed.buckets import bucket_names, bucket_of, key
 from plm_embed.deduplicate import Summary, deduplicate
 from plm_embed.errors import UserError
+from plm_embed.files import sha256_file
 from plm_embed.readers import Table
 from plm_embed.residues import ResiduePolicy
+from plm_embed.tables import read_summary
 
 NASTY = Path(__file__).parents[2] / "shared" / "data" / "nasty"
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
@@ -42,7 +44,9 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
     """Everything that must hold for any result, from the files alone."""
     records = rows(output / "records.parquet")
     unique, members = all_rows(output / "buckets"), all_rows(output / "members")
-    assert json.loads((output / "summary.json").read_text()) == json.loads(json.dumps(vars(summary)))
+    assert read_summary(output) == json.loads(json.dumps(vars(summary)))
+    found = {str(path.relative_to(output)): sha256_file(path) for path in output.rglob("*.parquet")}
+    assert summary.files == found
     # counts add up
     statuses = Counter(row["status"] for row in records)
     assert summary.records == len(records) == summary.accepted + summary.skipped.total()
@@ -226,9 +230,9 @@ def test_the_policy_decides_about_unknown_letters_and_gaps(tmp_path: Path, input
     policy = ResiduePolicy(unknown="substitute", gaps="skip")
     summary = run(inputs, output, policy=policy)
     check(output, summary, inputs)
-    assert "unknown_residues" not in summary.skipped and summary.skipped["gaps"] == 1
-    assert summary.events["substituted"] == 3
-    assert "MKXMASKXT" in {row["sequence"] for row in all_rows(output / "buckets")}
+    assert summary.skipped["unknown_residues"] == summary.skipped["gaps"] == 1
+    assert summary.events["substituted"] == 2
+    assert f"{NEP}X" in {row["sequence"] for row in all_rows(output / "buckets")}
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])

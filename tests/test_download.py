@@ -1,6 +1,5 @@
 """Downloads from a real server on this machine, with everything that goes wrong with servers."""
 
-import json
 import logging
 import re
 import socket
@@ -14,6 +13,7 @@ import pytest
 
 from plm_embed.download import BLOCK, download
 from plm_embed.errors import UserError
+from plm_embed.sealed import write_sealed
 
 CONTENT = np.random.default_rng(1).bytes(20 * BLOCK)
 
@@ -29,6 +29,7 @@ class FileServer(ThreadingHTTPServer):
         self.etag: str | None = '"v1"'
         self.ranges = True
         self.length = True
+        self.announced = ""  # in place of the length
         self.claims = 0  # bytes announced beyond the true length
         self.cuts: list[int] = []  # drop the next connections after so many bytes
         self.asked: list[str] = []  # the Range of each request
@@ -60,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}")
         if served.length:
-            self.send_header("Content-Length", str(len(body) + served.claims))
+            self.send_header("Content-Length", served.announced or str(len(body) + served.claims))
         if served.etag:
             self.send_header("ETag", served.etag)
         self.send_header("Connection", "close")
@@ -125,13 +126,13 @@ def test_a_part_that_is_whole_needs_no_request(server: FileServer, tmp_path: Pat
     part = tmp_path / "esm2.pt.part"
     part.write_bytes(CONTENT)
     note = {"url": server.url, "validator": '"v1"', "bytes": len(CONTENT)}
-    (tmp_path / "esm2.pt.part.json").write_text(json.dumps(note))
+    write_sealed(tmp_path / "esm2.pt.part.json", note)
     download(server.url, tmp_path / "esm2.pt")
     assert (tmp_path / "esm2.pt").read_bytes() == CONTENT
     assert server.asked == []
 
 
-@pytest.mark.parametrize("reason", ["no ranges", "no validator", "changed", "other address", "no note"])
+@pytest.mark.parametrize("reason", ["no ranges", "no validator", "changed", "other address", "no note", "damaged note"])
 def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tmp_path: Path) -> None:
     path = tmp_path / "esm2.pt"
     if reason == "no validator":
@@ -146,6 +147,8 @@ def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tm
         url = url.replace("esm2.pt", "mirror/esm2.pt")
     if reason == "no note":
         (tmp_path / "esm2.pt.part.json").unlink()
+    if reason == "damaged note":
+        (tmp_path / "esm2.pt.part.json").write_text('{"url": 3')
     download(url, path)
     assert path.read_bytes() == server.content
     assert len(server.asked) == 1
@@ -165,6 +168,14 @@ def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tm
 def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tmp_path: Path) -> None:
     server.length = False
     with pytest.raises(UserError, match="does not say how long"):
+        download(server.url, tmp_path / "esm2.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1e3"])
+def test_a_length_that_is_no_number_is_refused(length: str, server: FileServer, tmp_path: Path) -> None:
+    server.announced = length
+    with pytest.raises(UserError, match=f"cannot be fetched safely: .*'{length}'"):
         download(server.url, tmp_path / "esm2.pt")
     assert list(tmp_path.iterdir()) == []
 

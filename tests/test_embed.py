@@ -1,6 +1,7 @@
 """The embed job on real files: right vectors, only what is missing, nothing lost when it is stopped."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from plm_embed.errors import DeviceError, UserError
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.models import MODELS
 from plm_embed.parts import read_part
+from plm_embed.preparation import prepare
 from plm_embed.reference import reference_vectors
-from plm_embed.self_test import FILE, write_golden
+from plm_embed.sealed import read_sealed, write_sealed
 from plm_embed.settings import Settings
 
 MODEL = MODELS["esm2_t3_untrained"]
@@ -82,7 +84,7 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path,
     assert record["self_test"]["attention"] == "torch SDPA"
     assert record["fingerprint"]["engine"] == "packed-1"
     assert record["computed"] == record["unique"] == len(SEQUENCES[::6])
-    assert json.loads((tmp_path / "0000.json").read_text()) == json.loads(json.dumps(record))
+    assert read_sealed(tmp_path / "0000.json", "a record", "") == json.loads(json.dumps(record))
 
 
 @pytest.mark.parametrize(
@@ -269,19 +271,10 @@ def test_a_part_that_cannot_be_written_ends_the_job(
 
 
 def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:
-    golden = (prepared / FILE).read_bytes()
-    try:
-        with np.load(prepared / FILE) as stored_means:
-            wrong = {"mean": stored_means["mean"] + 0.01, "weights_sha256": stored_means["weights_sha256"]}
-        with (prepared / FILE).open("wb") as handle:
-            np.savez(handle, **wrong)
-        with pytest.raises(UserError, match="self-test failed"):
-            run(tmp_path, prepared, SEQUENCES[:3])
-        (prepared / FILE).unlink()
-        with pytest.raises(UserError, match="missing or of other weights"):
-            run(tmp_path, prepared, SEQUENCES[:3])
-    finally:
-        (prepared / FILE).write_bytes(golden)
+    folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
+    checkpoints.spoil_golden(folder)
+    with pytest.raises(UserError, match="self-test failed"):
+        run(tmp_path, folder, SEQUENCES[:3])
     assert not (tmp_path / "0000.json").exists()
 
 
@@ -294,8 +287,7 @@ def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[
 def test_models_with_a_hard_limit(tmp_path: Path) -> None:
     model = checkpoints.TINY_ESM1B
     source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
-    weights.prepare(model, source, tmp_path / "weights")
-    write_golden(tmp_path / "weights")
+    prepare(model, source, tmp_path / "weights")
     sequences = ["M" * 1022, "M" * 1023]
     record = run(tmp_path, tmp_path / "weights", sequences)
     assert [entry["length"] for entry in record["skipped"]] == [1023]
@@ -309,6 +301,28 @@ def test_models_with_a_hard_limit(tmp_path: Path) -> None:
 def test_windows_that_cannot_be(tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]) -> None:
     with pytest.raises(UserError, match="needs max_residues above 0 and an overlap below it"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
+
+
+def lose_a_part(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"parts": record["parts"][1:]}
+
+
+def skip_a_good_key(record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"skipped": [{"key": key(SEQUENCES[0]), "length": len(SEQUENCES[0]), "reason": "too_long"}]}
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
+def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(tmp_path: Path, prepared: Path, damage) -> None:
+    run(tmp_path, prepared, SEQUENCES[:5])
+    record = run(tmp_path, prepared, SEQUENCES[:10])
+    assert len(record["parts"]) == 2
+    path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
+    write_sealed(path, damage(record))
+    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
+    assert not embedder.is_complete(bucket, path)
+    again = embedder.embed(bucket, path)
+    assert (again["computed"], again["parts"], again["skipped"]) == (0, record["parts"], [])
+    assert embedder.is_complete(bucket, path)
 
 
 def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:

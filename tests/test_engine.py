@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 import checkpoints
 from plm_embed import attention, weights
 from plm_embed.engine import ROWS, Engine
+from plm_embed.manifest import Manifest, Source
 from plm_embed.models import MODELS, Model
 from plm_embed.pooling import pool
+from plm_embed.preparation import prepare
 from plm_embed.reference import hidden_states
 from plm_embed.tokens import RESIDUES, tokenize
 
@@ -40,7 +42,7 @@ def paths(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """A checkpoint in fair-esm's layout, and the weights folder made from it."""
     folder = tmp_path_factory.mktemp("weights")
     source = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 5))
-    weights.prepare(model, source, folder / "prepared")
+    prepare(model, source, folder / "prepared")
     return source, folder / "prepared"
 
 
@@ -102,8 +104,8 @@ def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> Non
 @cache
 def random_engine(model: Model, dtype: str = "float32") -> Engine:
     shape = model.layers, model.dim, model.heads, model.max_residues
-    source = weights.Source("fair-esm", "")
-    manifest = weights.Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
+    source = Source("fair-esm", "")
+    manifest = Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
     return Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
 
 
@@ -206,7 +208,7 @@ def test_half_precision_stays_near(paths: tuple[Path, Path], dtype: str, bound: 
 def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
     model = MODELS["esm2_t6_8M_UR50D"]
     source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 11))
-    weights.prepare(model, source, tmp_path / "prepared")
+    prepare(model, source, tmp_path / "prepared")
     sequences = ["MKTAYIAKQR", "LAGVSERTIDPKQNFYMHWC" * 12, "M" * 3, "ACDEFGHIKLMNPQRSTVWY" * 28]
     expected = fair_esm(source, sequences)
     for ours, theirs in zip(hidden(engine_of(tmp_path / "prepared"), sequences, [6]), expected, strict=True):
@@ -217,7 +219,7 @@ def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
 def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
     """The tiny model's engine, its inputs by key, and their expected values from a float64 forward pass."""
     with tempfile.TemporaryDirectory() as folder:
-        weights.prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", Path(folder))
+        prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", Path(folder))
         engine = engine_of(Path(folder))
     expected = dict(np.load(GOLDEN / "esm2_t3_tiny_random.expected.npz"))
     with (GOLDEN / "esm2_t3_tiny_random.fasta").open() as lines:

@@ -16,7 +16,21 @@ from plm_embed.export import export
 from plm_embed.names import FileNames
 
 LONG = "L" * 400
-ODD_IDS = ["P12345", "A/duck/1/99(H1N1)", "a%2Fb", LONG, LONG + "x", "..", "", "twice", "twice", "same", "same", "流感"]
+ODD_IDS = [
+    "P12345",
+    "A/duck/1/99(H1N1)",
+    "a%2Fb",
+    LONG,
+    LONG + "x",
+    "..",
+    "",
+    "twice",
+    "twice",
+    "same",
+    "same",
+    "流感",
+    "n\0ul",
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +38,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     """Records with odd ids. `twice` has two sequences, `same` one, which it has in common with P12345."""
     records = []
     for number, id in enumerate(ODD_IDS, start=1):
-        sequence = "MKTAYIAK" if id in ("P12345", "same") else "MKV" + "ACDEFGHIKLMN"[number - 1] * (number + 40)
+        sequence = "MKTAYIAK" if id in ("P12345", "same") else "MKV" + "ACDEFGHIKLMNP"[number - 1] * (number + 40)
         record = {"source": "inputs/a.fasta", "number": number, "id": id, "header": id, "status": "accepted"}
         record |= {"reason": None, "detail": None, "events": "", "function": None if number % 2 else "f"}
         records.append(record | {"sequence": sequence, "key": key(sequence), "length": len(sequence)})
@@ -37,7 +51,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 def index(campaign: Campaign) -> list[dict]:
     sequences = {}
     for number, id in enumerate(ODD_IDS, start=1):
-        sequence = "MKTAYIAK" if id in ("P12345", "same") else "MKV" + "ACDEFGHIKLMN"[number - 1] * (number + 40)
+        sequence = "MKTAYIAK" if id in ("P12345", "same") else "MKV" + "ACDEFGHIKLMNP"[number - 1] * (number + 40)
         sequences[key(sequence)] = sequence
     rows = pq.read_table(campaign.index).to_pylist()
     return [row | {"sequence": sequences[row["cache_key"]]} for row in rows]
@@ -68,7 +82,7 @@ def test_h5py_reads_it_as_it_reads_uniprots(campaign: Campaign, index: list[dict
     for row in index:
         values, id = found[renamed.get((row["id"], row["number"]), row["id"])]
         np.testing.assert_array_equal(values, vector(row))
-        assert id == row["id"] and values.dtype == np.float16
+        assert id == row["id"].replace("\0", "%00") and values.dtype == np.float16
     assert "A%2Fduck%2F1%2F99(H1N1)" in found and "流感" in found and "P12345" not in renamed.values()
 
 
@@ -84,7 +98,7 @@ def test_matrices_per_residue(campaign: Campaign, index: list[dict], tmp_path: P
 
 def test_numpy_maps_an_array_with_ids_beside_it(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
     output = tmp_path / "vectors.npy"
-    export(campaign.master, "npy", output, "max_l3")
+    export(campaign.results, "npy", output, "max_l3")
     found = np.load(output, mmap_mode="r")
     assert isinstance(found, np.memmap) and found.shape == (len(index), DIM)
     np.testing.assert_array_equal(found, np.stack([vector(row, "max_l3") for row in index]))
@@ -101,11 +115,12 @@ def test_anndata_reads_it(campaign: Campaign, index: list[dict], tmp_path: Path)
     for backed in (None, "r"):
         found = anndata.read_h5ad(output, backed=backed)
         assert found.shape == (len(index), DIM)
-        assert found.obs_names.tolist() == [row["id"] for row in index]
+        assert found.obs_names.tolist() == [row["id"].replace("\0", "%00") for row in index]
         assert found.var_names.tolist() == [str(number) for number in range(DIM)]
         assert found.obs["row"].tolist() == [row["row"] for row in index]
         assert found.obs["function"].tolist() == [row["function"] or "" for row in index]
         np.testing.assert_array_equal(found.X[:], np.stack([vector(row) for row in index]))
+    assert names_of(output) == {("n\0ul", len(ODD_IDS)): "n%00ul"}
 
 
 def test_torch_loads_fair_esms_files(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
@@ -127,7 +142,7 @@ def test_torch_loads_fair_esms_files(campaign: Campaign, index: list[dict], tmp_
 @pytest.mark.parametrize("name", ["mean_l2", "per_residue_l3"])
 def test_torch_loads_one_tensor_by_id(campaign: Campaign, index: list[dict], tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")
-    output = tmp_path / "vectors.pt"
+    output = tmp_path / "vectors"  # a name without an ending
     export(campaign.master, "pt-dict", output, name)
     found, renamed = torch.load(output, weights_only=True), names_of(output)
     assert len(found) == len(ODD_IDS) - 1
@@ -135,6 +150,25 @@ def test_torch_loads_one_tensor_by_id(campaign: Campaign, index: list[dict], tmp
         tensor = found[renamed.get((row["id"], row["number"]), row["id"])]
         assert tensor.dtype == torch.float32
         np.testing.assert_array_equal(tensor.numpy(), vector(row, name).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("to", "beside"),
+    [("uniprot-h5", "names"), ("npy", "ids"), ("anndata", "names"), ("pt", "names"), ("pt-dict", "names")],
+)
+def test_no_file_of_ones_own_is_touched(campaign: Campaign, tmp_path: Path, to: str, beside: str) -> None:
+    mine = tmp_path / ".tmp-out"
+    mine.mkdir()
+    (mine / "file").touch()
+    (tmp_path / f"out.{beside}.tsv").write_text("mine")
+    with pytest.raises(UserError, match=f"out.{beside}.tsv: exists; remove it, or choose another name"):
+        export(campaign.master, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists() and (tmp_path / f"out.{beside}.tsv").read_text() == "mine"
+    export(campaign.master, to, tmp_path / "other")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(".tmp-out", f"out.{beside}.tsv", "other", f"other.{beside}.tsv")
+    }
+    assert (mine / "file").exists()
 
 
 def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
@@ -181,4 +215,6 @@ def test_names_are_safe_short_and_told_apart() -> None:
     assert len(set(found)) == len(given) and all(name and "/" not in name for name in found)
     assert all(len(name.encode()) <= 60 for name in found if name)
     assert [names.new("p", row) for row in (1, 2, 1, 2, 3)] == ["p", "p.2", None, None, "p.3"]
-    assert names.new("p.2", 2) is None and names.new("p.2", 9) == "p.2.2"
+    assert [names.new("p.2", row) for row in (2, 9, 2)] == ["p.2.2", "p.2.3", None]
+    names = FileNames(60)
+    assert [names.new(*pair) for pair in (("A", 1), ("A.2", 2), ("A", 2), ("A", 2))] == ["A", "A.2", "A.3", None]

@@ -1,6 +1,8 @@
 """What is parsed as arrays is what is parsed line by line."""
 
 import io
+import re
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nasty_inputs import PLAIN, write
-from plm_embed.fasta import parse_clean, record_blocks
+from plm_embed.fasta import TooLarge, parse_clean, record_blocks
 from plm_embed.readers import Reader, Table
 
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
@@ -19,7 +21,7 @@ RECORD = st.tuples(HEADER, st.lists(LINE, max_size=4))
 LINE_END = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
 
 
-def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes]:
+def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes | TooLarge]:
     handle = io.BytesIO(content)
     return list(record_blocks(lambda count: handle.read(min(count, at_once)), size))
 
@@ -50,6 +52,35 @@ def test_blocks_are_cut_where_records_start(text: str, size: int, at_once: int) 
     assert all(block.startswith(b">") for block in found[1:])
     assert all(len(block) >= size for block in found[:-1])
     assert found == blocks(content, size, 1000)
+
+
+@given(
+    st.lists(st.text("A>\n\r", max_size=40), max_size=8).map("".join),
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.integers(20, 30),
+)
+def test_records_that_are_too_large_are_left_out_wherever_they_lie(
+    text: str, size: int, at_once: int, largest: int
+) -> None:
+    content = text.encode()
+    starts = [0, *(found.start() for found in re.finditer(rb"(?<=[\r\n])>", content)), len(content)]
+    pieces = [content[start:end] for start, end in pairwise(starts)]
+    with patch("plm_embed.fasta.LARGEST_RECORD", largest), patch("plm_embed.fasta._HEAD_BYTES", 8):
+        found = blocks(content, size, at_once)
+    left_out = [block for block in found if isinstance(block, TooLarge)]
+    assert left_out == [TooLarge(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
+    kept = b"".join(block for block in found if isinstance(block, bytes))
+    assert kept == b"".join(piece for piece in pieces if len(piece) <= largest)
+
+
+def test_damage_within_a_record_that_is_too_large() -> None:
+    pieces = iter([b">a\nMK\n>b\n", b"A" * 30])
+    with patch("plm_embed.fasta.LARGEST_RECORD", 20):
+        found = record_blocks(lambda _: next(pieces), 10)
+        assert next(found) == b">a\nMK\n"
+        with pytest.raises(RuntimeError):
+            next(found)
 
 
 def test_complete_records_come_before_an_error() -> None:

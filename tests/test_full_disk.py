@@ -1,11 +1,19 @@
 """A disk that is really full: said in words, exit code 1, nothing half-written, and the same command goes on later."""
 
+import contextlib
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+
+from plm_embed.buckets import key
+from plm_embed.claims import Claim
 
 
 @pytest.fixture
@@ -65,3 +73,69 @@ def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert "full" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (small_disk / "sequences" / "summary.json").exists()
+
+
+def test_a_claim_on_a_full_disk_leaves_nothing_to_wait_for(small_disk: Path) -> None:
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left") as raised:
+        Claim.take(small_disk / "0000")
+    assert raised.value.errno == 28
+    assert files(small_disk) == ["filler"]
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    filler.write(b"x" * size)
+
+
+def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Popen[str]":
+    command = [
+        *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(weights)),
+        *("--store", str(results / "store"), "--records", str(results / "embedded")),
+        *("--output", str(results / "submissions" / "0000.json"), "--device", "cpu", "--toks-per-batch", "512"),
+        *("--flush-minutes", "0.001", "--scratch", str(weights.parent)),
+    ]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_results_that_cannot_be_written_any_more_end_a_job(
+    trouble: str, small_disk: Path, tmp_path: Path, prepared: Path
+) -> None:
+    """With the path, and without waiting for its own claim; when the disk is mended the same command goes on."""
+    buckets = []
+    for number in range(3):
+        rows = sorted((key(sequence), sequence) for sequence in ("M" * number + "LAGV" * i for i in range(1, 200)))
+        buckets.append(tmp_path / f"{number:04d}.parquet")
+        pq.write_table(pa.table({"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}), buckets[-1])
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    with embed(small_disk, prepared, buckets) as job:
+        end = time.monotonic() + 300
+        while not list(small_disk.glob("store/*/parts/[0-9a-f]*.h5")):
+            assert time.monotonic() < end, "no part"
+            time.sleep(0.02)
+        if trouble == "full":
+            fill(small_disk)
+        else:
+            # refused as long as a file is open for writing
+            while subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], capture_output=True).returncode:  # noqa: PLW1510
+                assert job.poll() is None, "it ended before its disk was read-only"
+        _, errors = job.communicate(timeout=300)
+    last = errors[errors.index("plm-embed: error: not all buckets are embedded") :]
+    assert job.returncode == 1
+    assert ("no space left" if trouble == "full" else "read-only") in last
+    assert f"{small_disk}/" in last
+    assert "Traceback" not in errors
+    if trouble == "full":
+        assert not [name for name in files(small_disk) if "claims" in name]
+        (small_disk / "filler").unlink()
+    else:
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    with embed(small_disk, prepared, buckets) as again:
+        _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert len(json.loads((small_disk / "submissions" / "0000.json").read_text())["buckets"]) == 3

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import checkpoints
-from plm_embed import devices, elementwise, weights
+from plm_embed import devices, elementwise
 from plm_embed.elementwise import PLAIN, Elementwise
 from plm_embed.engine import DTYPES, Engine
+from plm_embed.manifest import Manifest, Source
 from plm_embed.models import MODELS
 
 CPU = torch.device("cpu")
@@ -122,7 +123,7 @@ def test_rotation_leaves_the_values_alone(fused: Elementwise) -> None:
 def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> None:
     model = checkpoints.TINY_ESM2
     shape = model.layers, model.dim, model.heads, None
-    manifest = weights.Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, weights.Source("fair-esm", ""))
+    manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     batch, layers = engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ" * 3, "ACDEF", "M"]), list(range(model.layers + 1))
     assert engine.elementwise is PLAIN

@@ -18,14 +18,17 @@ from campaigns import (
     EVERYTHING,
     MEAN,
     Campaign,
+    edit_completion,
     make_campaign,
     make_records,
     publish,
+    seal_sequences,
     vectors,
     write_completion,
 )
 from plm_embed import campaign as campaign_module
 from plm_embed import tables
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.hdf5 import encode
@@ -182,8 +185,7 @@ def test_the_master_says_whether_bits_may_depend_on_the_batch(
     tmp_path: Path, engine: str, self_test: dict[str, bool] | None, expected: str
 ) -> None:
     campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine=engine))
-    completion = campaign.embedded / "0001.json"
-    completion.write_text(json.dumps(json.loads(completion.read_text()) | {"self_test": self_test}))
+    edit_completion(campaign, self_test=self_test)
     campaign.gather()
     with h5py.File(campaign.master) as file:
         assert file.attrs["batch_invariance"] == expected
@@ -240,9 +242,7 @@ def test_the_announced_size_is_the_size(tmp_path: Path, caplog) -> None:
 
 def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
-    path = campaign.sequences / "summary.json"
-    summary = json.loads(path.read_text())
-    summary["inputs"].append(summary["inputs"][0])
-    path.write_text(json.dumps(summary))
+    inputs = read_summary(campaign.sequences)["inputs"]
+    seal_sequences(campaign.sequences, inputs=[*inputs, inputs[0]])
     with pytest.raises(UserError, match="named twice"):
         campaign.gather()

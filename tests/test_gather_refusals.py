@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns import DIM, MEAN, Campaign, make_campaign, make_records, part_rows
+from campaigns import DIM, MEAN, Campaign, edit_completion, make_campaign, make_records, part_rows, seal_sequences
+from damages import flip_a_bit
 from plm_embed.errors import UserError
 from plm_embed.store import Store, write_part
 
@@ -43,19 +44,31 @@ def take_record_of_other_settings(campaign: Campaign) -> None:
 
 
 def forget_parts(campaign: Campaign) -> None:
-    path = campaign.embedded / "0001.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": []}))
+    edit_completion(campaign, parts=[])
 
 
 def skip_a_foreign_key(campaign: Campaign) -> None:
+    edit_completion(campaign, skipped=[{"key": "f" * 64, "length": 1, "reason": "too_long"}])
+
+
+def skip_a_good_key(campaign: Campaign) -> None:
+    key = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"][0].as_py()
+    edit_completion(campaign, skipped=[{"key": key, "length": 50, "reason": "too_long"}])
+
+
+def change_a_record(campaign: Campaign) -> None:
     path = campaign.embedded / "0001.json"
-    skip = {"key": "f" * 64, "length": 1, "reason": "too_long"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"skipped": [skip]}))
+    path.write_bytes(path.read_bytes().replace(b'"torch": "2"', b'"torch": "3"'))
+
+
+def change_a_part(campaign: Campaign) -> None:
+    flip_a_bit(next(campaign.parts.iterdir()))
 
 
 def lose_an_input_record(campaign: Campaign) -> None:
     path = campaign.sequences / "members" / "0001.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
+    seal_sequences(campaign.sequences)
 
 
 def add_a_foreign_member(campaign: Campaign) -> None:
@@ -63,6 +76,7 @@ def add_a_foreign_member(campaign: Campaign) -> None:
     table = pq.read_table(path)
     keys = pa.array(["f" * 64, *table["key"].to_pylist()[1:]])
     pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
 
 
 def cut_a_key(campaign: Campaign) -> None:
@@ -70,18 +84,17 @@ def cut_a_key(campaign: Campaign) -> None:
     table = pq.read_table(path)
     keys = pa.array(["abc", *table["key"].to_pylist()[1:]])
     pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
 
 
 def take_part_of_other_lengths(campaign: Campaign) -> None:
     """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not have."""
-    path = campaign.embedded / "0001.json"
-    record = json.loads(path.read_text())
     keys = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"].to_pylist()
     sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
     store = Store(campaign.store, MEAN)
     rows = part_rows([sequences[key] for key in keys], MEAN)
     write_part(store.folder / "local.h5", replace(rows, length=rows.length + 1), MEAN, {})
-    path.write_text(json.dumps(record | {"parts": [vars(store.publish(store.folder / "local.h5"))]}))
+    edit_completion(campaign, parts=[vars(store.publish(store.folder / "local.h5"))])
 
 
 def take_part_of_other_dimensions(campaign: Campaign) -> None:
@@ -92,7 +105,7 @@ def take_part_of_other_dimensions(campaign: Campaign) -> None:
     wide = replace(rows, representations={"mean_l3": np.zeros((1, 2 * DIM), np.float32)})
     write_part(store.folder / "local.h5", wide, MEAN, {})
     parts = [*record["parts"], vars(store.publish(store.folder / "local.h5"))]
-    path.write_text(json.dumps(record | {"parts": parts}))
+    edit_completion(campaign, parts=parts)
 
 
 def spoil_summary(campaign: Campaign) -> None:
@@ -116,21 +129,27 @@ def remove_summary(campaign: Campaign) -> None:
     [
         (remove_part, "missing, but .* names it; run `snakemake --forcerun embed`"),
         (shorten_part, "bytes, .* says"),
-        (remove_record, r"0001\.json: no completion record"),
+        (change_a_part, "its bytes are not those that were written; run `snakemake --forcerun embed`"),
+        (remove_record, r"0001\.json: there is no such file; run `snakemake --forcerun embed`"),
         (spoil_record, r"0001\.json: not a completion record"),
+        (change_a_record, r"0001\.json: changed since it was written"),
         (take_record_of_other_buckets, "another number of buckets"),
         (take_record_of_other_settings, r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there"),
         (forget_parts, "are in none of its parts"),
         (skip_a_foreign_key, "skips sequences that are not in the bucket"),
+        (skip_a_good_key, "skips other sequences as too long than are too long"),
         (lose_an_input_record, "records.parquet and the buckets disagree"),
         (add_a_foreign_member, "has keys that bucket 0001 lacks"),
         (remove_buckets, r"0001\.parquet: there is no such file"),
-        (spoil_members, "not a whole Parquet file"),
+        (
+            spoil_members,
+            r"0001\.parquet: changed since it was written; run `snakemake --forcerun .*summary\.json`",
+        ),
         (cut_a_key, "a key is not 64 characters long"),
         (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
         (take_part_of_other_dimensions, "its vectors have dimensions"),
         (spoil_summary, "not a summary of sequences"),
-        (remove_summary, "run `plm-embed deduplicate` first"),
+        (remove_summary, r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`"),
     ],
 )
 def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(tmp_path: Path, damage, message) -> None:

@@ -1,3 +1,4 @@
+import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -80,3 +81,32 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path: Path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == ["master.parquet"]
     with pytest.raises(UserError, match="no such file"):
         Identifiers(tmp_path / "absent.parquet")
+
+
+def test_a_damaged_file_is_named_or_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identifiers, "_BATCH_ROWS", 8)
+    index = write_index(tmp_path, [(f"p{number}", number) for number in range(60)])
+    ids = ["p7", "p59", "absent", "\udc80"]
+    right = [7, 59, ABSENT, ABSENT]
+    assert look_up(index, ids) == right
+    side = tmp_path / "master.ids.arrow"
+    whole, draw = side.read_bytes(), random.Random(1)
+    named = 0
+    for _ in range(80):
+        bits = bytearray(whole)
+        bits[draw.randrange(len(bits))] ^= 1 << draw.randrange(8)
+        side.write_bytes(bits)
+        try:
+            assert look_up(index, ids) == right
+        except UserError as error:
+            assert str(error) == f"{side}: damaged; remove it: it is made again when it is needed"
+            named += 1
+    assert named
+    for size in (0, 7, len(whole) // 2, len(whole) - 1):
+        side.write_bytes(whole[:size])
+        assert look_up(index, ids) == right
+    side.unlink()
+    assert look_up(index, ids) == right
+    side.unlink()
+    side.mkdir()
+    assert look_up(index, ids) == right

@@ -11,8 +11,8 @@ from plm_embed.batches import Packer
 from plm_embed.engine import Batch, Engine
 from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
 from plm_embed.inference import Inference, Prefetch, budget_from
+from plm_embed.manifest import Manifest, Source
 from plm_embed.pooling import pool, pool_packed
-from plm_embed.weights import Manifest, Source
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
 POOLINGS: tuple[Pooling, ...] = ("mean", "max", "bos", "per_residue")

@@ -173,6 +173,30 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
         read(write_fair_esm(tmp_path / "esm1b.pt", TINY_ESM1B, state), TINY_ESM1B)
 
 
+def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
+    name = "layers.0.fc1.bias"
+
+    def holding(tensor: torch.Tensor) -> Path:
+        return write_fair_esm(tmp_path / "x.pt", TINY_ESM2, random_state(TINY_ESM2, 1) | {name: tensor})
+
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(UserError, match=f"it holds NaN or infinite numbers in {name}"):
+            read(holding(torch.full((128,), number)), TINY_ESM2)
+    for tensor in (torch.zeros(128).to_sparse(), torch.zeros(128, device="meta")):
+        with pytest.raises(UserError, match=f"holds {name} without its numbers|was not loaded"):
+            read(holding(tensor), TINY_ESM2)
+    state = torch.load(holding(torch.zeros(128)), weights_only=False)
+    state["model"][5] = torch.zeros(1)
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(UserError, match="has an unknown tensor 5"):
+        read(tmp_path / "x.pt", TINY_ESM2)
+    folder = write_hugging_face(
+        tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1) | {name: torch.full((128,), torch.nan)}
+    )
+    with pytest.raises(UserError, match=f"it holds NaN or infinite numbers in {name}"):
+        read(folder, TINY_ESM2)
+
+
 def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     state = random_state(TINY_ESM2, 1)
     with pytest.raises(UserError, match=r"no config\.json"):
@@ -206,6 +230,7 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     [
         ("{", "is not valid JSON"),
         ("[]", "holds no JSON object"),
+        ("[" * 100_000, "is not valid JSON .*recursion"),
         ('{"model_type": "bert"}', "of the kind 'bert', not 'esm'"),
         ('{"model_type": "esm", "num_hidden_layers": "2"}', "does not say its model's num_hidden_layers"),
     ],

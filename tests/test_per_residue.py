@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from campaigns import DIM, EVERYTHING, Campaign, make_campaign
+from campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
 from plm_embed.buffer import Buffer
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
@@ -24,9 +24,8 @@ def campaign(tmp_path: Path) -> Campaign:
     campaign.gather()
     with open_hdf5(campaign.master) as master:
         values = master["length"][...].tolist()
-    summary = campaign.sequences / "summary.json"
     lengths = {str(length): values.count(length) for length in set(values)}
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"lengths": lengths}))
+    seal_sequences(campaign.sequences, lengths=lengths)
     return campaign
 
 

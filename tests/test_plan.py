@@ -22,9 +22,8 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.gather import gather
 from plm_embed.models import MODELS
 from plm_embed.plan_view import histogram, readable, show
-from plm_embed.self_test import write_golden
+from plm_embed.preparation import prepare
 from plm_embed.settings import Settings
-from plm_embed.weights import prepare
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 M650 = MODELS["esm2_t33_650M_UR50D"]
@@ -107,7 +106,6 @@ def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
 def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(configfile: Path, tmp_path: Path) -> None:
     weights = tmp_path / "weights" / "esm2_t3_untrained"
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
-    write_golden(weights)
     found = plan.plan(plan.Question(configfile, measure=True, workers=2))
     speed, hours = found.forecasts[0].speed, found.forecasts[0].hours or 0
     assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
@@ -131,7 +129,6 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     with plan._input(plan.Question(configfile), config) as given:
         shutil.copytree(given.sequences, sequences)
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
-    write_golden(tmp_path / "weights" / "esm2_t3_untrained")
     before = plan.plan(plan.Question(configfile))
     embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
     with noted(model / "embedded", "0000", ["0000"], 1):
@@ -149,14 +146,6 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     assert elsewhere.forecasts[0].speed.basis == "measured here"
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
     assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {"estimated", "not known"}
-
-
-def test_a_virtual_master_holds_no_vectors(configfile: Path) -> None:
-    copied = plan.plan(plan.Question(configfile)).bytes
-    configfile.write_text(configfile.read_text() + "merge: virtual\n")
-    virtual = plan.plan(plan.Question(configfile)).bytes
-    assert copied["master"] - virtual["master"] == 129 * 32 * 2
-    assert copied["store"] == virtual["store"]
 
 
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
@@ -304,7 +293,6 @@ def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> 
     config = plan.read_config(configfile)
     weights = tmp_path / "weights" / "esm2_t3_untrained"
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
-    write_golden(weights)
     with plan._input(plan.Question(configfile), config) as given:
         table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
     pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")

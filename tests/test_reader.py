@@ -1,10 +1,15 @@
 """`plm_embed.open`: vectors by id, key and row, as they were stored."""
 
+import random
 import shutil
+import subprocess
+import sys
 import time
 import tomllib
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import h5py
@@ -15,10 +20,12 @@ import pytest
 
 import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
+from damages import put, swap
 from plm_embed.errors import UserError
 from plm_embed.export import export
 from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
 from plm_embed.store import part_files
+from plm_embed.vectors import Vectors
 
 RECORDS = [record for record in make_records() if record["key"]]
 SEQUENCES = {record["key"]: record["sequence"] for record in RECORDS}
@@ -55,6 +62,17 @@ def test_opens_a_master_its_index_or_their_folder(campaign: Campaign) -> None:
         assert repr(embeddings).endswith("58 x 16, max_l2, max_l3, mean_l2, mean_l3, per_residue_l2, per_residue_l3>")
 
 
+def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_path: Path) -> None:
+    with plm_embed.open(campaign.results) as embeddings:
+        assert embeddings.path == campaign.master
+    for model in ("one", "two"):
+        shutil.copytree(campaign.master.parent, tmp_path / model)
+    with pytest.raises(UserError, match=r"holds 2 masters; name one of them: .*/one/master_.*, .*/two/master_"):
+        plm_embed.open(tmp_path)
+    with pytest.raises(UserError, match="no such file; give a master"):
+        plm_embed.open(tmp_path.parent / "absent")
+
+
 def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         plm_embed.open(tmp_path)
@@ -78,11 +96,19 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
     other = embeddings.get(ids, name="max_l3")
     np.testing.assert_array_equal(other, expected([next(iter(KEYS_OF_ID[id])) for id in ids], "max_l3"))
     assert embeddings.get([]).shape == (0, DIM)
+    np.testing.assert_array_equal(embeddings.get(id for id in ids), found)
+    assert CLEAR[0] in embeddings and UNCLEAR[0] in embeddings and KEYS[0] not in embeddings
+    assert "nobody" not in embeddings and "\udc80" not in embeddings and 3 not in embeddings
+    assert embeddings.shape == (len(KEYS), DIM)
 
 
 def test_ids_without_one_vector_are_named(embeddings) -> None:
-    with pytest.raises(UserError, match=r"no vector for nobody, nor; records\.parquet says"):
+    with pytest.raises(UserError, match=r"no vector for nobody, nor; records\.parquet says") as caught:
         embeddings.get(["p0", "nobody", "nor"])
+    assert isinstance(caught.value, KeyError)
+    for asked in (f"{CLEAR[4]}.1", f">sp|{CLEAR[4]}|NAME some words", f" {CLEAR[4]}\n", CLEAR[4].upper()):
+        with pytest.raises(UserError, match=rf"; did you mean {CLEAR[4]}\?$"):
+            embeddings.get([asked])
     with pytest.raises(UserError, match="and 3 more"):
         embeddings.get([f"x{number}" for number in range(8)])
     with pytest.raises(UserError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"):
@@ -97,8 +123,21 @@ def test_vectors_by_key(embeddings) -> None:
     chosen = [KEYS[7], KEYS[0], KEYS[-1], KEYS[7]]
     np.testing.assert_array_equal(embeddings.by_key(chosen), expected(chosen))
     np.testing.assert_array_equal(embeddings.by_key(embeddings.keys[3:5], "mean_l3"), expected(KEYS[3:5], "mean_l3"))
-    with pytest.raises(UserError, match="no vector for ffff"):
+    with pytest.raises(KeyError, match="no vector for ffff"):
         embeddings.by_key([KEYS[0], "f" * 64])
+    for wrong in (
+        KEYS[0] + "0",
+        KEYS[0][:-1],
+        "ü" * 64,
+        "\udc80",
+        KEYS[0].upper(),
+        np.array([KEYS[0] + "0"], "S65"),
+        7,
+    ):
+        with pytest.raises(UserError, match="a key is the SHA-256 of a sequence, 64 digits"):
+            embeddings.by_key([wrong] if not isinstance(wrong, np.ndarray) else wrong)
+    with pytest.raises(UserError, match="keys are a list"):
+        embeddings.by_key(KEYS[0])
     assert [key.decode() for key in embeddings.keys] == KEYS
     assert embeddings.lengths.tolist() == [len(SEQUENCES[key]) for key in KEYS]
 
@@ -110,7 +149,7 @@ def test_rows_as_numpy_takes_them(embeddings) -> None:
     for rows in [*(slice(*each) for each in slices), *chosen]:
         np.testing.assert_array_equal(embeddings[rows], whole[rows])
     assert embeddings[[]].shape == (0, DIM)
-    for rows in (58, -59, [58], np.array([-59])):
+    for rows in (58, -59, [58], np.array([-59]), [1.5], np.ones(57, bool)):
         with pytest.raises(IndexError):
             embeddings[rows]
     np.testing.assert_array_equal(embeddings.to_numpy(), whole)
@@ -143,6 +182,8 @@ def test_matrices_per_residue(embeddings) -> None:
         np.testing.assert_array_equal(found, wanted["per_residue_l3"].astype(np.float16))
     with pytest.raises(UserError, match=r"use per_residue\(id\)"):
         embeddings.get(CLEAR[:1], "per_residue_l2")
+    with pytest.raises(UserError, match=r"mean_l2 has one vector per record: use get"):
+        embeddings.per_residue(CLEAR[0], "mean_l2")
 
 
 def test_representations_that_are_not_there_are_named(embeddings, tmp_path: Path) -> None:
@@ -212,8 +253,9 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             np.testing.assert_array_equal(embeddings.per_residue_by_key(KEYS[3]), wanted)
             with pytest.raises(UserError, match="a store has keys, no ids: use by_key"):
                 store.get(["p1"])
-            with pytest.raises(UserError, match="no vector for ffff"):
+            with pytest.raises(KeyError, match="no vector for ffff"):
                 store.by_key(["f" * 64])
+            assert KEYS[3] in store and "f" * 64 not in store and "p1" not in store and 3 not in store
             assert store.to_anndata().obs_names.tolist() == KEYS
 
 
@@ -316,3 +358,89 @@ def test_a_row_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
             times.append(time.thread_time() - began)
             np.testing.assert_array_equal(found, embeddings[row : row + 1])
     assert np.median(times) < 5e-3
+
+
+def first_vectors(vectors: Vectors) -> np.ndarray:
+    return vectors[:3]
+
+
+def test_other_processes_open_the_file_anew(campaign: Campaign, embeddings) -> None:
+    with plm_embed.open(campaign.store) as store, get_context("spawn").Pool(1) as pool:
+        for vectors in (embeddings, store):
+            np.testing.assert_array_equal(pool.apply(first_vectors, (vectors,)), expected(KEYS[:3]))
+
+
+def test_nothing_leaks_and_no_torch_is_needed() -> None:
+    code = """
+import sys, plm_embed
+print([name for name in dir(plm_embed) if not name.startswith("_")])
+import plm_embed.reader
+print({"torch", "click", "rich"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['open']", "set()"]
+
+
+def emb_dangles(file: h5py.File) -> None:
+    del file["emb"]
+    file["emb"] = h5py.SoftLink("/nowhere")
+
+
+def other_type(file: h5py.File) -> None:
+    values = file["representations/max_l2"][...]
+    put(file, "representations/max_l2", values.astype(np.float64))
+
+
+def fewer_rows(file: h5py.File) -> None:
+    put(file, "representations/max_l2", file["representations/max_l2"][:-1])
+
+
+def more_residues_than_there_are(file: h5py.File) -> None:
+    file["offset"][-1] += 1
+
+
+def keys_of_another_length(file: h5py.File) -> None:
+    put(file, "emb_keys", file["emb_keys"][...].astype("S63"))
+
+
+def no_representations(file: h5py.File) -> None:
+    put(file, "representations", np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [emb_dangles, other_type, fewer_rows, more_residues_than_there_are, keys_of_another_length, no_representations],
+)
+def test_a_master_whose_data_sets_do_not_fit_together_is_refused(campaign: Campaign, tmp_path: Path, damage) -> None:
+    copy = Path(shutil.copy(campaign.master, tmp_path))
+    with h5py.File(copy, "r+") as file:
+        damage(file)
+    with pytest.raises(UserError, match=r"master_.*: damaged: .*; make it again: snakemake --forcerun gather"):
+        plm_embed.open(copy)
+
+
+def test_offsets_and_keys_that_are_out_of_order_are_named(campaign: Campaign, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(campaign.master, tmp_path))
+    with h5py.File(copy, "r+") as file:
+        file["offset"][5] += 1 << 40
+        swap(file["emb_keys"], 20, 30)
+    with plm_embed.open(copy) as embeddings:
+        with pytest.raises(UserError, match="damaged: offset"):
+            embeddings.matrix(5, "per_residue_l2")
+        with pytest.raises(UserError, match="damaged: the keys are not in order"):
+            embeddings.by_key([KEYS[3]])
+
+
+def test_bits_that_flip_in_what_describes_a_master_end_in_words(campaign: Campaign, tmp_path: Path) -> None:
+    """Its beginning and its end, where HDF5 keeps the tables and this project the fingerprint."""
+    copy = tmp_path / campaign.master.name
+    whole, draw = campaign.master.read_bytes(), random.Random(3)
+    for _ in range(150):
+        bits = bytearray(whole)
+        at = draw.choice([draw.randrange(4000), draw.randrange(len(bits) - 8000, len(bits))])
+        bits[at] ^= 1 << draw.randrange(8)
+        copy.write_bytes(bits)
+        with suppress(UserError), plm_embed.open(copy) as embeddings:
+            assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
+            assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
+            assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)

@@ -6,6 +6,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 from plm_embed.errors import UserError
 from plm_embed.readers import BATCH_RECORDS, Batch, Reader, Table
+from plm_embed.streams import LARGEST_RECORD
 
 TABLE = Table("id", "seq", ("note",))
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -181,8 +183,15 @@ def test_damaged_data_are_an_error(tmp_path: Path, codec: str) -> None:
     content = bytearray(COMPRESS[codec]((PLAIN * 50 + "".join(map(chr, range(40, 3000)))).encode()))
     for place in range(len(content) // 2, len(content) // 2 + 60):
         content[place] ^= 0x5A
-    with pytest.raises(UserError, match="compressed data"):
+    with pytest.raises(UserError, match=r"compressed data .* after \d+ complete records; fetch or copy"):
         read(write(tmp_path / "damaged", bytes(content)))
+
+
+@pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
+def test_damage_within_the_header_of_a_table_is_told_as_damage(tmp_path: Path, codec: str) -> None:
+    content = COMPRESS[codec](b"id,note" + b"0123456789" * 1000 + b",seq\n1,2,MK\n")
+    with pytest.raises(UserError, match="end too early, the file is cut short after 0 complete records"):
+        read(write(tmp_path / "cut", content[: len(content) // 2]))
 
 
 def packed(kind: str) -> bytes:
@@ -220,7 +229,10 @@ def packed(kind: str) -> bytes:
         (b"id,note\n1,2\n", "no column 'seq'; the columns are 'id', 'note'$"),
         (b"id,note,Seq\n1,2,MK\n", "no column 'seq'; the columns are .*; did you mean 'Seq'"),
         (b"id,note,seq,seq\n1,2,MK,MK\n", "2 columns are named 'seq'; rename all but one"),
-        (b'id,seq,note\n1,MK,"' + b"x" * 17_000_000, r"line 2 after 0 complete records: field larger .*closed"),
+        (
+            b'id,seq,note\n1,MK,"' + b"x" * 17_000_000,
+            r"line 2 after 0 complete records: a row of more than 16,777,216 characters; .*closed",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -236,6 +248,11 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "absent.fasta")
     with pytest.raises(UserError, match="is a folder; name the files in it"):
         read(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="loop: cannot be read: Too many levels of symbolic links"):
+        read(tmp_path / "loop")
+    with pytest.raises(UserError, match="a path cannot hold a NUL character"):
+        read(Path("a\0b"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe: is no regular file; save what comes out"):
         read(tmp_path / "pipe")
@@ -249,11 +266,11 @@ def test_text_is_never_taken_for_a_number_or_a_missing_value(tmp_path: Path) -> 
 
 
 def test_missing_values_are_faults_only_in_the_sequence_column(tmp_path: Path) -> None:
-    words = ["NaN", "nan", "NA", "N/A", "None", "null", "NULL", "<NA>", " NaN "]
-    content = "id,seq,note\n" + "".join(f"{word},{word},{word}\n" for word in words) + "a,,\nb,NAN,\n\nc, ,"
+    words = ["NaN", "nan", "N/A", "None", "null", "NULL", "<NA>", " NaN "]
+    content = "id,seq,note\n" + "".join(f"{word},{word},{word}\n" for word in words) + "a,,\nb,NAN,\n\nc, ,\nd,NA,"
     found = read(write(tmp_path / "missing.csv", content))
     assert found.faults == dict.fromkeys(range(len(words)), ("missing_value", None))
-    assert found.ids == [*words, "a", "b", "c"] and found.residues[-3:] == ["", "NAN", " "]
+    assert found.ids == [*words, "a", "b", "c", "d"] and found.residues[-4:] == ["", "NAN", " ", "NA"]
 
 
 def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
@@ -284,6 +301,26 @@ def test_quotes_newlines_and_nul_in_cells(tmp_path: Path) -> None:
     assert found.residues == ["MK", "M\r\nK"] and found.kept == [["two\nlines", "\x00"]]
 
 
+@pytest.mark.parametrize("codec", ["gzip", "none"])
+def test_a_record_too_large_for_memory_is_left_out_with_the_reason(tmp_path: Path, codec: str) -> None:
+    size = LARGEST_RECORD + 100
+    content = f">one x\nMK\n>two y\n{'M' * size}\n>three\nMT\n>{'h' * size}\nMV\n>five\n{'M' * 99_999}\n"
+    found = read(write(tmp_path / "large", COMPRESS[codec](content.encode())))
+    assert found.ids[:3] == ["one", "two", "three"] and found.ids[3] == "h" * ((1 << 16) - 1) and found.ids[4] == "five"
+    assert found.headers[1] == "two y"
+    assert found.residues == ["MK", "", "MT", "", "M" * 99_999]
+    assert found.faults == {
+        1: ("too_large", f"{size + 8:,} bytes, more than 16,777,216"),
+        3: ("too_large", f"{size + 5:,} bytes, more than 16,777,216; the header is cut"),
+    }
+
+
+def test_a_row_too_large_for_memory_is_named(tmp_path: Path) -> None:
+    row = ",".join(["M" * (LARGEST_RECORD // 4)] * 5)
+    with pytest.raises(UserError, match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters"):
+        read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
+
+
 def test_one_column_may_serve_twice_and_one_column_is_a_table(tmp_path: Path) -> None:
     path = write(tmp_path / "one.csv", "seq\nMK\nMT\n")
     found = read(path, Table("seq", "seq", ("seq",)))
@@ -305,6 +342,35 @@ def test_parquet_of_any_plain_type_is_read_as_text(tmp_path: Path) -> None:
     assert found.ids == ["7", "", "9", "10"] and found.residues == ["MK", "", "", "nan"]
     assert found.kept == [["true", None, "false", "true"]]
     assert found.faults == {1: ("missing_value", None), 3: ("missing_value", None)}
+
+
+def test_parquet_text_that_is_not_utf8_is_read_as_latin1(tmp_path: Path) -> None:
+    raw = pa.array([b"caf\xe9", None, "流感".encode()], pa.binary())
+    for number, ids in enumerate([pa.Array.from_buffers(pa.string(), 3, raw.buffers()), raw]):
+        for column in (ids, ids.dictionary_encode()):
+            path = tmp_path / f"{number}.parquet"
+            pq.write_table(pa.table({"id": column, "seq": ["MK"] * 3, "note": column}), path)
+            found = read(path)
+            assert found.ids == ["café", "", "流感"] and found.kept == [["café", None, "流感"]]
+
+
+def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "sums.parquet"
+    table = pa.table({"id": ["a", "b"], "seq": ["MKTAYIAKQR", "GGGG"], "note": ["x", "y"]})
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    pq.write_table(table, path, write_page_checksum=True, **plain)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"MKTAYIAKQR")] ^= 1
+    with pytest.raises(UserError, match=r"sums\.parquet: a wanted column cannot be read .*CRC"):
+        read(write(path, bytes(content)))
+
+
+def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"id": ["a", "b"], "seq": ["M" * (LARGEST_RECORD + 1), "MK"], "note": ["", ""]}), path)
+    found = read(path)
+    assert found.residues == ["", "MK"]
+    assert found.faults == {0: ("too_large", "16,777,217 characters, more than 16,777,216")}
 
 
 def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:

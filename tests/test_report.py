@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,14 +27,15 @@ from plm_embed.energy import Meter
 from plm_embed.errors import UserError
 from plm_embed.facts import collect, principal_components
 from plm_embed.gather import gather
+from plm_embed.manifest import write_manifest
 from plm_embed.models import MODELS
+from plm_embed.preparation import prepare
 from plm_embed.readers import Table
 from plm_embed.report import write_report
 from plm_embed.residues import ResiduePolicy
-from plm_embed.self_test import write_golden
 from plm_embed.settings import Settings
+from plm_embed.summary import summarise
 from plm_embed.validate import validate
-from plm_embed.weights import prepare
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 MODEL = "esm2_t3_untrained"
@@ -51,8 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = [DEMO / "proteins.fasta", DEMO / "proteins.csv"]
     table = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
     deduplicate(inputs, sequences, buckets=3, table=table, policy=ResiduePolicy("skip", "remove"), memory_mb=1000)
-    prepare(MODELS[MODEL], checkpoints.DEMO, weights)
-    write_golden(weights)
+    write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
     with suppress(UserError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
         raise UserError("no usable <device>\nask for one")
@@ -178,6 +179,8 @@ def test_the_crate_is_flattened_json_ld_after_the_specification(results: Path, t
     shutil.copytree(results, copy)
     facts = collect(copy)
     facts.model = "esm2_t6_8M_UR50D"
+    assert facts.weights is not None
+    facts.weights = replace(facts.weights, published="sha256")
     write_crate(facts)
     crate = json.loads((copy / "ro-crate-metadata.json").read_text())
     assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context" and set(crate) == {"@context", "@graph"}
@@ -235,10 +238,45 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
 
 def test_methods_and_citation_name_what_was_done(results: Path) -> None:
     facts = collect(results)
-    assert "computed with esm2_t3_untrained (layers 3; weights SHA-256" in methods(facts)
+    assert "computed with weights of SHA-256" in methods(facts)
     assert "(commit 0123456789ab)" in methods(facts) and "embedded in one piece" in methods(facts)
     facts.model = "esm1v_t33_650M_UR90S_1"
     assert "Meier" in citation(facts)
+
+
+def said_of_weights(results: Path) -> dict[str, str]:
+    """Every text that names the model of a campaign."""
+    facts = collect(results)
+    write_report(facts, results / "report.html")
+    write_crate(facts)
+    texts = {name: (results / name).read_text() for name in ("report.html", "ro-crate-metadata.json")}
+    texts["report.html"] = texts["report.html"].partition("</header>")[0].partition("</script>")[2]
+    return texts | {"methods": methods(facts), "citation": citation(facts), "summary": summarise(results)}
+
+
+def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    for text in said_of_weights(copy).values():
+        assert "random numbers, not the published weights of any model: these vectors mean nothing" in text
+    facts = collect(copy)
+    assert facts.weights is not None
+    other = replace(facts.weights, published="sha256", weights_sha256="0" * 64)  # of other weights: proves nothing
+    facts.model = "esm2_t6_8M_UR50D"
+    for weights, word in (
+        (None, "nothing here says where they came from"),
+        (facts.weights, "not a published file, and other answers"),
+        (replace(facts.weights, published="known answers"), "as weights that were changed a little would too"),
+    ):
+        facts.weights = weights
+        assert facts.caveat.startswith("not verified as the published weights: ") and word in facts.caveat
+        assert facts.caveat in methods(facts) and "architecture of esm2_t6_8M_UR50D" in methods(facts)
+        assert citation(facts).splitlines()[1] == f"The weights are {facts.caveat}. For the architecture alone:"
+    facts.weights = replace(facts.weights, published="sha256")
+    assert facts.caveat == "" and "esm2_t6_8M_UR50D (the published weights, SHA-256" in methods(facts)
+    assert citation(facts).splitlines()[1].startswith("Lin Z.")
+    write_manifest(copy / MODEL / "weights.json", other)
+    assert collect(copy).weights is None
 
 
 def test_principal_components_are_those_of_the_data() -> None:

@@ -55,7 +55,7 @@ def test_nothing_left_is_empty(raw: str) -> None:
         ("MKT**", "* at 4", "MKTX"),
         ("M K1T", "1 at 4", "MKXT"),
         ("JMJ7JKJJ", "J at 1, 3, 5, 7; 7 at 4; 1 more", "XMXXXKXX"),
-        ("MK<mask>T", "< at 3; > at 8", "MKXMASKXT"),
+        ("MK<T", "< at 3", "MKXT"),
         ("MK\x00T", "U+0000 at 3", "MKXT"),
         ("MKßT", "ß at 3", "MKXT"),
         ("MK\u0131T", "\u0131 at 3", "MKXT"),
@@ -69,6 +69,20 @@ def test_unknown_letters_skip_the_record_or_become_x(raw: str, detail: str, subs
     assert isinstance(outcome, Normalised)
     assert outcome.sequence == substituted
     assert outcome.events["substituted"] == sum(a == "X" for a in substituted)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason", "detail"),
+    [
+        ("MK<mask>T", "unknown_residues", "< at 3; > at 8"),
+        ("MKV>sp|P2|B two\nMMK", "glued_header", "> at 4: no line end before '>sp|P2|B two\\nMMK'"),
+        (">id MKV", "glued_header", "> at 1: no line end before '>id MKV'"),
+        ("M<mask>K>b\x1b[31m" + "A" * 90, "glued_header", "> at 9: no line end before '>b\\x1b[31mAAAAAAAAAAAAA'"),
+    ],
+)
+def test_a_header_among_the_residues_is_never_replaced(raw: str, reason: str, detail: str) -> None:
+    for policy in (SKIP, SUBSTITUTE, STRICT):
+        assert normalise(raw, policy) == Skipped(reason, detail)
 
 
 def test_gaps_can_skip_the_record() -> None:
@@ -89,9 +103,9 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
             assert len(outcome.sequence) == len(raw) - line_ends - dropped
             assert normalise(outcome.sequence, policy) == Normalised(outcome.sequence, {})
         else:
-            assert outcome.reason in {"empty", "unknown_residues", "gaps"}
+            assert outcome.reason in {"empty", "unknown_residues", "gaps", "glued_header"}
             assert (outcome.detail is None) == (outcome.reason == "empty")
-    assert getattr(normalise(raw, SUBSTITUTE), "reason", "empty") == "empty"
+    assert getattr(normalise(raw, SUBSTITUTE), "reason", "empty") == "empty" or ">" in raw
 
 
 @settings(deadline=None)

@@ -11,6 +11,7 @@ from plm_embed.resources import (
     records_minutes,
     validate_minutes,
 )
+from plm_embed.sealed import write_sealed
 
 
 def test_memory_grows_with_the_model() -> None:
@@ -29,7 +30,7 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "0000.parquet").write_bytes(bytes(3_000_000))
     (folder / "0001.parquet").write_bytes(bytes(1_000_000))
-    (tmp_path / "sequences" / "summary.json").write_text('{"residues": 40000000}')
+    write_sealed(tmp_path / "sequences" / "summary.json", {"residues": 40_000_000})
     # 30 million residues at 1.3 GFLOP each: 65 minutes at 10 TFLOP/s
     assert 100 < job_minutes(config, ["0000"]) < 120
     assert 35 < job_minutes(config, ["0001"]) < 50
@@ -48,7 +49,6 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
         "inputs": [str(path)],
         "model": "esm2_t33_650M_UR50D",
         "embedding": embedding,
-        "merge": "copy",
         "validate": {"spot_checks": 0},
     }
     assert records_minutes(0) == gather_minutes(small) == validate_minutes(small) == 30
@@ -57,6 +57,5 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     assert gather_minutes(small) == validate_minutes(small) == 40 + 3  # 10 million rows of 2,560 bytes at 150 MB/s
     assert gather_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 6
     assert gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
-    assert gather_minutes(small | {"merge": "virtual"}) == 40
     # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
-    assert validate_minutes(small | {"merge": "virtual", "validate": {"spot_checks": 100}}) == 40 + 3 + 43
+    assert validate_minutes(small | {"validate": {"spot_checks": 100}}) == 40 + 3 + 43

@@ -20,8 +20,10 @@ from plm_embed.diff import compare
 from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
 from plm_embed.hdf5 import encode
+from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.reuse import Reuse
 from plm_embed.savings import savings
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.store import Store
 from test_embed import SEQUENCES, write_bucket
@@ -82,7 +84,7 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: str) -> None:
         record = {"bucket": bucket, "ended": ended, "fingerprint": {"pooling": [pooling]}, "found": 1}
         record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
-        (tmp_path / f"{bucket}.json").write_text(json.dumps(record))
+        write_sealed(tmp_path / f"{bucket}.json", record)
 
     assert campaign_records(tmp_path, 2) == []
     leave("0000", "2026-01-02", "mean")
@@ -142,9 +144,8 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
         other = config | {"reuse": [str(path)], "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]}}
         with pytest.raises(UserError, match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf"):
             check_reuse(other)
-    manifest = tmp_path / "resources" / MEAN.model / "manifest.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text('{"sha256": "other"}')
+    manifest = Manifest(MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", ""))
+    write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
     with pytest.raises(UserError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
         check_reuse(config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")})
 
@@ -198,13 +199,13 @@ def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None
     options = ("--cores", "2", "--set-threads", "embed=1")
     earlier, later = working_folder(tmp_path / "earlier"), working_folder(tmp_path / "later")
     assert snakemake(earlier, *options).returncode == 0
-    run = snakemake(later, *options, buckets=2, merge="virtual", reuse=[str(earlier / master)])
+    run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
     assert run.returncode == 0, run.stdout
     records = [json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")]
     assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
     assert sum(record["reused"] for record in records) == sum(record["unique"] for record in records) > 0
     assert compare(earlier / master, later / master, 0).equal
-    plan = snakemake(later, "-n", buckets=2, merge="virtual")
+    plan = snakemake(later, "-n", buckets=2)
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
     other = {"embedding": {"pooling": ["max"]}, "reuse": [str(earlier / f"results/{MEAN.model}/store")]}
     refused = snakemake(later, "-n", buckets=2, **other)

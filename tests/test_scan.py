@@ -1,6 +1,8 @@
 """Many jobs, one for each input and each range of buckets, write what one job writes."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -75,10 +77,10 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
     in_many_jobs(inputs, tmp_path, 2)
     scans, splits = (sorted((tmp_path / name).iterdir()) for name in ("scans", "splits"))
     (splits[1] / "summary.json").unlink()
-    with pytest.raises(UserError, match=r"splits/1: not a whole split; run `plm-embed split`"):
+    with pytest.raises(UserError, match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`"):
         collect(scans, splits, tmp_path / "sequences")
     (scans[0] / "summary.json").write_text('{"buck')
-    with pytest.raises(UserError, match=r"scans/0: not a whole scan; run `plm-embed scan`"):
+    with pytest.raises(UserError, match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`"):
         split(scans, 1, splits[1], memory_mb=500)
     cut = write(tmp_path / "cut.gz", COMPRESS["gzip"](PLAIN.encode() * 900)[:-20])
     with pytest.raises(UserError, match="cut short"):
@@ -113,3 +115,23 @@ def test_the_workflow_runs_many_jobs_and_goes_on_after_one_was_lost(tmp_path: Pa
     assert "1 of 2 steps" in run.stdout and "plm-embed split" not in run.stdout
     one, many = (files(folder / "results/sequences") for folder in folders.values())
     assert one == many and json.loads(one["summary.json"])["unique"] > 100
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("damaged", ["scans/00001/records.parquet", "splits/00/members/0000.parquet"])
+def test_what_is_said_about_a_damaged_scan_or_split_makes_the_sequences_whole(tmp_path: Path, damaged: str) -> None:
+    folder = working_folder(tmp_path / "work")
+    options = ["results/sequences/summary.json", "--cores", "2", "--notemp"]
+    by_input = {"deduplicate": "by_input", "buckets": 2}
+    assert snakemake(folder, *options, **by_input).returncode == 0
+    path = folder / "results/sequences" / damaged
+    before = files(folder / "results/sequences")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert snakemake(folder, *options, "--forcerun", "collect", **by_input).returncode == 1
+    log = (folder / "results/logs/collect.log").read_text(encoding="utf-8")
+    (said,) = re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", log)
+    healed = snakemake(folder, *options, *shlex.split(said), **by_input)
+    assert healed.returncode == 0, healed.stdout
+    assert files(folder / "results/sequences") == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed import scratch
-from plm_embed.errors import UserError
+from plm_embed.errors import UserError, no_space
 from plm_embed.scratch import filesystem, scratch_folder, unfit
 
 MOUNTS = """\
@@ -130,3 +130,14 @@ def test_without_locks_nobodys_folder_is_removed(short_tmp: Path, monkeypatch: p
             assert mine.exists() and other.exists() and mine != other
         assert mine.exists()
     assert list(short_tmp.iterdir()) == []
+
+
+def test_a_full_scratch_is_named(tmp_path: Path) -> None:
+    """A write that fails does not say where; the store's own errors keep their path."""
+    for path in (None, "/store/part.h5"):
+        with (
+            pytest.raises(OSError, match="No space") as raised,
+            scratch_folder("", 0, tmp_path / "scratch") as folder,
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        assert f"({path or folder})" in no_space(raised.value)

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import re
-import stat
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from plm_embed import slurm_plugin
-from plm_embed.slurm_plugin import Answer, Controller, States, mend
+from plm_embed import slurm_plugin, slurm_states
+from plm_embed.slurm_plugin import Controller, mend
+from plm_embed.slurm_states import Answer, States
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def test_states_are_passed_on() -> None:
 def test_a_job_that_does_not_come_back_has_failed(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     came_back = told([{"1": state}, {"1": "RUNNING"}], "1")
     assert came_back == [{"1": "PENDING"}, {"1": "RUNNING"}]
-    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    monkeypatch.setattr(slurm_states, "SECONDS_TO_COME_BACK", 0)
     assert told([{"1": state}], "1") == [{"1": "FAILED"}]
 
 
@@ -50,38 +51,84 @@ def test_a_forgotten_job_is_asked_for_by_number(tmp_path: Path, monkeypatch: pyt
     """A job that no list holds is new or gone; then squeue and accounting are asked, and else its output decides."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert told([{}], "1") == [{"1": "PENDING"}]
-    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    monkeypatch.setattr(slurm_states, "SECONDS_TO_COME_BACK", 0)
     assert told([{}], "1") == [{"1": "UNKNOWN"}]
-    for name, said in (("squeue", "exit 1"), ("sacct", "echo 'CANCELLED by 0'")):
-        script = tmp_path / name
-        script.write_text(f"#!/bin/sh\n{said}\n")
-        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    script(tmp_path / "squeue", "exit 1")
+    script(tmp_path / "sacct", "echo 'CANCELLED by 0'")
     assert told([{}], "1") == [{"1": "CANCELLED"}]
 
 
-def test_a_job_that_would_wait_for_ever_is_named_once(
+def test_a_job_that_can_never_start_is_named_once_and_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """At the second look that finds it so. One that is held may be released; of one that waits nothing is said."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
-    script = tmp_path / "squeue"
-    script.write_text(
-        "#!/bin/sh\necho 'Priority|1|rule_embed'\necho 'PartitionTimeLimit|2|rule_gather'\n"
-        "echo 'QOSMaxWallDurationPerJobLimit|3|rule_embed'\n"
-        "echo 'JobHeldUser|4|rule_embed'\n"
-    )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    states = dict.fromkeys("1234", "PENDING")
-    assert told([dict(states), dict(states)], *states) == [states, states]
+    monkeypatch.setattr(slurm_states, "SECONDS_TO_COME_BACK", 0)
+    reasons = ("Priority", "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "JobHeldUser", "PartitionTimeLimit")
+    script(tmp_path / "squeue", *(f"echo '{reason}|{job}|rule_embed'" for job, reason in enumerate(reasons)))
+    script(tmp_path / "scancel", f"echo $1 >> {tmp_path}/cancelled")
+    jobs = dict.fromkeys("01234", "PENDING")
+    assert told([dict(jobs)], *jobs) == [jobs]
+    assert not (tmp_path / "cancelled").exists()
+    caplog.clear()
+    assert told([dict(jobs), dict(jobs)], *jobs) == [jobs, jobs]
+    assert (tmp_path / "cancelled").read_text().split() == ["1", "2", "4"]
     assert [record.message.partition(". ")[0] for record in caplog.records] == [
-        "SLURM job 2, rule_gather will wait for ever: PartitionTimeLimit",
-        "SLURM job 3, rule_embed will wait for ever: QOSMaxWallDurationPerJobLimit",
-        "SLURM job 4, rule_embed is held: JobHeldUser",
+        "SLURM job 1, rule_embed can never start: PartitionTimeLimit",
+        "SLURM job 2, rule_embed can never start: QOSMaxWallDurationPerJobLimit",
+        "SLURM job 3, rule_embed is held: JobHeldUser",
     ]
 
 
+def script(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("state", "limits", "why"),
+    [
+        ("TIMEOUT", "30:00", {"cause": "time", "at_most": 30}),
+        ("TIMEOUT", "1-00:00:00", {"cause": "time", "at_most": 1440}),
+        ("TIMEOUT", "infinite", {"cause": "time", "at_most": None}),
+        ("OUT_OF_MEMORY", "64000", {"cause": "memory", "at_most": 64000}),
+        ("OUT_OF_MEMORY", "64000+", {"cause": "memory", "at_most": None}),
+    ],
+)
+def test_what_was_short_is_known_with_what_the_partition_gives(
+    state: str, limits: str, why: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script(tmp_path / "squeue", "echo gpu")
+    script(tmp_path / "sinfo", f"echo '{limits}'")
+
+    async def ask(command: str, logger: logging.Logger) -> Answer:
+        del command, logger
+        return {"1": state, "2": "FAILED"}, 0.1
+
+    states = States(ask)
+    states.await_(["1", "2"])
+    asyncio.run(states.query("squeue", log))
+    assert states.why == {"1": why}
+
+
+def test_a_refusal_for_good_is_told_and_explained_once() -> None:
+    class Executor(Formatting): ...
+
+    mend(SimpleNamespace(query_job_status=len, validate_account=len, Executor=Executor), None)
+    executor = Executor()
+    call = "\n    sbatch call:\n        sbatch -p nosuch --qos=invalid"
+    refused = f"SLURM sbatch failed. The error message was 'Invalid partition name specified'.{call}"
+    passing = f"SLURM sbatch failed. The error message was 'Unable to contact slurm controller'.{call}"
+    infos = [SimpleNamespace(external_jobid=None, aux=None) for _ in range(3)]
+    for info, words in zip(infos, (refused, refused, passing), strict=True):
+        executor.report_job_error(info, msg=words)  # type: ignore[call-arg]
+    assert [info.aux for info in infos] == [{"cause": "refused"}, {"cause": "refused"}, {}]
+    assert [words for _, words in executor.reported] == [refused, "SLURM refuses it for the same reason. ", passing]
+
+
 def test_waiting_tasks_of_an_array_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_plugin, "SECONDS_TO_COME_BACK", 0)
+    monkeypatch.setattr(slurm_states, "SECONDS_TO_COME_BACK", 0)
     (found,) = told([{"7_[3-9]": "PENDING", "7_2": "RUNNING", "8": "RUNNING"}], "7_2", "7_3", "8_1")
     assert (found["7_2"], found["7_3"], found["8_1"]) == ("RUNNING", "PENDING", "RUNNING")
 
@@ -97,17 +144,17 @@ def test_no_answer_ends_nothing_and_is_said_once(caplog: pytest.LogCaptureFixtur
 
 def test_looks_are_frequent_only_while_something_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(slurm_plugin.time, "monotonic", lambda: now)
+    monkeypatch.setattr(slurm_states.time, "monotonic", lambda: now)
     states = States(lambda *_: None)  # type: ignore[arg-type,return-value]
     states.await_(["1", "2"])
-    assert states.interval(2) == slurm_plugin.SHORTEST_INTERVAL
+    assert states.interval(2) == slurm_states.SHORTEST_INTERVAL
     now = 40.0
     assert states.interval(2) == 10.0
-    assert states.interval(1) == slurm_plugin.SHORTEST_INTERVAL
+    assert states.interval(1) == slurm_states.SHORTEST_INTERVAL
     now = 4000.0
-    assert states.interval(2) == slurm_plugin.LONGEST_INTERVAL
+    assert states.interval(2) == slurm_states.LONGEST_INTERVAL
     states.await_(["1", "2", "3"])
-    assert states.interval(3) == slurm_plugin.SHORTEST_INTERVAL
+    assert states.interval(3) == slurm_states.SHORTEST_INTERVAL
 
 
 def test_submissions_wait_for_the_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +189,17 @@ class Formatting:
     """An executor that submits what it formats, as the plugin's does."""
 
     logger = log
+    name = ""
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
+        self.reported: list[tuple[object, str]] = []
         self.workflow = SimpleNamespace(executor_settings=SimpleNamespace(pass_command_as_script=False))
 
     def check_active_jobs(self, jobs: list[object]) -> None: ...
+
+    def report_job_error(self, info: object, msg: str) -> None:
+        self.reported.append((info, msg))
 
     def additional_general_args(self) -> str:
         return "--executor slurm-jobstep --jobs 1"
@@ -157,7 +209,8 @@ class Formatting:
 
     def format_job_exec(self, job: object) -> str:
         del job
-        return f"module load x && {self.get_python_executable()} -m snakemake {self.additional_general_args()}".strip()
+        words = ["module load x &&", self.get_python_executable(), "-m snakemake", self.additional_general_args()]
+        return " ".join(filter(None, [*words, shlex.quote(self.name) if self.name else ""]))
 
     def run_job(self, job: object) -> None:
         self.submitted.append(self.format_job_exec(job))
@@ -193,6 +246,11 @@ def test_a_job_starts_snakemake_once_below_srun(
         "python -m snakemake"
     )
     assert "-u SLURM_TRES_PER_TASK " in command
+    # what the plugin puts between double quotes means the same to the shell there
+    executor.name = "it's a $HOME & (co) `x` \\"  # a file of a job
+    executor.run_job(job)
+    assert executor.submitted.pop().endswith(r"""'it'"'"'s a \$HOME & (co) \`x\` \\'""")
+    executor.name = ""
     executor.run_array_jobs([job])
     executor.workflow.executor_settings.pass_command_as_script = True
     executor.run_job(job)
@@ -211,6 +269,7 @@ def test_only_an_account_that_accounting_knows_to_be_wrong_is_refused() -> None:
 
     class Executor:
         check_active_jobs = run_job = additional_general_args = get_python_executable = staticmethod(len)
+        format_job_exec = report_job_error = staticmethod(len)
 
     plugin = SimpleNamespace(validate_account=validate, query_job_status=len, Executor=Executor)
     mend(plugin, None)

@@ -20,7 +20,9 @@ from plm_embed.buckets import key
 from plm_embed.errors import UserError
 from plm_embed.hdf5 import decode, encode, flat_rows, take_bits
 from plm_embed.parts import DamagedPartError
+from plm_embed.reuse import fingerprints
 from plm_embed.store import PartRows, Store, read_part, write_part
+from plm_embed.store_reader import StoreVectors
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
 KEYS = np.sort(np.array([key(sequence) for sequence in SEQUENCES], dtype="S64"))
@@ -187,9 +189,10 @@ def test_changed_bytes_are_noticed_before_a_part_is_named(store: Store) -> None:
     (path,) = store.parts_folder.iterdir()
     with h5py.File(path, "r+") as file:
         file["representations/mean_l3"][0, 0] = 7
-    with pytest.raises(UserError, match="not those that were written"):
-        Store(store.folder.parent, MEAN).covering(KEYS)
-    assert store.missing(KEYS).all()
+    again = Store(store.folder.parent, MEAN)
+    assert again.missing(KEYS).all()
+    assert again.covering(KEYS) == []
+    assert path.with_name(f"{path.name}.damaged").exists() and not path.exists()
 
 
 def test_a_part_of_another_fingerprint_is_refused_and_left_alone(store: Store, tmp_path: Path) -> None:
@@ -198,23 +201,34 @@ def test_a_part_of_another_fingerprint_is_refused_and_left_alone(store: Store, t
     write_part(local, part_rows(SEQUENCES, other), other, {})
     with pytest.raises(UserError, match="compute_dtype: bfloat16 here, float32 there"):
         store.publish(local)
-    smuggled = store.parts_folder / "00000000-ffffffff-6-0123456789abcdef.h5"
+    smuggled = store.parts_folder / Store(tmp_path / "other", other).publish(local).name
     smuggled.write_bytes(local.read_bytes())
     with pytest.raises(UserError, match="move it out of this store"):
         store.missing(KEYS)
     assert smuggled.exists()
 
 
-def test_a_store_keeps_to_its_fingerprint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [replace(MEAN, layers=(2,)).to_json().encode(), b"{", b"\xff", b""])
+def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(tmp_path: Path, damaged: bytes) -> None:
     store = Store(tmp_path, MEAN)
-    Store(tmp_path, MEAN)
+    publish(store, SEQUENCES)
     note = store.folder / "fingerprint.json"
-    note.write_text(replace(MEAN, layers=(2,)).to_json())
-    with pytest.raises(UserError, match=r"layers: \(2,\) here, \(3,\) there"):
-        Store(tmp_path, MEAN)
-    note.write_text("{")
-    with pytest.raises(UserError, match="not a fingerprint"):
-        Store(tmp_path, MEAN)
+    whole = note.read_bytes()
+    note.write_bytes(damaged)
+    for read in (StoreVectors, fingerprints):
+        with pytest.raises(UserError, match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign"):
+            read(tmp_path)
+    assert not Store(tmp_path, MEAN).missing(KEYS).any()
+    assert note.read_bytes() == whole
+    assert len(StoreVectors(tmp_path)) == len(SEQUENCES)
+
+
+def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None:
+    publish(store, SEQUENCES)
+    (path,) = store.parts_folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(MEAN.weights_sha256.encode(), b"0" * 64))
+    assert Store(store.folder.parent, MEAN).missing(KEYS).all()
+    assert not path.exists()
 
 
 def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> None:

@@ -3,21 +3,21 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from checkpoints import spoil_golden
 from plm_embed import submission
 from plm_embed.buckets import key
 from plm_embed.errors import UserError
-from plm_embed.self_test import FILE
 from plm_embed.settings import Settings
 from plm_embed.submission import Plan, embed_buckets
 from plm_embed.worker import WorkerError
@@ -220,16 +220,10 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
 
 def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:
     buckets = write_buckets(tmp_path, 9, 5)
-    golden = (prepared / FILE).read_bytes()
-    with np.load(prepared / FILE) as stored:
-        wrong = {"mean": stored["mean"] + 0.01, "weights_sha256": stored["weights_sha256"]}
-    try:
-        with (prepared / FILE).open("wb") as handle:
-            np.savez(handle, **wrong)
-        with start(tmp_path, prepared, buckets) as job:
-            _, errors = job.communicate(timeout=300)
-    finally:
-        (prepared / FILE).write_bytes(golden)
+    folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
+    spoil_golden(folder)
+    with start(tmp_path, folder, buckets) as job:
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "self-test failed" in errors
     assert "no working device left for 0000, 0001" in errors

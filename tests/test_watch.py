@@ -13,6 +13,7 @@ from rich.console import Console
 
 from plm_embed.cli import group
 from plm_embed.errors import UserError
+from plm_embed.sealed import write_sealed
 from plm_embed.watch import State, Watch
 from plm_embed.watch_view import duration, view
 
@@ -30,7 +31,7 @@ def campaign(results: Path, buckets: int) -> Path:
     for number in range(buckets):
         (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
     summary = {"buckets": buckets, "residues": 1000 * buckets, "unique": 0}
-    (results / "sequences" / "summary.json").write_text(json.dumps(summary))
+    write_sealed(results / "sequences" / "summary.json", summary)
     (results / MODEL / "embedded").mkdir(parents=True)
     return results / MODEL
 
@@ -150,7 +151,7 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
     for bucket in range(3):
         beat(model, bucket)
     text = CliRunner().invoke(group, ["watch", str(tmp_path), "--once"]).output
-    assert "0 of 4 buckets finished, 3 workers, 1 buckets queued" in text and "\x1b" not in text
+    assert "0 of 4 buckets finished, 3 workers, 1 bucket queued" in text and "\x1b" not in text
     assert "and 2 workers more" in shown(tmp_path, rows=1)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import checkpoints
-from plm_embed import weights
 from plm_embed.models import Model, tensor_shapes
+from plm_embed.preparation import prepare
 
 MODEL = Model("esm2_t7_generated", "esm2", layers=7, dim=640, heads=20)
 
@@ -37,7 +37,7 @@ print(memory("VmHWM") - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_in_half_precision_takes_at_most_1_3_times_the_weights(tmp_path: Path) -> None:
     source = checkpoints.write_fair_esm(tmp_path / "esm2_generated.pt", MODEL, checkpoints.random_state(MODEL, 3))
-    weights.prepare(MODEL, source, tmp_path / "prepared")
+    prepare(MODEL, source, tmp_path / "prepared")
     source.unlink()
     command = [sys.executable, "-c", LOAD, str(tmp_path / "prepared"), "bfloat16"]
     taken = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -19,8 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import checkpoints
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from plm_embed.errors import UserError
+from plm_embed.manifest import read_manifest, read_record
+from plm_embed.models import MODELS
 
 pytestmark = pytest.mark.workflow
 
@@ -93,6 +97,34 @@ def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "damaged", "step"),
+    [
+        ("one_job", "buckets/0001.parquet", "embed"),
+        ("one_job", "summary.json", "gather"),
+        ("by_input", "members/0002.parquet", "gather"),
+        ("by_input", "records.parquet", "validate"),
+    ],
+)
+def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
+    copy: Path, mode: str, damaged: str, step: str
+) -> None:
+    before = digests(copy)
+    if mode != "one_job":
+        assert snakemake(copy, *ONE_THREAD, deduplicate=mode).returncode == 0
+    path = copy / "results/sequences" / damaged
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+    run = snakemake(copy, *ONE_THREAD, "--forcerun", step, deduplicate=mode)
+    assert run.returncode == 1
+    logs = "".join(log.read_text(encoding="utf-8") for log in copy.glob(f"results/logs/{MODEL}/**/*.log"))
+    (said,) = set(re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", logs))
+    healed = snakemake(copy, *ONE_THREAD, *shlex.split(said), deduplicate=mode)
+    assert healed.returncode == 0, healed.stdout
+    assert digests(copy) == before and report(copy)["status"] == "passed"
+
+
 def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> None:
     logs = sorted(path for path in copy.glob("results/logs/**/*.log"))
     commands = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}
@@ -116,6 +148,51 @@ def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
     records = pq.read_table(folder / "results/records.parquet")
     assert "assembly_id" not in records.column_names
     assert records["status"].to_pylist() == ["embedded"] * 3
+
+
+def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "a.fasta").write_text(">a\nMKTAYIAKQR\n")
+    (folder / "b.fasta").write_text(">b\nMKV\n")
+    state = checkpoints.random_state(MODELS[MODEL], 5)
+    checkpoints.write_fair_esm(folder / "other.pt", MODELS[MODEL], state)
+    shared = folder / "resources" / "weights" / MODEL
+
+    def run(name: str, *options: str, **config: Any) -> list[str]:
+        keys = {"inputs": [f"{name}.fasta"], "results": name, "buckets": 1, "speed": {"scratch": ""}}
+        return snakemake_command(folder, "--cores", "1", *options, **keys | config)
+
+    def said(command: list[str]) -> str:
+        return subprocess.run(command, check=False, capture_output=True, text=True).stdout
+
+    def files() -> dict[str, tuple[int, int]]:
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shared.iterdir()}
+
+    subprocess.run(run("a", "weights"), check=True, capture_output=True)
+    before = files()
+    assert sorted(before) == ["manifest.json", "model.safetensors", "self_test.npz"]
+    both = [subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for name in "ab"]
+    for job in both:
+        assert job.communicate()[1] and job.returncode == 0
+    assert "Nothing to be done" in said(run("a", "--dry-run", "gather"))
+    refused = subprocess.run(run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused.stderr
+    assert files() == before
+    # what it says to do: a folder of its own
+    own = run("b", "weights", weights="other.pt", weights_folder="own")
+    subprocess.run(own, check=True, capture_output=True)
+    assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
+    # damage to a manifest or its copy, and what the messages say to do
+    (folder / "b" / MODEL / "weights.json").write_text("{}")
+    (folder / "own" / MODEL / "manifest.json").write_text("{}")
+    for read in (lambda: read_record(folder / "b" / MODEL), lambda: read_manifest(folder / "own" / MODEL)):
+        with pytest.raises(UserError, match="run the workflow again with --forcerun weights"):
+            read()
+    healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
+    subprocess.run(healed, check=True, capture_output=True)
+    assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
+    assert files() == before
 
 
 def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> None:
@@ -277,3 +354,25 @@ def test_the_demo_reads_from_any_folder(demo: Path) -> None:
     )
     assert str(ROOT) not in run.stdout
     assert "records" in run.stdout
+
+
+@pytest.mark.parametrize("mode", ["one_job", "by_input"])
+def test_inputs_and_columns_may_look_like_options_and_wildcards(mode: str, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    for name, residues in (("-x.csv", "MKV"), ("--help", "MKVA")):
+        (folder / name).write_text(f"{{id}},<results>,-k{{y}}\n{name},{residues},1\n", encoding="utf-8")
+    table = {"id": "{id}", "sequence": "<results>", "keep": ["-k{y}"]}
+    settings = {"inputs": ["-x.csv", "--help"], "table": table, "deduplicate": mode, "buckets": 1}
+    goal = "results/sequences/records.parquet"
+    done = snakemake(folder, "--cores", "2", goal, **settings)
+    assert done.returncode == 0, done.stdout
+    records = pq.read_table(folder / goal).to_pylist()
+    assert [(one["id"], one["length"], one["-k{y}"]) for one in records] == [("-x.csv", 3, "1"), ("--help", 4, "1")]
+
+
+def test_a_monstrous_setting_is_refused_in_words(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    for value in ("[" * 2000 + "]" * 2000, "[" * 20_000):
+        done = snakemake(folder, "--cores", "1", "-n", buckets=value)
+        assert done.returncode == 1 and "Traceback" not in done.stdout
+        assert "buckets: " in done.stdout and len(done.stdout) < 2000

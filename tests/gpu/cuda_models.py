@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import checkpoints
-from plm_embed import weights
 from plm_embed.devices import set_up
 from plm_embed.engine import Engine
+from plm_embed.manifest import Manifest, Source
 from plm_embed.models import Model
 from plm_embed.tokens import RESIDUES
 
@@ -28,9 +28,9 @@ def random_sequence(length: int, seed: int) -> str:
 
 def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
     set_up(device, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
-    source = weights.Source("fair-esm", "")
+    source = Source("fair-esm", "")
     shape = model.layers, model.dim, model.heads, model.max_residues
-    manifest = weights.Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
+    manifest = Manifest(model.name, model.architecture, *shape, True, "MIT", "", 0, source)
     return Engine(manifest, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
 
 

@@ -14,14 +14,13 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
 import checkpoints
-from plm_embed import weights
+from plm_embed import preparation, weights
 from plm_embed.buckets import key
 from plm_embed.embed import Embedder
 from plm_embed.engine import ROWS, Engine
 from plm_embed.models import MODELS, Model
 from plm_embed.parts import read_part
 from plm_embed.pooling import pool
-from plm_embed.self_test import write_golden
 from plm_embed.settings import Settings
 
 pytestmark = pytest.mark.gpu
@@ -31,8 +30,7 @@ def prepare(folder: Path, model: Model, factor: float = 1.0) -> Path:
     state = checkpoints.random_state(model, 6)
     state["layers.0.fc1.weight"] *= factor
     source = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, state)
-    weights.prepare(model, source, folder / "weights")
-    write_golden(folder / "weights")
+    preparation.prepare(model, source, folder / "weights")
     return folder / "weights"
 
 

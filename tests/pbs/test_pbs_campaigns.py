@@ -23,8 +23,13 @@ def records(campaign: Campaign) -> list[dict[str, int]]:
 
 
 @pytest.mark.usefixtures("any_pbs")
-def test_one_gpu_per_job(campaign: Campaign, undisturbed: Campaign) -> None:
-    campaign.run("pbs")
+def test_one_gpu_per_job(campaign: Campaign, undisturbed: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In folders whose names a shell and qsub would read otherwise; the jobs' logs then lie in the home folder."""
+    monkeypatch.setenv("HOME", str(campaign.folder.parent))
+    odd = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
+    campaign = Campaign(campaign.folder.rename(campaign.folder.parent / odd))
+    campaign.run("pbs", results=f"Ergebnisse {odd}")
+    (campaign.folder / f"Ergebnisse {odd}").rename(campaign.folder / "results")
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
     assert all(record["worker"]["job"] for record in records(campaign))  # type: ignore[call-overload,index]

@@ -76,7 +76,11 @@ class Campaign:
             for number in range(sequences):
                 residues = "".join(random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths)))
                 fasta.write(f">p{number}\n{residues}\n")
-        shutil.copytree(ROOT / "profiles" / profile, folder / profile)
+        # as it is committed: the one here may have the lines of its user's site
+        committed = ["git", "-C", str(ROOT), "show", f"HEAD:profiles/{profile}/profile.yaml"]
+        text = subprocess.run(committed, capture_output=True, check=True).stdout
+        (folder / profile).mkdir()
+        (folder / profile / "profile.yaml").write_bytes(text)
         self.edit_profile(*SITE.values())
 
     def edit_profile(self, *replacements: tuple[str, str]) -> None:
@@ -96,6 +100,10 @@ class Campaign:
 
     def adopt_weights(self, other: "Campaign") -> None:
         shutil.copytree(other.folder / "resources", self.folder / "resources")
+        for record in (other.folder / "results").glob("*/weights.json"):
+            copy = self.folder / record.relative_to(other.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(record, copy)
 
     def command(self, *options: str) -> list[str]:
         command = [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", self.profile, *options]
@@ -177,6 +185,14 @@ class Campaign:
             ):
                 return [process, *descendants(process)]
         return []
+
+    def step_of(self, submission: int) -> int:
+        """Return the slurmstepd of a submission's step."""
+        return next(
+            parent.pid
+            for parent in psutil.Process(self.processes(submission)[0]).parents()
+            if parent.cmdline()[0].startswith("slurmstepd: [")
+        )
 
     def workers(self, submission: int) -> list[int]:
         """Return those of a submission's processes that compute."""

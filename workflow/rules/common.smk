@@ -4,6 +4,9 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.resources import Resource, Resources
+from snakemake_interface_executor_plugins import utils
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
 ROOT = Path(workflow.basedir)
 SOURCES = ROOT / "workflow" / "src"
@@ -20,6 +23,8 @@ from plm_embed.config import (
     workflow_commit,
 )
 from plm_embed.errors import UserError
+from plm_embed.gathered import forget
+from plm_embed.handover import check_folders, freeze, notes_file, quote_words
 from plm_embed.layer import Given, layer
 from plm_embed.resources import (
     gather_minutes,
@@ -29,7 +34,9 @@ from plm_embed.resources import (
     records_minutes,
     validate_minutes,
 )
-from plm_embed.slurm_plugin import mend
+from plm_embed.retries import by_cause, watch_failures
+from plm_embed.slurm_plugin import end_with_step, mend
+from plm_embed.terminal import printable
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -74,7 +81,7 @@ def lay_under():
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:
         print(found.line, file=sys.stderr)
-    if found.missing and not any(call[name] for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
+    if found.missing and not any(call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
         raise UserError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
@@ -95,17 +102,26 @@ def lay_under():
 try:
     config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
     if workflow.is_main_process:
+        check_folders([SOURCES, Path(sys.executable).parent])
         check_reuse(config)
         lay_under()
+        vectors = Path(config["results"], config["model"])
+        forget(vectors / "gathered.json", vectors / "checksums.sha256")
+        quote_words(utils)
+        freeze(workflow, config)
+        watch_failures(AbstractExecutor, RealExecutor)
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
+    else:
+        end_with_step()
 except UserError as error:
-    raise WorkflowError(str(error))
+    raise WorkflowError(printable(str(error)))
 
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources["embed"]["buckets"].raw)
 LONGEST_MINUTES = int(raw(SETTINGS.overwrite_resources["embed"]).get("longest_minutes", 10**6))
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
+WEIGHTS = f"{config['weights_folder']}/{config['model']}"
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))
 
@@ -114,7 +130,6 @@ pathvars:
     results=config["results"],
     sequences=f"{config['results']}/sequences",
     vectors=f"{config['results']}/{config['model']}",
-    weights=f"{config['weights_folder']}/{config['model']}",
     logs=f"{config['results']}/logs",
     benchmarks=f"{config['results']}/benchmarks",
 

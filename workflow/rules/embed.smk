@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>/buckets/*.parquet and <weights>
+# REQUIRED INPUTS  <sequences>/buckets/*.parquet and <vectors>/weights.json (and with it the weights folder)
 # OUTPUTS          <vectors>/submissions/{submission}.json: says that each bucket of the submission has its completion
 #                  record, <vectors>/embedded/{bucket}.json, which names the parts that hold its vectors. Records and
 #                  store are not declared: Snakemake would delete them before every attempt, and a retry does the rest.
@@ -8,9 +8,7 @@ rule embed:
     """Embed what the store lacks of a submission's buckets, one worker per GPU (or on the CPU)."""
     input:
         buckets="<sequences>/buckets",
-        manifest="<weights>/manifest.json",
-        tensors="<weights>/model.safetensors",
-        self_test="<weights>/self_test.npz",
+        weights="<vectors>/weights.json",
     output:
         "<vectors>/submissions/{submission}.json",
     log:
@@ -36,7 +34,7 @@ rule embed:
     # What decides the numbers: a change computes again.
     params:
         buckets=lambda wildcards: bucket_files(config["results"], SUBMISSIONS[wildcards.submission]),
-        weights=lambda wildcards, input: Path(input.manifest).parent,
+        weights=lambda wildcards, input: WEIGHTS,
         store=config["store"],
         records=f"{config['results']}/{config['model']}/embedded",
         # A function of `input` never causes a rerun: where vectors come from is no reason to take them again.

@@ -1,6 +1,13 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
-# OUTPUTS          <vectors>/master_esm2_embeddings.{h5,parquet}, <vectors>/checksums.sha256,
-#                  <results>/records.parquet, <results>/validation.json
+# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_esm2_embeddings.{h5,parquet} and
+#                  <results>/records.parquet. They are not declared: Snakemake would remove the old ones before the
+#                  new ones are whole. <vectors>/checksums.sha256, <results>/validation.json: the proof of them
+
+GATHERED = {
+    "master": f"{config['results']}/{config['model']}/master_esm2_embeddings.h5",
+    "index": f"{config['results']}/{config['model']}/master_esm2_embeddings.parquet",
+    "records": f"{config['results']}/records.parquet",
+}
 
 
 rule gather:
@@ -12,9 +19,7 @@ rule gather:
         members="<sequences>/members",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
     output:
-        master="<vectors>/master_esm2_embeddings.h5",
-        index="<vectors>/master_esm2_embeddings.parquet",
-        records="<results>/records.parquet",
+        "<vectors>/gathered.json",
     log:
         f"<logs>/{config['model']}/gather.log",
     benchmark:
@@ -30,12 +35,13 @@ rule gather:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
-        merge=config["merge"],
+        files=GATHERED,
         commit=lambda wildcards, input: workflow_commit(ROOT),
     shell:
         "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
-        " --store {params.store:q} --master {output.master:q} --index {output.index:q} --records {output.records:q}"
-        " --merge {params.merge} --workflow-commit {params.commit:q} &> {log:q}"
+        " --store {params.store:q} --master {params.files[master]:q} --index {params.files[index]:q}"
+        " --records {params.files[records]:q} --output {output:q}"
+        " --workflow-commit {params.commit:q} &> {log:q}"
 
 
 rule validate:
@@ -43,10 +49,8 @@ rule validate:
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
-        manifest="<weights>/manifest.json",
-        master="<vectors>/master_esm2_embeddings.h5",
-        index="<vectors>/master_esm2_embeddings.parquet",
-        records="<results>/records.parquet",
+        weights="<vectors>/weights.json",
+        gathered="<vectors>/gathered.json",
     output:
         "<vectors>/checksums.sha256",
     # The report is listed as a log because Snakemake deletes the outputs of a job that fails, and it must survive.
@@ -65,10 +69,11 @@ rule validate:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=f"{config['results']}/{config['model']}/embedded",
         store=config["store"],
-        weights=lambda wildcards, input: Path(input.manifest).parent,
+        weights=lambda wildcards, input: WEIGHTS,
+        files=GATHERED,
         spot_checks=config["validate"]["spot_checks"],
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
-        " --store {params.store:q} --weights {params.weights:q} --master {input.master:q} --index {input.index:q}"
-        " --records {input.records:q} --spot-checks {params.spot_checks} --report {log.report:q}"
+        " --store {params.store:q} --weights {params.weights:q} --master {params.files[master]:q}"
+        " --index {params.files[index]:q} --records {params.files[records]:q} --spot-checks {params.spot_checks} --report {log.report:q}"
         " --checksums {output:q} &> {log[0]:q}"

@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/submissions, the master and its proof
+# REQUIRED INPUTS  <sequences>, <vectors>/submissions and weights.json, the master and its proof
 # OUTPUTS          <results>/report.html, also shown by `snakemake --report`; <results>/ro-crate-metadata.json
 
 
@@ -7,9 +7,9 @@ rule report:
     input:
         summary="<sequences>/summary.json",
         submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
-        master="<vectors>/master_esm2_embeddings.h5",
-        index="<vectors>/master_esm2_embeddings.parquet",
+        gathered="<vectors>/gathered.json",
         proof="<vectors>/checksums.sha256",
+        weights="<vectors>/weights.json",
     output:
         report=report("<results>/report.html", category="Report"),
         crate="<results>/ro-crate-metadata.json",

@@ -47,13 +47,13 @@ if config["deduplicate"] == "one_job":
             folder=lambda wildcards, output: Path(output.summary).parent,
             sizes=SIZES,
             buckets=config["buckets"],
-            table=TABLE,
+            table=lambda wildcards: TABLE,  # a function, for what it gives is not searched for wildcards
             unknown=config["residues"]["unknown"],
             gaps=config["residues"]["gaps"],
         shell:
-            "python -m plm_embed deduplicate {input:q} --output {params.folder:q} --buckets {params.buckets}"
+            "python -m plm_embed deduplicate --output {params.folder:q} --buckets {params.buckets}"
             " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps}"
-            " --memory-mb {resources.mem_mb} &> {log:q}"
+            " --memory-mb {resources.mem_mb} -- {input:q} &> {log:q}"
 
 else:
 
@@ -77,12 +77,12 @@ else:
             number=lambda wildcards: int(wildcards.scan),
             size=lambda wildcards: SIZES[int(wildcards.scan)],
             buckets=config["buckets"],
-            table=TABLE,
+            table=lambda wildcards: TABLE,  # a function, for what it gives is not searched for wildcards
             unknown=config["residues"]["unknown"],
             gaps=config["residues"]["gaps"],
         shell:
-            "python -m plm_embed scan {input:q} --number {params.number} --output {output:q} --buckets {params.buckets}"
-            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps} &> {log:q}"
+            "python -m plm_embed scan --number {params.number} --output {output:q} --buckets {params.buckets}"
+            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps} -- {input:q} &> {log:q}"
 
     rule split:
         """Keep each distinct sequence of a range of buckets once."""

@@ -1,5 +1,7 @@
 # REQUIRED INPUTS  `weights` in the config: a fair-esm .pt file or a Hugging Face folder; empty: downloaded
-# OUTPUTS          <weights>/model.safetensors, manifest.json, self_test.npz
+# OUTPUTS          <vectors>/weights.json: the campaign's copy of the manifest in the weights folder, which has
+#                  model.safetensors, manifest.json and self_test.npz. Campaigns share that folder, so it is not
+#                  declared: Snakemake deletes the outputs of a job before it runs, and gives them a new time after it.
 
 
 localrules:
@@ -11,13 +13,12 @@ rule weights:
     input:
         source=[config["weights"]] if config["weights"] else [],
     output:
-        tensors="<weights>/model.safetensors",
-        manifest="<weights>/manifest.json",
-        self_test="<weights>/self_test.npz",
+        "<vectors>/weights.json",
     log:
         f"<logs>/{config['model']}/weights.log",
     benchmark:
         f"<benchmarks>/{config['model']}/weights.jsonl"
+    priority: 100  # a missing network is seen before the sequences are read, which may take hours
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1
@@ -27,6 +28,7 @@ rule weights:
     params:
         model=config["model"],
         source=options("source", [config["weights"]] if config["weights"] else []),
-        folder=lambda wildcards, output: Path(output.manifest).parent,
+        folder=WEIGHTS,
     shell:
-        "python -m plm_embed weights --model {params.model} {params.source:q} --output {params.folder:q} &> {log:q}"
+        "python -m plm_embed weights --model {params.model} {params.source:q} --output {params.folder:q}"
+        " --record {output:q} &> {log:q}"

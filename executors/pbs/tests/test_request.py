@@ -13,10 +13,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins import utils
 
+from snakemake_executor_plugin_pbs.logs import log_folder
+from snakemake_executor_plugin_pbs.quoting import quoted_for_the_shell
+from snakemake_executor_plugin_pbs.refusals import RefusedError
 from snakemake_executor_plugin_pbs.request import (
     Ask,
-    RefusedError,
     job_name,
     job_work,
     qsub_words,
@@ -204,6 +207,37 @@ def test_numbers_of_polaris() -> None:
     assert {entry.walltime[0] for queue in queues.values() for entry in queue.ranges} == {300}
 
 
+def test_the_most_that_a_site_gives() -> None:
+    polaris, generic = load_site("polaris"), load_site("generic")
+    assert [polaris.most("time", "prod", nodes) for nodes in (1, 10, 30, 200)] == [None, 180, 360, 1440]
+    assert polaris.most("memory", "prod", 10) == 503_000
+    assert [generic.most(cause, "", 1) for cause in ("time", "memory")] == [None, None]
+
+
+@pytest.mark.parametrize("path", ["/große/x", "/a\nb", "/日本"])
+def test_logs_go_home_where_qsub_would_refuse_the_path(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert log_folder(Path(path), None).parent == tmp_path / ".snakemake" / "pbs_logs"
+    assert log_folder(Path(path), Path("/logs")) == Path("/logs")
+    assert log_folder(Path("/a (b) [c] it's $x & y; z"), None) == Path("/a (b) [c] it's $x & y; z/.snakemake/pbs_logs")
+    with pytest.raises(WorkflowError, match="--pbs-logdir"):
+        log_folder(Path(path), Path("größe"))
+    monkeypatch.setenv("HOME", "/home/müller")
+    with pytest.raises(WorkflowError, match="--pbs-logdir"):
+        log_folder(Path(path), None)
+
+
+@pytest.mark.parametrize("text", ["it's $HOME", '"quoted" it\'s', "back\\slash", "größe 日本", "a;b & (c)"])
+def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
+    with quoted_for_the_shell():
+        found = utils.format_cli_arg("--wait-for-files", [text])
+    shown = subprocess.run(f"printf %s {found}", shell=True, check=True, capture_output=True, text=True)
+    assert shown.stdout == f"--wait-for-files{text}"
+    assert utils.format_cli_arg("--x", ["it's"]) == '--x "it\'s"'  # Snakemake's own way is back
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -291,7 +325,7 @@ def test_a_killed_script_leaves_no_record_of_an_earlier_run(tmp_path: Path) -> N
     end = tmp_path / "name.end"
     end.write_text("12.pbs01 0\n")
     run_script(script_text("kill -9 $$", load_site("generic"), end, {}), tmp_path)
-    assert not end.exists()
+    assert end.read_text() == "12.pbs01\n"  # it began
 
 
 def test_the_script_takes_chosen_variables_and_lines_of_the_site(

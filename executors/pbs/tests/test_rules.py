@@ -164,3 +164,22 @@ def test_comments_survive_folding(comment: str) -> None:
     (record,) = read_jobs(render.text(job, wide=False))
     assert record.comment == comment.strip()
     assert record.state == "Q"
+
+
+@pytest.mark.parametrize(
+    ("case", "cause"), [("F_walltime", "time"), ("F_memory", "memory"), ("F_exit3", None), ("F_qdel_running", None)]
+)
+def test_time_and_memory_are_told_apart_from_other_failures(case: str, cause: str | None) -> None:
+    [record] = read_jobs(recorded_text(f"qstat_json_{case}"))
+    assert judge(record).cause == cause
+
+
+def test_a_finished_job_asked_for_without_the_history_is_noticed() -> None:
+    """And none is taken for finished that another answer speaks of."""
+    found = {case for case in CASES if case.startswith("qstat") and read_report(answer_of(case)).finished}
+    assert found >= {"qstat_json_after_qdel_queued_no_x", "qstat_json_many_one_finished_no_x"}
+    assert all("_no_x" in case or "without_x" in case for case in found)
+
+
+def answer_of(case: str) -> Answer:
+    return Answer(CASES[case]["exit_code"], CASES[case]["stdout"], CASES[case]["stderr"])

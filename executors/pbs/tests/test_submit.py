@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from conftest import run
-from snakemake_executor_plugin_pbs.commands import Pbs
+from snakemake_executor_plugin_pbs.commands import Answer, Pbs
 from snakemake_executor_plugin_pbs.ledger import Entry, Ledger
+from snakemake_executor_plugin_pbs.refusals import refusal
 from snakemake_executor_plugin_pbs.request import Request
 from snakemake_executor_plugin_pbs.submit import Submitter
 from standin import StandIn
@@ -32,8 +33,8 @@ class Driver:
         self.submitter = Submitter(
             pbs=Pbs(timeout=self.timeout),
             ledger=self.ledger,
-            submitted=lambda request, job_id, _log, adopted: self.submitted.update({request.name: (job_id, adopted)}),
-            refused=lambda request, words: self.refused.update({request.name: words}),
+            submitted=lambda request, entry, adopted: self.submitted.update({request.name: (entry.id or "", adopted)}),
+            refused=lambda request, error: self.refused.update({request.name: str(error)}),
             in_queue=lambda _queue: self.held,
             crashed=lambda error: self.said.append(repr(error)),
             say=self.said.append,
@@ -116,6 +117,23 @@ def test_what_pbs_refuses_for_good_is_told(
     assert driver.ledger.entries() == []
 
 
+def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(pbs: StandIn, drivers: Make) -> None:
+    driver = drivers()
+    for name in ("embed-0", "embed-1", "embed-2"):
+        driver.add(driver.request(name, queue="nosuch" if name != "embed-2" else "workq"))
+    driver.wait("embed-2")
+    assert sorted(driver.refused) == ["embed-0", "embed-1"]
+    assert len(set(driver.refused.values())) == 1
+    assert pbs.count("qsub") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "for_good"), [(170, True), (32, True), (159, True), (187, True), (2, True), (163, False), (171, False)]
+)
+def test_only_known_refusals_are_for_good(code: int, for_good: bool) -> None:
+    assert refusal(Answer(code, "", "qsub: words")).for_good is for_good
+
+
 @pytest.mark.parametrize(
     ("account", "told"),
     [
@@ -141,7 +159,7 @@ def test_a_full_queue_is_waited_for_while_another_is_used(pbs: StandIn, drivers:
     driver.wait("embed-2")
     until(lambda: bool(driver.said))
     assert "embed-1" not in driver.submitted
-    assert "would exceed queue generic's per-user limit" in driver.said[0]
+    assert "would exceed queue generic's per-user limit. Trying again in 0.05 s" in driver.said[0]
     run("qdel 1", tmp_path)
     assert driver.wait("embed-1")[1] is False
     assert not driver.refused
@@ -230,6 +248,23 @@ def test_a_job_that_ended_while_nobody_looked_is_submitted_anew(drivers: Make, t
     assert second.wait() == ("2.pbs01", False)
 
 
+def test_the_ledger_forgets_jobs_that_ended_while_nobody_looked(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:
+    """Also those whose outputs are there, so that nobody asks for them again."""
+    first = drivers()
+    for name in ("embed-0", "embed-1"):
+        first.add(first.request(name))
+        first.wait(name)
+    first.ledger.end("embed-0").write_text("1.pbs01 0\n")
+    first.ledger.write(Entry("embed-9", "w", "workq", "/log", time.time() - 90_000))  # killed in qsub, yesterday
+    run("qdel -W force 1", tmp_path)
+    second = drivers()
+    second.add(second.request("embed-2"))
+    second.wait("embed-2")
+    assert [entry.name for entry in second.ledger.entries()] == ["embed-1", "embed-2"]
+    assert not second.ledger.end("embed-0").exists()
+    assert pbs.jobs[2].state != "F"
+
+
 @pytest.mark.usefixtures("pbs")
 def test_a_lost_ledger_does_not_mean_a_second_copy(drivers: Make) -> None:
     first = drivers()
@@ -242,6 +277,34 @@ def test_a_lost_ledger_does_not_mean_a_second_copy(drivers: Make) -> None:
     entry = second.ledger.read("embed-0")
     assert entry
     assert entry.id == "1.pbs01"
+
+
+def test_a_waiting_job_that_was_asked_for_otherwise_is_submitted_anew(pbs: StandIn, drivers: Make) -> None:
+    first = drivers()
+    first.add(first.request("embed-0", "-l", "walltime=0:10:00", queue="stoppedq"))
+    first.wait()
+    second = drivers()
+    second.add(second.request("embed-0", "-l", "walltime=0:05:00"))
+    assert second.wait() == ("2.pbs01", False)
+    assert pbs.jobs[1].state == "F"
+    assert second.said[0] == (
+        "1.pbs01 (embed-0) waits in PBS with stoppedq, walltime=0:10:00, where workq, walltime=0:05:00 is asked for "
+        "now; it is deleted, and the job is submitted anew."
+    )
+
+
+def test_a_running_job_that_was_asked_for_otherwise_is_kept_and_told(pbs: StandIn, drivers: Make) -> None:
+    first = drivers()
+    first.add(first.request("embed-0", "-l", "walltime=5:00:00"))
+    first.wait()
+    pbs.wait_for(1, "R")
+    second = drivers()
+    second.add(second.request("embed-0", queue="debug"))
+    assert second.wait() == ("1.pbs01", True)
+    assert second.said == [
+        "1.pbs01 (embed-0) runs already and is kept with workq, walltime=5:00:00, though debug is asked for now."
+    ]
+    assert pbs.count("qsub") == 1
 
 
 def test_two_copies_are_brought_down_to_one(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:
@@ -323,6 +386,38 @@ def test_a_log_folder_that_cannot_be_made_is_told(drivers: Make) -> None:
     until(lambda: bool(driver.refused))
     assert "cannot be written" in driver.refused["embed-0"]
     assert "logs" in driver.refused["embed-0"]
+
+
+def test_withdrawn_requests_are_refused_and_never_sent(pbs: StandIn, drivers: Make) -> None:
+    pbs.config.queues["workq"].enabled = False
+    driver = drivers()
+    for name in ("embed-0", "embed-1"):
+        driver.add(driver.request(name))
+    until(lambda: bool(driver.said))
+    driver.submitter.withdraw("it was told to stop")
+    until(lambda: len(driver.refused) == 2)
+    sent = pbs.count("qsub")
+    pbs.config.queues["workq"].enabled = True
+    driver.add(driver.request("embed-2"))
+    until(lambda: "embed-2" in driver.refused)
+    assert set(driver.refused.values()) == {"it was told to stop"}
+    assert (pbs.count("qsub"), pbs.jobs) == (sent, {})
+
+
+def test_a_withdrawn_job_that_a_hung_server_queued_is_found(pbs: StandIn, drivers: Make) -> None:
+    driver = drivers(timeout=0.4)
+    driver.add(driver.request("embed-0"))
+    driver.wait("embed-0")
+    pbs.hang()
+    driver.add(driver.request("embed-1"))
+    driver.add(driver.request("embed-2"))
+    until(lambda: bool(driver.said))
+    driver.submitter.withdraw("it was told to stop")
+    until(lambda: "embed-2" in driver.refused)  # without a server
+    assert "embed-1" not in driver.refused
+    pbs.resume()
+    assert driver.wait("embed-1") == ("2.pbs01", True)
+    assert len(pbs.jobs) == 2
 
 
 def test_stop_ends_the_thread_though_requests_wait(pbs: StandIn, drivers: Make) -> None:

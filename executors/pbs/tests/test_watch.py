@@ -31,7 +31,7 @@ class Looker:
         name = f"job-{len(self.jobs)}"
         end = self.ledger.end(name)
         last = f'code=$?\necho "$PBS_JOBID $code" > {end}\nexit $code\n' if record else ""
-        number = submit(self.folder, f"#!/bin/sh\n({command})\n{last}", "-N", name, *words)
+        number = submit(self.folder, f"#!/bin/sh\necho $PBS_JOBID > {end}\n({command})\n{last}", "-N", name, *words)
         self.ledger.write(Entry(name, "w", "workq", "/log", time.time(), f"{number}.pbs01"))
         self.jobs.append(Job(f"{number}.pbs01", name, "workq", "/log"))
         return self.jobs[-1]
@@ -64,8 +64,7 @@ def test_jobs_that_live_are_not_asked_about(looker: Looker, pbs: StandIn) -> Non
         looker.job("sleep 60")
     for _ in range(3):
         looker.look()
-    assert pbs.count("qselect") == 3
-    assert pbs.count("qstat") == 0
+    assert [name for _, name, _ in pbs.calls[5:]] == ["qselect"] * 4  # the second look also names the held ones
 
 
 def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker, pbs: StandIn, tmp_path: Path) -> None:
@@ -79,8 +78,8 @@ def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker, pbs: StandIn,
         assert {verdict.kind for verdict in looker.look().values()} == {"running"}
         assert len(pbs.calls) - start <= 2
     asked = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
-    assert len(asked) == 10  # each look into 20 of them, every one once
-    assert all(len(words) == 22 for words in asked)
+    assert len(asked) == 5  # every other look into 40 of them, every one once
+    assert all(len(words) == 42 for words in asked)
     for job in pbs.jobs.values():
         pbs.delete(job)
     start = len(pbs.calls)
@@ -145,17 +144,22 @@ def test_a_preempted_rerunable_job_is_running_and_then_success(looker: Looker, p
     while not begun.exists():
         time.sleep(0.01)
     flag.touch()
+    pbs.down_nodes |= set(range(pbs.config.nodes))
     pbs.fail_node(0)
     assert looker.look()[job.id].kind == "running"
+    pbs.down_nodes.clear()
     looker.until(job, "success")
     assert pbs.jobs[1].run_count == 2
 
 
 def test_a_job_held_for_ever_is_noticed(looker: Looker, pbs: StandIn) -> None:
-    job = looker.job("true", "-k", "doe", "-o", str(looker.folder / "no/such/x.log"))
+    """In the second look, before its turn of being asked about comes."""
+    job, other = looker.job("true", "-k", "doe", "-o", str(looker.folder / "no/such/x.log")), looker.job("true", "-h")
     pbs.wait_for(1, "H")
-    job.inspected = -1e9
-    assert looker.look()[job.id].kind == "held"
+    assert looker.look()[job.id].kind == "running"
+    found = looker.look()
+    assert (found[job.id].kind, found[other.id].kind) == ("held", "running")
+    assert pbs.calls[-1][1:] == ("qstat", ["-x", "-f", job.id])
 
 
 def test_a_waiting_jobs_comment_is_shown_once(looker: Looker, pbs: StandIn) -> None:
@@ -198,6 +202,39 @@ def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -
     assert not any("-x" in words for _, name, words in pbs.calls[-6:] if name == "qstat")
 
 
+def test_a_history_switched_off_and_on_again_holds_nothing_up(looker: Looker, pbs: StandIn) -> None:
+    pbs.config.history = False
+    first, second, third = looker.job("true"), looker.job("sleep 1"), looker.job("sleep 1; exit 3", record=False)
+    looker.until(first, "success")
+    pbs.config.history = True
+    looker.jobs = [second, third]
+    looker.until(second, "success")
+    assert "(Exit_status 3)" in looker.until(third, "failed").words
+    pbs.config.history = False
+    fourth = looker.job("true")
+    pbs.wait_for(4, "F")
+    assert looker.look()[fourth.id].kind == "success"  # in one look: -x, and at once without it
+    assert looker.said == []
+
+
+def test_a_job_that_ran_and_is_gone_with_its_history_is_told_as_such(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 60", record=False)
+    pbs.wait_for(1, "R")
+    while not looker.ledger.began(job.name, job.id):
+        time.sleep(0.01)
+    run("qdel -W force 1; qdel -x 1", looker.folder)
+    assert "it ran, and is gone from PBS's history" in looker.until(job, "failed").words
+
+
+def test_a_node_that_asked_for_the_end_of_a_job_is_named(looker: Looker, pbs: StandIn) -> None:
+    job = looker.job("sleep 60", record=False)
+    job.log = str(looker.folder / "log")
+    Path(job.log).write_text("begun\nnode 3 (node04) requested job die, code 15009\n")
+    pbs.wait_for(1, "R")
+    run("qdel 1", looker.folder)
+    assert looker.until(job, "failed").words.startswith("PBS killed it, because its node 3 was lost or came back")
+
+
 def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_once(
     looker: Looker, pbs: StandIn
 ) -> None:
@@ -237,14 +274,25 @@ def test_a_server_that_dies_between_the_two_commands_fails_nothing(
         assert looker.look()[job.id].kind == "running"
 
 
-def test_a_qstat_that_says_nothing_of_use_fails_nothing_and_is_told_once(
+def test_an_answer_that_is_not_understood_is_told_and_ends_as_unknown(
     looker: Looker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = looker.job("sleep 60")
+    """Neither "running" for ever nor a failure at once; the job's own record decides whenever it is there."""
+    looker.watch.unknown_seconds = 0
+    job, good = looker.job("sleep 60", record=False), looker.job("true")
+    while looker.ledger.exit_code(good.name, good.id) is None:
+        time.sleep(0.01)
     answering(monkeypatch, lambda words: Answer(0, "", "") if words[0] == "qselect" else Answer(2, "", "qstat: bad"))
-    for _ in range(5):
+    assert looker.look()[good.id].kind == "success"
+    looker.jobs = [job]
+    for _ in range(module.LOOKS_NOT_UNDERSTOOD + module.LOOKS_BEFORE_LOST - 4):
         assert looker.look()[job.id].kind == "running"
-    assert looker.said == ["PBS does not answer (qstat: bad). Jobs that run go on; asking again until it does."]
+    assert len(looker.said) == 1
+    assert "that is not understood: qstat: bad" in looker.said[0]
+    looker.watch._unclear_at -= module.INSPECT_EVERY
+    assert looker.look()[job.id].kind == "running"
+    assert len(looker.said) == 2  # again after some minutes
+    assert looker.look()[job.id].kind == "failed"
 
 
 def test_a_moved_job_is_decided_by_its_own_record(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:

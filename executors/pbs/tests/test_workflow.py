@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from conftest import REAL, run
+from snakemake_executor_plugin_pbs.commands import number
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs
@@ -30,7 +31,7 @@ rule one:
     output: "out/{{i}}.txt"
     params: seconds={seconds}
     threads: 1
-    resources: runtime={runtime}, mem_mb=100
+    resources: runtime={runtime}, mem_mb=400
     shell: {shell!r}
 """
 COMMAND = "sleep {params.seconds}; echo $PBS_JOBID > {output}"
@@ -42,6 +43,7 @@ class Site:
 
     folder: Path
     arguments: list[str]
+    python: str = sys.executable
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def write(self, count: int = 3, seconds: float = 0.2, shell: str = COMMAND, runtime: str = "60") -> None:
@@ -50,7 +52,7 @@ class Site:
         (self.folder / "Snakefile").write_text(text)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "snakemake", "--executor", "pbs", "--jobs", "300", "--latency-wait", "5"]
+        command = [self.python, "-m", "snakemake", "--executor", "pbs", "--jobs", "300", "--latency-wait", "5"]
         command += ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "3", "--pbs-command-timeout", "5"]
         with (self.folder / "snakemake.out").open("w") as out:
             process = subprocess.Popen(
@@ -83,11 +85,12 @@ class Site:
         return sorted(path.name for path in (self.folder / "out").glob("*.txt"))
 
     def submissions(self) -> int:
-        log = self.folder / "calls"
-        return len(log.read_text().splitlines()) if log.exists() else 0
+        return len(lines(self.folder / "calls"))
 
     def live(self) -> list[str]:
-        return run("qselect -u $(id -un)", self.folder).stdout.split()
+        """Ids of this folder's jobs: the user may have others."""
+        ours = {number(line) for line in lines(self.folder / "ids")}
+        return [found for found in run("qselect -u $(id -un)", self.folder).stdout.split() if number(found) in ours]
 
 
 @pytest.fixture
@@ -116,10 +119,17 @@ def lever(tmp_path: Path, pbs: StandIn) -> Iterator[Site]:  # noqa: ARG001 (the 
     found.stop()
 
 
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def logged(site: Site, qsub: str, monkeypatch: pytest.MonkeyPatch) -> Site:
     wrapper = site.folder / "bin" / "qsub"
     wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(site.folder / "calls"))}\nexec {qsub} "$@"\n')
+    calls, ids = (shlex.quote(str(site.folder / name)) for name in ("calls", "ids"))
+    wrapper.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\nid=$({qsub} "$@") || exit $?\necho "$id" >> {ids}\necho "$id"\n'
+    )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
     return site
@@ -168,19 +178,20 @@ def test_a_retry_is_a_new_submission(site: Site) -> None:
     assert site.submissions() == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "logged out"])
-def test_a_snakemake_that_is_gone_finds_its_jobs_again(number: int, site: Site) -> None:
-    site.write(count=3, seconds=12)
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "logged out"])
+def test_a_snakemake_that_is_gone_finds_its_jobs_again(sent: int, site: Site) -> None:
+    site.write(count=3, shell="touch begun; while ! test -e go; do sleep 0.1; done; touch {output}")
     first = site.start()
-    until(lambda: len(site.live()) == 3)
-    time.sleep(3)  # some run, and have marked their outputs as begun
-    os.killpg(first.pid, number)
+    until(lambda: len(site.live()) == 3 and (site.folder / "begun").exists())
+    os.killpg(first.pid, sent)
     first.wait()
     assert len(site.live()) == 3
     assert site.snakemake("--unlock")[0] == 0
-    code, out = site.snakemake("--rerun-incomplete")
-    assert code == 0, out
-    assert out.count("is taken over") == 3
+    second = site.start("--rerun-incomplete")
+    until(lambda: (site.folder / "snakemake.out").read_text().count("is taken over") == 3)
+    (site.folder / "go").touch()
+    out = site.end(second)
+    assert second.returncode == 0, out
     assert site.submissions() == 3
     assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
 
@@ -197,6 +208,98 @@ def test_a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more(site: Sit
     code, out = site.snakemake()  # nothing is locked
     assert code == 0, out
     assert site.submissions() == 3
+
+
+def test_a_terminated_snakemake_ends_though_submissions_wait(lever: Site, pbs: StandIn) -> None:
+    """It waits for the job that it has, and submits none of the others when the queue opens."""
+    pbs.config.queues["workq"].max_queued = 1
+    lever.write(count=3, seconds=3)
+    process = lever.start("--retries", "3")
+    until(lambda: len(pbs.jobs) == 1)
+    until(lambda: pbs.count("qsub") >= 2)
+    os.kill(process.pid, signal.SIGTERM)
+    out = lever.end(process)
+    assert process.returncode != 0
+    assert len(lever.outputs()) == len(pbs.jobs) == 1, out
+    assert out.count("is not submitted: Snakemake was told to stop") == 1
+    assert "1 more jobs are not submitted for the same reason: Snakemake was told to stop" in out
+    assert "Trying to restart" not in out
+    pbs.config.queues["workq"].max_queued = None
+    assert lever.snakemake()[0] == 0
+    assert len(pbs.jobs) == 3
+
+
+def two_queues(lever: Site, first: str, second: str) -> None:
+    """Ask for another queue in each of two jobs."""
+    path = lever.folder / "Snakefile"
+    queue = f"mem_mb=400, pbs_queue=lambda wildcards: [{first!r}, {second!r}][int(wildcards.i)]"
+    path.write_text(path.read_text().replace("mem_mb=400", queue))
+
+
+def test_a_failed_job_ends_the_run_though_submissions_wait(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, shell="exit 1")
+    two_queues(lever, "workq", "disabledq")
+    code, out = lever.snakemake()
+    assert code == 1
+    assert "is not submitted: Snakemake stops, since another job has failed." in out
+    assert len(pbs.jobs) == 1
+
+
+@pytest.mark.parametrize("keep_going", [True, False])
+def test_a_refusal_for_good_is_told_once_and_not_retried(keep_going: bool, lever: Site, pbs: StandIn) -> None:
+    lever.write(count=3)
+    options = ["--pbs-queue", "nosuch", "--retries", "3", *(["--keep-going"] if keep_going else [])]
+    code, out = lever.snakemake(*options)
+    assert code == 1
+    assert out.count("qsub: Unknown queue -> set --pbs-queue or the resource pbs_queue. The call was: qsub -N") == 1
+    assert "2 more jobs are not submitted for the same reason" in out
+    assert "Trying to restart" not in out
+    assert "Error in rule" not in out
+    assert pbs.count("qsub") == 1
+
+
+def test_a_refusal_leaves_other_jobs_to_their_end(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, seconds=2)
+    two_queues(lever, "workq", "nosuch")
+    code, out = lever.snakemake("--retries", "3")
+    assert code == 1
+    assert lever.outputs() == ["0.txt"], out
+    assert len(pbs.jobs) == 1
+
+
+ODD = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
+
+
+def test_folders_of_any_name_work(tmp_path: Path, pbs: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder, the outputs, and the Python that runs Snakemake, as in a clone's .venv."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / ODD / "run"
+    folder.mkdir(parents=True)
+    venv = tmp_path / ODD / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    packages = next((venv / "lib").glob("python3*")) / "site-packages"
+    (packages / "those_of_the_suite.pth").write_text("\n".join(path for path in sys.path if path))
+    lever = Site(folder, [], str(venv / "bin" / "python"))
+    text = SNAKEFILE.format(count=2, seconds=0, shell="echo $PBS_JOBID > {output:q}", runtime="60")
+    (folder / "Snakefile").write_text(text.replace('"out/', "\"out größe (it's) & so; [x] $HOME/"))
+    try:
+        code, out = lever.snakemake()
+    finally:
+        lever.stop()
+    assert code == 0, out
+    assert sorted(path.name for path in (folder / "out größe (it's) & so; [x] $HOME").iterdir()) == ["0.txt", "1.txt"]
+    assert len(pbs.jobs) == 2
+    logs = list((tmp_path / "home" / ".snakemake" / "pbs_logs").rglob("*.log"))  # qsub takes no other letters in -o
+    assert len(logs) == 2
+
+
+def test_a_log_folder_that_qsub_would_refuse_is_refused_in_one_line(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=3)
+    code, out = lever.snakemake("--pbs-logdir", "größe")
+    assert code == 1
+    assert "printable ASCII letters only. Name another folder that the nodes see: --pbs-logdir" in out
+    assert "Traceback" not in out
+    assert not pbs.calls
 
 
 def test_ctrl_c_deletes_every_job(site: Site) -> None:
@@ -306,11 +409,30 @@ def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pb
     assert (len(pbs.jobs), pbs.jobs[1].run_count) == (1, 2)
 
 
+LISTENER = """
+from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
+
+report = AbstractExecutor.report_job_error
+
+def listen(self, info, *words, **options):
+    print("aux:", {key: value for key, value in info.aux.items() if key != "pbs"})
+    report(self, info, *words, **options)
+
+AbstractExecutor.report_job_error = listen
+"""
+
+
 def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
+    queue = '{ranges: [{nodes: [1, 1], walltime: ["0:00:01", "5:00:00"]}]}'
+    site = f"base: generic\ndescription: x\ndefault_queue: workq\nqueues: {{workq: {queue}}}\n"
+    (lever.folder / "site.yaml").write_text(site)
     lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
-    code, out = lever.snakemake("--retries", "1")
+    snakefile = lever.folder / "Snakefile"
+    snakefile.write_text(LISTENER + snakefile.read_text())
+    code, out = lever.snakemake("--retries", "1", "--pbs-site", "site.yaml")
     assert code == 0, out
     assert "it ran out of its walltime of 00:03:00: ask for more" in out
+    assert "aux: {'cause': 'time', 'at_most': 300}" in out
 
 
 def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever: Site, pbs: StandIn) -> None:

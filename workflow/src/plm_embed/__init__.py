@@ -1,9 +1,10 @@
 """Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow made."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from pathlib import Path
+
     from plm_embed.reader import Embeddings
     from plm_embed.store_reader import StoreVectors
 
@@ -11,12 +12,14 @@ __all__ = ["__version__", "open"]
 __version__ = "0.1.0"
 
 
-def open(path: str | Path) -> "Embeddings | StoreVectors":
+def open(path: "str | Path") -> "Embeddings | StoreVectors":
     """Open embeddings for reading.
 
-    `path` is a master .h5, its .parquet index, or the folder that holds them: vectors by id, key and row. Or it is a
-    store: vectors by key and row.
+    `path` is a master .h5, its .parquet index, the folder that holds them, or a results folder with one master: vectors
+    by id, key and row. Or it is a store: vectors by key and row. UserError for anything else.
     """
+    from pathlib import Path
+
     from plm_embed.reader import open_vectors
 
     return open_vectors(Path(path))

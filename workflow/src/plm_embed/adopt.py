@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed import weights
 from plm_embed.buckets import key
 from plm_embed.embed import fingerprint_of
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, open_hdf5
+from plm_embed.manifest import Manifest, read_manifest
 from plm_embed.models import find_model
 from plm_embed.parts import PartRows, write_part
 from plm_embed.readers import Reader, Table
@@ -72,7 +72,7 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
 
     UserError, with the measured deviation, when they are not what the settings ask for; then nothing is published.
     """
-    manifest = weights.read_manifest(weights_folder)
+    manifest = read_manifest(weights_folder)
     fingerprint = fingerprint_of(manifest, settings, torch.device("cpu"))
     done = Adopted()
     with open_hdf5(files.master) as file:
@@ -109,7 +109,7 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
     return done
 
 
-def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: weights.Manifest) -> float:
+def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: Manifest) -> float:
     """Compare what the master says about itself with the settings; the longest sequence that was surely not cut."""
     if not {"emb", "emb_keys"} <= set(file) or file["emb"].ndim != 2:
         raise UserError(f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted")

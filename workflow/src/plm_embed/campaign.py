@@ -16,13 +16,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed import buckets
+from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, flat_rows
 from plm_embed.parts import Keys, is_per_residue, read_part
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
+from plm_embed.sealed import read_sealed
 from plm_embed.store import PartInfo, current_parts, keys_sha256, store_folder
-from plm_embed.tables import read_summary, read_table
+from plm_embed.tables import bucket_table
+from plm_embed.windows import window_counts
+
+EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
 
 BLOCK_BYTES = 64 << 20
 """Vectors are moved in blocks of at most about this size, or of one sequence if that is larger."""
@@ -99,9 +104,9 @@ def key_array(column: pa.ChunkedArray) -> Keys:
 
 
 def read_completion(path: Path) -> Completion:
-    """Read a bucket's completion record. UserError when it is absent or not whole."""
+    """Read a bucket's completion record. UserError when it is absent, damaged or not one."""
+    record = read_sealed(path, "a completion record", EMBED_AGAIN)
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return Completion(
             path=path,
             keys_sha256=record["keys_sha256"],
@@ -112,37 +117,37 @@ def read_completion(path: Path) -> Completion:
             versions=record["versions"],
             batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
         )
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no completion record: the bucket is not embedded yet; run `snakemake --forcerun embed`"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a completion record ({error!r}); run `snakemake --forcerun embed`") from None
+    except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
+        raise UserError(f"{path}: not a completion record of this version ({error!r}); {EMBED_AGAIN}") from None
 
 
 def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
     """Read a bucket's keys and its completion record, and check that they belong together."""
-    completion = read_completion(embedded / f"{name}.json")
-    table = read_table(sequences / "buckets" / f"{name}.parquet", ["key", "length"])
+    return read_bucket(verified(sequences, f"buckets/{name}.parquet"), embedded / f"{name}.json")
+
+
+def read_bucket(path: Path, record: Path) -> Bucket:
+    """`load_bucket`, from the bucket's file and its completion record."""
+    completion = read_completion(record)
+    table = bucket_table(path, ["key", "length"])
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
-        raise UserError(
-            f"{completion.path}: made for other sequences or another number of buckets; "
-            "run `snakemake --forcerun embed` "
-            "(only what the store lacks is computed)"
-        )
+        raise UserError(f"{record}: made for other sequences or another number of buckets; {EMBED_AGAIN}")
     length = table["length"].to_numpy().astype(np.int32)
-    kept = np.ones(len(keys), dtype=bool)
-    if completion.skipped:
-        kept = ~np.isin(keys, np.array(sorted(completion.skipped), dtype="S64"))
-    if len(keys) - kept.sum() != len(completion.skipped):
-        raise UserError(
-            f"{completion.path}: skips sequences that are not in the bucket; run `snakemake --forcerun embed`"
-        )
-    return Bucket(name, keys[kept], length[kept], completion)
+    skips = np.array(sorted(completion.skipped), dtype="S64")
+    kept = ~np.isin(keys, skips)
+    if len(keys) - kept.sum() != len(skips):
+        raise UserError(f"{record}: skips sequences that are not in the bucket; {EMBED_AGAIN}")
+    # what is too long follows from the settings; only a device can say what it has no memory for
+    policy = completion.fingerprint.long_sequences
+    too_long = (window_counts(length, policy) == 0) & (policy.policy == "skip")
+    said = np.array([name for name, reason in completion.skipped.items() if reason == "too_long"], dtype="S64")
+    if (np.isin(keys, said) != too_long).any():
+        raise UserError(f"{record}: skips other sequences as too long than are too long; {EMBED_AGAIN}")
+    return Bucket(path.stem, keys[kept], length[kept], completion)
 
 
-def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
+def named_parts(completion: Completion, store: Path) -> tuple[PartInfo, ...]:
     """The parts that a completion record names, or that replaced them, by name.
 
     UserError when one is missing or has another size.
@@ -152,13 +157,12 @@ def part_paths(completion: Completion, store: Path) -> tuple[Path, ...]:
     for part in parts:
         path = folder / part.name
         if not path.is_file():
-            raise UserError(f"{path}: missing, but {completion.path} names it; run `snakemake --forcerun embed`")
+            raise UserError(f"{path}: missing, but {completion.path} names it; {EMBED_AGAIN}")
         if path.stat().st_size != part.bytes:
             raise UserError(
-                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; "
-                "run `snakemake --forcerun embed`"
+                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; {EMBED_AGAIN}"
             )
-    return tuple(folder / part.name for part in parts)
+    return parts
 
 
 def stored_residues(length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint) -> NDArray[np.int64]:
@@ -171,7 +175,8 @@ def stored_residues(length: NDArray[np.signedinteger[Any]], fingerprint: Fingerp
 
 def serve(bucket: Bucket, store: Path) -> Served:
     """Find every vector of a bucket: in the first part, by name, that holds its key."""
-    parts = part_paths(bucket.completion, store)
+    folder = store_folder(store, bucket.completion.fingerprint) / "parts"
+    parts = tuple(folder / part.name for part in named_parts(bucket.completion, store))
     count, fingerprint = len(bucket.keys), bucket.completion.fingerprint
     which, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
@@ -182,8 +187,7 @@ def serve(bucket: Bucket, store: Path) -> Served:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
                 raise UserError(
-                    f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; "
-                    "remove it and run `snakemake --forcerun embed`"
+                    f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; remove it and {EMBED_AGAIN}"
                 )
             places.append({name: extents(part.vectors(name)) for name in part.names})
             at = part.locate(bucket.keys)
@@ -198,13 +202,13 @@ def serve(bucket: Bucket, store: Path) -> Served:
                 key = bucket.keys[new][wrong][0].decode()
                 raise UserError(
                     f"{path}: says another length for {key} than bucket {bucket.name}; "
-                    "remove the part and run `snakemake --forcerun embed`"
+                    f"remove the part and {EMBED_AGAIN}"
                 )
     if (which < 0).any():
         key = bucket.keys[which < 0][0].decode()
         raise UserError(
             f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key}); "
-            "run `snakemake --forcerun embed`"
+            f"{EMBED_AGAIN}"
         )
     width = 4 if fingerprint.storage_dtype == "float32" else 2
     return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)

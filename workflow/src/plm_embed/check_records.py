@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.campaign import key_array
+from plm_embed.deduplicated import verified
 from plm_embed.findings import Findings, Problem
 from plm_embed.gather import INDEX_COLUMNS
 from plm_embed.tables import RecordNumbers, RecordTable, read_batches, read_schema
 
 _DECIDED = ("status", "reason", "detail", "events", "row")  # what gather may change in a record, or add
-_SEEN = np.dtype([("row", "<i8"), ("key", "S16"), ("length", "<i4"), ("text", "<u4")])  # row counts from 1; 0: none
+_SEEN = np.dtype([("row", "<i8"), ("key", "S64"), ("length", "<i4"), ("text", "<u4")])  # row counts from 1; 0: none
 
 
 class RecordCheck:
@@ -91,7 +92,7 @@ class RecordCheck:
         `skipped`: the keys that have no vector, with the reason.
         """
         with self._findings.check("records") as problem:
-            source = self._sequences / "records.parquet"
+            source = verified(self._sequences, "records.parquet")
             for expected, found in _aligned(read_batches(source), read_batches(records)):
                 if not (
                     found.num_rows == expected.num_rows
@@ -122,7 +123,7 @@ class RecordCheck:
         self._each(after, seen["row"] != row + 1, problem, "the index gives it another row, or none")
         keys = key_array(pc.fill_null(after["key"], "-" * 64))
         kept = [name for name in before.schema.names if name not in _BEFORE_KEPT]
-        same = (seen["key"] == keys.astype("S16")) & (seen["text"] == _digests(after, kept))
+        same = (seen["key"] == keys) & (seen["text"] == _digests(after, kept))
         same &= seen["length"] == pc.fill_null(after["length"], -1).to_numpy()
         self._each(
             after,

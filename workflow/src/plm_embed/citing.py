@@ -27,6 +27,7 @@ def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "fingerprint", str(metadata["fingerprint_id"])
     if facts.fingerprint:
         yield "weights, SHA-256", facts.fingerprint["weights_sha256"]
+        yield "weights, standing", facts.caveat or "the published file, by its SHA-256"
         yield "engine", facts.fingerprint["engine"]
     for one in (facts.summary or {}).get("inputs", []):
         yield f"SHA-256 of {one['path']}", one["sha256"]
@@ -43,9 +44,8 @@ def methods(facts: Facts) -> str:
     text = (
         f"Embeddings of {summary['accepted']:,} protein sequences ({summary['unique']:,} distinct"
         + (f"; {skipped:,} of {summary['records']:,} records were skipped" if skipped else "")
-        + f") were computed with {facts.model} (layers {', '.join(map(str, fingerprint['layers']))}; "
-        f"weights SHA-256 {fingerprint['weights_sha256'][:12]}) in {fingerprint['compute_dtype']} by plm-embed "
-        f"{__version__}"
+        + f") were computed with {_weights(facts)}, layers {', '.join(map(str, fingerprint['layers']))}, "
+        f"in {fingerprint['compute_dtype']} by plm-embed {__version__}"
     )
     commit = str(facts.metadata.get("workflow_commit", ""))
     text += f" (commit {commit[:12]}). " if commit not in ("", "unknown") else ". "
@@ -65,7 +65,17 @@ def methods(facts: Facts) -> str:
     return text
 
 
+def _weights(facts: Facts) -> str:
+    """Whose vectors these are: the published model's only where that is proven."""
+    digest = facts.fingerprint["weights_sha256"] if facts.fingerprint else ""
+    if not facts.caveat:
+        return f"{facts.model} (the published weights, SHA-256 {digest[:12]})"
+    return f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model} ({facts.caveat})"
+
+
 def citation(facts: Facts) -> str:
-    """What to cite: this software and the model."""
-    family = facts.model.split("_")[0]
-    return "\n".join([f"plm-embed {__version__}.", PAPERS.get(family, PAPERS["esm2"])])
+    """What to cite: this software and the model, or of weights that are not proven to be published the architecture."""
+    paper = PAPERS.get(facts.model.split("_")[0], PAPERS["esm2"])
+    if facts.caveat:
+        paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
+    return f"plm-embed {__version__}.\n{paper}"

@@ -16,6 +16,8 @@ from typing import Self
 SECONDS_BETWEEN_BEATS = 15.0
 STALE_AFTER_SECONDS = 120.0
 """Longer than network filesystems keep old attributes (60 s) plus a beat."""
+_held: set[str] = set()
+"""Tokens of the claims that this process holds."""
 
 
 class Claim:
@@ -28,7 +30,10 @@ class Claim:
 
     @classmethod
     def take(cls, path: Path) -> Self | None:
-        """Claim `path`; None while another live owner has it. The claim of a dead owner is taken over."""
+        """Claim `path`; None while another live owner has it. The claim of a dead owner is taken over.
+
+        Raises OSError when the folder cannot be written to.
+        """
         claim = cls(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not claim._create():
@@ -37,12 +42,14 @@ class Claim:
             path.unlink(missing_ok=True)
             if not claim._create():
                 return None
+        _held.add(claim.owner["token"])
         threading.Thread(target=claim._beat, daemon=True).start()
         return claim
 
     def release(self) -> None:
         """Give the claim back. A claim that was taken over meanwhile is left alone."""
         self._released.set()
+        _held.discard(self.owner["token"])
         if _owner(self.path) == self.owner:
             with suppress(OSError):  # left behind it only costs others a wait
                 self.path.unlink()
@@ -52,8 +59,12 @@ class Claim:
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
             return False
-        with os.fdopen(descriptor, "w") as handle:
-            json.dump(self.owner, handle)
+        try:
+            with os.fdopen(descriptor, "w") as handle:
+                json.dump(self.owner, handle)
+        except OSError:  # a full disk: an empty claim would be waited for
+            self.path.unlink()
+            raise
         return True
 
     def _beat(self) -> None:
@@ -65,11 +76,16 @@ class Claim:
 
 
 def is_stale(path: Path) -> bool:
-    """Whether the owner of a claim is gone: its process on this host, its earlier start of this job, or its beats."""
+    """Whether the owner of a claim is gone: its process on this host, its earlier start of this job, or its beats.
+
+    Raises OSError when the folder cannot be written to.
+    """
     owner = _owner(path)
     if owner is None:
         return not path.exists() or _age(path) > STALE_AFTER_SECONDS
     me = _myself()
+    if owner["host"] == me["host"] and owner["pid"] == me["pid"] and owner["token"] not in _held:
+        return True  # this process has released it, but could not remove it
     if owner["host"] == me["host"] and not _alive(int(owner["pid"])):
         return True
     if owner["job"] and owner["job"] == me["job"] and owner["start"] != me["start"]:
@@ -110,10 +126,10 @@ def _alive(pid: int) -> bool:
 def _age(path: Path) -> float:
     """Seconds since the last beat, by the clock of the filesystem itself: hosts' clocks may differ."""
     probe = path.with_name(f".tmp-{secrets.token_hex(8)}")
+    probe.touch()
     try:
-        probe.touch()
         return probe.stat().st_mtime - path.stat().st_mtime
-    except OSError:
-        return 0.0
+    except FileNotFoundError:
+        return 0.0  # released meanwhile
     finally:
         probe.unlink(missing_ok=True)

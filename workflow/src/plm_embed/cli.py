@@ -1,8 +1,7 @@
 """The command line: one sub-command per rule of the workflow."""
 
-import logging
+import io
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,35 +10,40 @@ from typing import Any, Literal, TypeVar, get_args
 import click
 
 from plm_embed import __version__, cli_export, cli_sequences, cli_store, cli_views, lean
-from plm_embed.errors import UserError, no_space
+from plm_embed.cli_parts import EXISTING, FOLDER, Step
+from plm_embed.errors import PassingError, UserError, no_space
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+from plm_embed.terminal import log_to_stderr, printable, say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-STEPS = ("deduplicate", "scan", "split", "collect", "weights", "embed", "gather", "validate", "report")
 LEAN = ("deduplicate", "scan", "split", "gather")
-FOLDER = click.Path(path_type=Path)
-EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback.
+
+    A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
+    """
+    log_to_stderr()
     try:
         group.main(prog_name="plm-embed", standalone_mode=False)
+    except PassingError as error:
+        sys.exit(printable(f"plm-embed: unfinished: {error}"))
     except UserError as error:
-        sys.exit(f"plm-embed: error: {error}")
+        sys.exit(printable(f"plm-embed: error: {error}"))
     except click.UsageError as error:
-        error.show()
-        sys.exit(1)
+        words = io.StringIO()
+        error.show(words)
+        sys.exit(printable(words.getvalue().rstrip()))
     except click.Abort:
         sys.exit("plm-embed: stopped")
     except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        sys.exit(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}")
+        sys.exit(printable(f"plm-embed: error: {f'{error.filename}: {error.strerror}' if error.filename else error}"))
     except Exception as error:
         full = no_space(error)
         if not full:
             raise
-        print(f"plm-embed: error: {full}", file=sys.stderr, flush=True)
+        print(printable(f"plm-embed: error: {full}"), file=sys.stderr, flush=True)
         os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
@@ -55,9 +59,6 @@ def group(context: click.Context) -> None:
       plm-embed watch results
       plm-embed COMMAND --help
     """
-    if context.invoked_subcommand in STEPS:
-        # the first line of each log: the command that repeats the step
-        print("#", shlex.join(["plm-embed", *sys.argv[1:]]), file=sys.stderr)
     if context.invoked_subcommand in LEAN:
         lean.set_up(huge_pages=context.invoked_subcommand == "gather")
 
@@ -76,7 +77,7 @@ class Workers(click.ParamType[int]):
         return number
 
 
-@group.command()
+@group.command(cls=Step)
 @click.option(
     "--model",
     required=True,
@@ -84,29 +85,30 @@ class Workers(click.ParamType[int]):
 )
 @click.option(
     "--source",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
 )
 @click.option(
     "--output", required=True, type=FOLDER, help="Folder for model.safetensors, manifest.json and self_test.npz."
 )
-def weights(model: str, source: Path | None, output: Path) -> None:
+@click.option("--record", type=FOLDER, help="Also write the manifest to this file: a campaign's note of what it uses.")
+def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
     """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
 
     \b
     Example:
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --output resources/weights/esm2_t33_650M_UR50D
     """
+    from plm_embed.manifest import write_manifest
     from plm_embed.models import find_model
-    from plm_embed.self_test import has_golden, write_golden
-    from plm_embed.weights import prepare
+    from plm_embed.preparation import prepare
 
     manifest = prepare(find_model(model), source, output)
-    if not has_golden(output, manifest.sha256):
-        write_golden(output)
+    if record:
+        write_manifest(record, manifest)
 
 
-@group.command()
+@group.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=EXISTING)
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
@@ -225,18 +227,13 @@ def campaign_options(command: Command) -> Command:
     return command
 
 
-@group.command()
+@group.command(cls=Step)
 @campaign_options
-@click.option(
-    "--merge",
-    default="copy",
-    type=click.Choice(["copy", "virtual"]),
-    help="virtual: leave the vectors in the parts of the store, and refer to them.",
-)
+@click.option("--output", type=FOLDER, help="gathered.json: a record that the three files were written.")
 @click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
 def gather(
-    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, workflow_commit: str,
-    merge: Literal["copy", "virtual"],
+    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, output: Path | None,
+    workflow_commit: str,
 ) -> None:  # fmt: skip
     """Merge the parts of the store into the master file, in key order, and write its index.
 
@@ -246,11 +243,14 @@ def gather(
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet
     """
     from plm_embed.gather import gather as run
+    from plm_embed.gathered import write_record
 
-    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit}, merge)
+    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
+    if output is not None:
+        write_record(output, (master, index, records))
 
 
-@group.command()
+@group.command(cls=Step)
 @campaign_options
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option(
@@ -311,7 +311,7 @@ def summary(results: Path) -> None:
     """
     from plm_embed.summary import summarise
 
-    click.echo(summarise(results))
+    say(summarise(results))
 
 
 for command in (*cli_sequences.COMMANDS, *cli_views.COMMANDS, *cli_store.COMMANDS, *cli_export.COMMANDS):

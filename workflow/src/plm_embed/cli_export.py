@@ -5,10 +5,12 @@ from typing import Literal
 
 import click
 
+from plm_embed.cli_parts import EXISTING, FOLDER
+
 
 @click.command()
-@click.argument("master", type=click.Path(exists=True, path_type=Path))
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("master", type=EXISTING)
+@click.argument("output", type=FOLDER)
 @click.option(
     "--to",
     required=True,

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from plm_embed.cli_parts import EXISTING, FOLDER, Step
+
 Command = TypeVar("Command", bound=Callable[..., Any])
-FOLDER = click.Path(path_type=Path)
-EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def _reading(command: Command) -> Command:
@@ -35,8 +35,8 @@ def _reading(command: Command) -> Command:
     return command
 
 
-@click.command()
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.command(cls=Step)
+@click.argument("inputs", nargs=-1, required=True, type=FOLDER)
 @click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
 @_reading
 @click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
@@ -72,8 +72,8 @@ def deduplicate(
     )
 
 
-@click.command()
-@click.argument("sequences", type=click.Path(path_type=Path))
+@click.command(cls=Step)
+@click.argument("sequences", type=FOLDER)
 @click.option("--number", required=True, type=click.IntRange(0), help="Place of this file among the inputs, from 0.")
 @click.option("--output", required=True, type=FOLDER, help="Folder for what split and collect take up.")
 @_reading
@@ -103,7 +103,7 @@ def scan(
     run(sequences, number, output, buckets=buckets, table=table, policy=ResiduePolicy(unknown_residues, gaps))
 
 
-@click.command()
+@click.command(cls=Step)
 @click.argument("scans", nargs=-1, required=True, type=EXISTING)
 @click.option("--range", "number", required=True, type=click.IntRange(0, 63), help="Which range of buckets, from 0.")
 @click.option("--output", required=True, type=FOLDER, help="Folder for the files of these buckets.")
@@ -122,7 +122,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
     run(scans, number, output, memory_mb=memory_mb)
 
 
-@click.command()
+@click.command(cls=Step)
 @click.option("--scan", "scans", multiple=True, required=True, type=EXISTING, help="A scan, in the inputs' order.")
 @click.option("--split", "splits", multiple=True, required=True, type=EXISTING, help="A split, in the ranges' order.")
 @click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from plm_embed.cli_parts import EXISTING, FOLDER
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
-
-EXISTING = click.Path(exists=True, path_type=Path)
+from plm_embed.terminal import say
 
 
 @click.command()
@@ -20,7 +20,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 
     Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after that removes them.
     Until then the store takes twice the space of what was merged. Nothing else has to be done: completion records stay
-    true. Parts that a master made with `merge: virtual` refers to are kept, until it is gathered again or removed.
+    true.
 
     \b
     Example:
@@ -29,15 +29,10 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     from plm_embed.compact import compact as run
 
     done = run(store, 1_000_000 * part_mb, keep_hours)
-    click.echo(
+    say(
         f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts removed "
         f"({done.freed / 1e6:,.1f} MB)"
     )
-    for master, count in done.kept.items():
-        click.echo(
-            f"{count:,} replaced parts are kept: {master} (merge: virtual) refers to them\n"
-            "  to have them removed, run `snakemake --forcerun gather` in its campaign, then this again"
-        )
 
 
 @click.command()
@@ -57,7 +52,7 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     from plm_embed.diff import compare, in_words
 
     found = compare(first, second, tolerance)
-    click.echo(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
+    say(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
     if not found.equal:
         sys.exit(1)
 
@@ -70,7 +65,7 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
 @click.option("--id-column", default="id", help="Column with the record id (tables only).")
 @click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
-@click.option("--store", required=True, type=click.Path(path_type=Path), help="Store to publish the vectors in.")
+@click.option("--store", required=True, type=FOLDER, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
 @click.option(
     "--compute-dtype",
@@ -114,12 +109,12 @@ def import_(
     files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
     done = adopt(files, store, weights_folder, settings, sample)
-    click.echo(
+    say(
         f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative distance to the reference "
         f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
     )
     for reason, count in done.left_out.items():
-        click.echo(f"  {count:,} left out: {reason}")
+        say(f"  {count:,} left out: {reason}")
 
 
 COMMANDS = (compact, diff, import_)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-EXISTING = click.Path(exists=True, path_type=Path)
+from plm_embed.cli_parts import EXISTING, FOLDER, Step
+from plm_embed.terminal import say
 
 
 @click.command()
@@ -86,9 +87,8 @@ def plan(
     """
     import json
 
-    from rich.console import Console
-
     from plm_embed import plan as planning
+    from plm_embed.console import Terminal
     from plm_embed.files import write_json
     from plm_embed.plan_view import show
 
@@ -98,16 +98,14 @@ def plan(
     if not (found.stored and kept.exists()):
         write_json(kept, found.to_json())
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        say(json.dumps(found.to_json(), indent=2))
     else:
-        show(found, Console(highlight=False))
+        show(found, Terminal(highlight=False))
 
 
-@click.command()
+@click.command(cls=Step)
 @click.argument("results", type=EXISTING, default=Path("results"))
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The HTML file to write; without it, report.html in RESULTS."
-)
+@click.option("--output", type=FOLDER, help="The HTML file to write; without it, report.html in RESULTS.")
 def report(results: Path, output: Path | None) -> None:
     """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
 
@@ -125,7 +123,7 @@ def report(results: Path, output: Path | None) -> None:
     facts = collect(results)
     write_report(facts, output)
     write_crate(facts)
-    click.echo(f"{output}: open it in a browser")
+    say(f"{output}: open it in a browser")
 
 
 COMMANDS = (plan, watch, report)

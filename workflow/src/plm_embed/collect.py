@@ -1,17 +1,16 @@
 """The end of a deduplication in many jobs: one account of all records, all buckets in their folders, one summary."""
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from plm_embed.accounts import records_schema
-from plm_embed.errors import UserError
-from plm_embed.files import atomic_path, write_json
+from plm_embed.deduplicated import SUMMARY, read_summary, verified
+from plm_embed.files import atomic_path
 from plm_embed.progress import progress
 from plm_embed.rowgroups import row_group_writer
-from plm_embed.scan import BEHIND, Summary, read_scan
+from plm_embed.scan import BEHIND, Summary, read_scans
 from plm_embed.tables import read_batches
 from plm_embed.threads import Behind
 
@@ -21,34 +20,31 @@ def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summ
 
     The files of the buckets are linked, or copied where that cannot be, so that this can be repeated.
     """
-    stated = [read_scan(folder) for folder in scans]
+    stated = read_scans(scans)
     summary = Summary(stated[0]["buckets"], stated[0]["keep"])
     for each in stated:
-        summary.add(each)
+        summary.add(each | {"files": {}})
     for folder in splits:
-        try:
-            summary.add(json.loads((folder / "summary.json").read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
-            raise UserError(f"{folder}: not a whole split; run `plm-embed split` again") from None
+        summary.add(read_summary(folder, "split"))
     summary.end()
     output.mkdir(parents=True, exist_ok=True)
-    (output / "summary.json").unlink(missing_ok=True)
-    for kind in ("buckets", "members"):
-        for folder in splits:
-            for path in sorted((folder / kind).glob("[0-9]*.parquet")):
-                with atomic_path(output / kind / path.name) as temporary:
-                    _link(path, temporary)
+    (output / SUMMARY).unlink(missing_ok=True)
+    for folder in splits:
+        for name in read_summary(folder, "split")["files"]:
+            with atomic_path(output / name) as temporary:
+                _link(verified(folder, name, "split"), temporary)
     with (
         progress("collect", len(scans), "inputs") as meter,
         row_group_writer(output / "records.parquet", records_schema(summary.keep)) as records,
         Behind(BEHIND) as behind,
     ):
         for folder in scans:
-            for table in read_batches(folder / "records.parquet"):
+            for table in read_batches(verified(folder, "records.parquet", "scan")):
                 for rows in table.to_batches():
                     behind.do(records.write, rows)
             meter.advance(1)
-    write_json(output / "summary.json", vars(summary))
+    summary.files["records.parquet"] = records.sha256
+    summary.write(output)
     return summary
 
 

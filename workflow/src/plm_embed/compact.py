@@ -11,9 +11,8 @@ import json
 import logging
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,15 +20,14 @@ import numpy as np
 
 from plm_embed.campaign import Served, blocks
 from plm_embed.errors import UserError
-from plm_embed.files import sha256_file, sync, whole_files, write_json
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.files import sha256_file, sync, whole_files
 from plm_embed.hdf5 import Array, connect
 from plm_embed.parts import Columns, create_part, is_per_residue, read_part
 from plm_embed.pipeline import VectorWriter
 from plm_embed.rawio import extents
 from plm_embed.reuse import devices_of
-from plm_embed.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_note
-from plm_embed.virtual import references
+from plm_embed.sealed import write_sealed
+from plm_embed.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_fingerprint, read_note
 
 log = logging.getLogger(__name__)
 _PREFIX = 8  # hexadecimal digits of a key in a part's name
@@ -43,8 +41,6 @@ class Compacted:
     published: int = 0
     removed: int = 0
     freed: int = 0
-    kept: Counter[Path] = field(default_factory=Counter)
-    """Old parts that could not be removed, by the master that refers to them."""
 
 
 def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
@@ -57,7 +53,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
         raise UserError(f"{root}: no store; give the folder that holds the folders with fingerprint.json")
     done = Compacted()
     for note in notes:
-        store = Store(root, Fingerprint.from_json(note.read_text(encoding="utf-8")))
+        store = Store(root, read_fingerprint(note.parent))
         for group in _groups(parts_between(store.parts_folder, *KEY_SPACE), part_bytes):
             _merge(store, group, part_bytes, done)
         _remove(store, 3600 * keep_hours, done)
@@ -97,7 +93,7 @@ def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) ->
     names = [part.name for part in published]
     note = {"replaced": [part.name for part in replaced if part.name not in names], "by": [vars(p) for p in published]}
     digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]
-    write_json(store.folder / NOTES / f"{digest}.json", note)
+    write_sealed(store.folder / NOTES / f"{digest}.json", note)
     done.merged += len(group)
     done.published += len(published)
     log.info("%s: %d parts merged into %s", store.folder, len(group), ", ".join(names))
@@ -153,11 +149,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
 
 
 def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
-    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole.
-
-    Those that a virtual master refers to are kept.
-    """
-    referred = references(store.folder)
+    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole."""
     for note in whole_files(store.folder / NOTES, "*.json"):
         if time.time() - note.stat().st_mtime < keep_seconds:
             continue
@@ -170,9 +162,6 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
             if not path.exists() or sha256_file(path) != part.sha256:
                 raise UserError(f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept")
         for path in old:
-            if path.name in referred:
-                done.kept[referred[path.name]] += 1
-                continue
             done.freed += path.stat().st_size
             path.unlink(missing_ok=True)
             done.removed += 1

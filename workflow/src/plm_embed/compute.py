@@ -17,7 +17,7 @@ from plm_embed import devices
 from plm_embed.batches import Packer
 from plm_embed.buffer import Buffer
 from plm_embed.engine import Batch, Engine
-from plm_embed.errors import UserError, out_of_memory
+from plm_embed.errors import PassingError, UserError, out_of_memory
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.inference import Inference, Launched, Prefetch, Vectors
 from plm_embed.parts import Keys, write_part
@@ -50,7 +50,7 @@ class Computation:
         """Embed the sequences `todo` (indices); returns counts and speed for the completion record.
 
         A part is published every `flush_minutes` and at the end, so a kill loses at most that much work. SIGTERM and
-        SIGINT publish what is finished and raise UserError; so does a device that fails, with DeviceError.
+        SIGINT publish what is finished and raise PassingError; so does a device that fails, with DeviceError.
         """
         pieces = [(i, span) for i in todo for span in self._spans(i)]
         costs = [self.model.cost(stop - start) for _, (start, stop) in pieces]
@@ -84,7 +84,7 @@ class Computation:
         if problem is not None:
             raise problem
         if interrupted:
-            raise UserError(
+            raise PassingError(
                 f"stopped by a signal: {computed} of {len(todo)} sequences are in the store\n"
                 "run it again: only the rest will be computed"
             )

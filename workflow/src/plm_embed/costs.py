@@ -1,6 +1,5 @@
 """What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to divide them by."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +12,11 @@ import yaml
 
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.buckets import bucket_names
+from plm_embed.errors import UserError
 from plm_embed.files import whole_files
 from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.models import Model
+from plm_embed.sealed import read_sealed
 from plm_embed.windows import spans
 
 Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
@@ -126,8 +127,8 @@ def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
     """Whole completion records in a folder, by name."""
     for path in whole_files(folder, "*.json"):
         try:
-            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            record = read_sealed(path, "a completion record", "")
+        except UserError:
             continue
         if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(record):
             yield record

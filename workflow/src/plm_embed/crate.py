@@ -9,8 +9,8 @@ from typing import Any
 from plm_embed import __version__
 from plm_embed.facts import Facts
 from plm_embed.files import write_json
+from plm_embed.master import MASTER
 from plm_embed.models import find_model
-from plm_embed.reader import MASTER
 
 NAME = "ro-crate-metadata.json"
 SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
@@ -56,7 +56,7 @@ def write_crate(facts: Facts) -> None:
         "@type": "Dataset",
         "name": f"Protein embeddings: {facts.model}",
         "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for {summary.get('accepted', 0):,} of "
-        f"{summary.get('records', 0):,} records",
+        f"{summary.get('records', 0):,} records" + (f"; weights {facts.caveat}" if facts.caveat else ""),
         "datePublished": ended,
         "license": {"@id": TERMS},
         "hasPart": _references(files),
@@ -97,20 +97,16 @@ def _inputs(facts: Facts) -> Iterator[Entity]:
 
 
 def _weights(facts: Facts) -> Iterator[Entity]:
-    """The weights that were used. The licence is the publisher's; a file of another origin may have its own."""
+    """The weights that were used. The licence is the publisher's; weights of another origin may have their own."""
     if not facts.fingerprint:
         return
-    model = find_model(facts.model)
-    entity: Entity = {
-        "@id": WEIGHTS,
-        "@type": "CreativeWork",
-        "name": f"Weights of {facts.model}",
-        "sha256": facts.fingerprint["weights_sha256"],
-    }
-    if model.urls:
-        note = "Published under this licence by Meta. A fine-tuned or converted file has another SHA-256."
-        entity |= {"url": model.urls[0], "license": {"@id": MIT}, "description": note}
-    yield entity
+    entity: Entity = {"@id": WEIGHTS, "@type": "CreativeWork", "sha256": facts.fingerprint["weights_sha256"]}
+    if facts.caveat:
+        yield entity | {"name": f"Weights in the architecture of {facts.model}", "description": facts.caveat}
+    else:
+        source = {"url": find_model(facts.model).urls[0], "license": {"@id": MIT}}
+        note = "The published weights, by the SHA-256 of their file; this one is that of the converted file."
+        yield entity | source | {"name": f"Weights of {facts.model}", "description": note}
 
 
 def _files(facts: Facts) -> Iterator[Entity]:

@@ -5,6 +5,7 @@ The second takes them back in key order and cuts them into buckets/ and members/
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,8 @@ import pyarrow as pa
 
 from plm_embed.accounts import accepted_schema, records_schema
 from plm_embed.buckets import bucket_names
+from plm_embed.deduplicated import SUMMARY
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
 from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
 from plm_embed.rowgroups import row_group_writer
@@ -42,6 +43,7 @@ def deduplicate(
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
     readers = [Reader(path, table) for path in inputs]
+    _check_names(inputs)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
     summary = Summary(buckets, list(table.keep))
@@ -73,7 +75,8 @@ def deduplicate(
         if error.errno == errno.ENOSPC:
             raise UserError(f"{output}: the disk is full; free about three times the size of the inputs") from None
         raise
-    write_json(output / "summary.json", vars(summary))
+    summary.files["records.parquet"] = records.sha256
+    summary.write(output)
     return summary
 
 
@@ -82,17 +85,20 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
         raise UserError("no input file is named")
     if memory_mb < LEAST_MEMORY_MB:
         raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
-    seen: dict[Path, Path] = {}
+    check_keep(table)
+
+
+def _check_names(inputs: Sequence[Path]) -> None:
+    seen: dict[str, Path] = {}
     for path in inputs:
-        same = seen.setdefault(path.resolve(), path)
+        same = seen.setdefault(os.path.realpath(path), path)
         if same is not path:
             raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
-    check_keep(table)
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:
     """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left behind."""
-    (output / "summary.json").unlink(missing_ok=True)
+    (output / SUMMARY).unlink(missing_ok=True)
     for left in output.glob(".spill-*"):
         shutil.rmtree(left)
     for folder in (output, output / "buckets", output / "members"):

@@ -1,6 +1,5 @@
 """A large file over HTTP: streamed, resumed after an interruption, in place only when it is whole."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import requests
 
 from plm_embed.errors import UserError
-from plm_embed.files import sync, write_json
+from plm_embed.files import sync
 from plm_embed.progress import progress
+from plm_embed.sealed import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ def _go_on(url: str, part: Path) -> None:
         resumed = answer.status_code == requests.codes.partial_content
         if not resumed:
             have = 0
-        total = have + int(answer.headers["Content-Length"])
+        total = have + _length(url, answer.headers["Content-Length"])
         with part.open("ab" if resumed else "wb") as file:
             if not resumed:
                 validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-                write_json(_note_path(part), {"url": url, "validator": validator, "bytes": total})
+                write_sealed(_note_path(part), {"url": url, "validator": validator, "bytes": total})
             with progress(f"download {part.stem}", total / 1e9, "GB") as meter:
                 meter.advance(have / 1e9)
                 for block in answer.iter_content(BLOCK):
@@ -78,16 +78,22 @@ def _go_on(url: str, part: Path) -> None:
         raise UserError(f"{url}: {_size(part)} bytes arrived of {total}. Run the same command again to go on.")
 
 
+def _length(url: str, announced: str) -> int:
+    if not announced.strip().isdecimal():
+        raise UserError(f"{url} cannot be fetched safely: the server says that the file has {announced[:40]!r} bytes.")
+    return int(announced)
+
+
 def _note_path(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
 def _note(part: Path) -> dict[str, Any]:
+    """What the note beside `part` says; empty when there is none, or it is damaged: the download then starts again."""
     try:
-        note: dict[str, Any] = json.loads(_note_path(part).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return read_sealed(_note_path(part), "a note of a download", "")
+    except UserError:
         return {}
-    return note
 
 
 def _size(path: Path) -> int:

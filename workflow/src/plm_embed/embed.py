@@ -10,24 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
 from plm_embed import __version__, devices, engine, weights
-from plm_embed.campaign import read_completion
+from plm_embed.campaign import read_bucket, serve
 from plm_embed.compute import BYTES_PER_PART, Computation
 from plm_embed.errors import UserError, out_of_memory
-from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.heartbeats import Heartbeat
 from plm_embed.inference import token_budget
-from plm_embed.parts import DamagedPartError, Keys
+from plm_embed.manifest import Manifest, read_manifest
+from plm_embed.parts import Keys
 from plm_embed.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.scratch import scratch_folder
+from plm_embed.sealed import write_sealed
 from plm_embed.self_test import self_test
 from plm_embed.settings import Settings
 from plm_embed.store import Store, current_parts, keys_sha256
+from plm_embed.tables import bucket_table
 from plm_embed.windows import spans
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Embedder:
         self.settings = settings
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
-        manifest = weights.read_manifest(weights_folder)
+        manifest = read_manifest(weights_folder)
         fingerprint = fingerprint_of(manifest, settings, self.device)
         self.reuse = Reuse(settings.reuse, fingerprint)
         self.store = Store(store_root, fingerprint)
@@ -58,7 +59,7 @@ class Embedder:
         published; the record is written last. Returns the record.
         """
         started = datetime.now(UTC)
-        table = pq.read_table(bucket, columns=["key", "sequence"])
+        table = bucket_table(bucket, ["key", "sequence"])
         keys: Keys = np.array(table["key"].to_pylist(), dtype="S64")
         sequences: list[str] = table["sequence"].to_pylist()
         policy = self.store.fingerprint.long_sequences
@@ -119,7 +120,7 @@ class Embedder:
             "ended": ended.isoformat(timespec="milliseconds"),
         } | work
         self._loading = 0.0
-        write_json(output, record)
+        write_sealed(output, record)
         log.info(
             "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s%s",
             bucket.stem, len(keys), found, reused.total, record["computed"], len(excluded), record["seconds"],
@@ -134,21 +135,22 @@ class Embedder:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
     def is_complete(self, bucket: Path, output: Path) -> bool:
-        """Whether `output` is a completion record of this very bucket and fingerprint, and all its parts are whole."""
+        """Whether `output` is a completion record of this very bucket and fingerprint, whose parts are whole and hold
+        every sequence of the bucket but those that are too long.
+        """
         try:
-            record = read_completion(output)
-        except UserError:
+            whole = read_bucket(bucket, output)
+            record = whole.completion
+            if record.fingerprint != self.store.fingerprint or "out_of_memory" in record.skipped.values():
+                return False  # this device may have more memory
+            parts = current_parts(record.parts, self.store.folder)
+            if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(parts):
+                return False
+            serve(whole, self.store.folder.parent)
+        except (UserError, FileNotFoundError) as error:
+            log.info("bucket %s is not complete: %s", bucket.stem, error)
             return False
-        keys: Keys = np.array(pq.read_table(bucket, columns=["key"])["key"].to_pylist(), dtype="S64")
-        if record.fingerprint != self.store.fingerprint or record.keys_sha256 != keys_sha256(keys):
-            return False
-        if "out_of_memory" in record.skipped.values():
-            return False  # this device may have more
-        parts = current_parts(record.parts, self.store.folder)
-        try:
-            return self.store.infos([self.store.parts_folder / part.name for part in parts]) == list(parts)
-        except (DamagedPartError, FileNotFoundError):
-            return False
+        return True
 
     def _loaded(self) -> engine.Engine:
         if self._model is None:
@@ -170,7 +172,7 @@ class Embedder:
         return self._model
 
 
-def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch.device) -> Fingerprint:
+def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Resolve layer -1 and dtype `auto`; raise UserError when the model cannot do what is asked."""
     count = manifest.layers + 1
     layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
@@ -182,7 +184,7 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
     dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
         model=manifest.model,
-        weights_sha256=manifest.sha256,
+        weights_sha256=manifest.weights_sha256,
         layers=layers,
         pooling=settings.pooling,
         long_sequences=_within_limit(settings.long_sequences, manifest),
@@ -192,7 +194,7 @@ def fingerprint_of(manifest: weights.Manifest, settings: Settings, device: torch
     )
 
 
-def _within_limit(long: LongSequences, manifest: weights.Manifest) -> LongSequences:
+def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
     """Models with learned positions have a hard limit: `whole` then means that longer sequences are skipped."""
     limit = manifest.max_residues
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:

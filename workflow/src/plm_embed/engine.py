@@ -22,8 +22,8 @@ from torch import Tensor
 from plm_embed import attention, elementwise
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.linear import Linear
+from plm_embed.manifest import Manifest
 from plm_embed.tokens import PAD, tokenize
-from plm_embed.weights import Manifest
 
 ARITHMETIC = "packed-1"
 """Version of the arithmetic; with the label of the attention kernel it is the engine's name in the fingerprint.

@@ -11,7 +11,17 @@ class UserError(Exception):
     """
 
 
-class DeviceError(UserError):
+class PassingError(UserError):
+    """What another attempt, later or elsewhere, may well do."""
+
+
+class UnknownIdError(UserError, KeyError):
+    """An id, or a key, that no vector has."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+
+class DeviceError(PassingError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 
 
@@ -33,13 +43,16 @@ def device_lost(error: BaseException) -> bool:
 
 
 def no_space(error: BaseException) -> str:
-    """What to say when `error`, or one that it followed from, is a full disk or a spent quota; else empty."""
+    """What to say when `error`, or one that it came from, is a full or read-only disk or a spent quota; else empty."""
     seen: BaseException | None = error
     before: set[int] = set()
     while seen is not None and id(seen) not in before:
         before.add(id(seen))
-        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = f" ({seen.filename})" if seen.filename else ""
+        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            path = seen.filename2 or seen.filename  # of a copy, the second one is written
+            where = f" ({path})" if path else ""
+            if seen.errno == errno.EROFS:
+                return f"the disk is read-only{where}\nhave it mended and run again: what is finished stays"
             return f"no space left on the disk, or no quota{where}\nmake room and run again: what is finished stays"
         seen = seen.__cause__ or seen.__context__
     return ""

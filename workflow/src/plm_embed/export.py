@@ -1,8 +1,9 @@
 """A master in the shapes that other tools load: streamed, in the order of the index, and whole or absent."""
 
 import csv
+import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from plm_embed.names import FileNames
 from plm_embed.parts import is_per_residue
 from plm_embed.progress import Meter, progress
 from plm_embed.reader import Embeddings
+from plm_embed.tables import record_batches
 
 Format = Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]
 _RECORDS_AT_ONCE = 4096
+_NAMES = ("name", "id", "source", "number")
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,11 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
     pt: a folder with fair-esm's file for each id: label, and float32 tensors of all representations by layer.
     pt-dict: one .pt file with a float32 tensor by id, (D,) or (L, D); all of them are held in memory.
     Where an id cannot be a name, or records share it, OUTPUT.names.tsv tells which name stands for which id.
-    UserError when the output exists, or the representation is not there or not of the kind that is needed.
+    UserError when one of these files exists, or the representation is not there or not of the kind that is needed.
     """
-    if output.exists():
-        raise UserError(f"{output}: exists; remove it, or choose another name")
+    for path in (output, _beside(output, "ids" if to == "npy" else "names")):
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path}: exists; remove it, or choose another name")
     with Embeddings(master) as embeddings:
         name = representation
         if name != "emb" and name not in embeddings.names:
@@ -65,11 +69,28 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
 
 def _batches(embeddings: Embeddings, meter: Meter) -> Iterator[_Batch]:
     start = 0
-    with pq.ParquetFile(embeddings.index) as index:
-        for columns in index.iter_batches(_RECORDS_AT_ONCE):
-            yield _Batch(columns, start)
-            start += columns.num_rows
-            meter.advance(columns.num_rows)
+    for columns in record_batches(embeddings.index, None, _RECORDS_AT_ONCE):
+        yield _Batch(columns, start)
+        start += columns.num_rows
+        meter.advance(columns.num_rows)
+
+
+def _beside(output: Path, what: str) -> Path:
+    return output.with_name(f"{output.name}.{what}.tsv")
+
+
+@contextmanager
+def _table(path: Path, *columns: str) -> Iterator[Callable[[Iterable[object]], object]]:
+    """A tab-separated file with a header: a function that writes a line to it."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(columns)
+        yield writer.writerow
+
+
+def _without_nul(text: str) -> str:
+    """Text as HDF5 can hold it."""
+    return text.replace("\0", "%00")
 
 
 def _named(
@@ -77,12 +98,7 @@ def _named(
 ) -> Iterator[tuple[_Batch, list[tuple[int, str]]]]:
     """Batches, and of each the places of the records to write and their names. The map of the names is written too."""
     names = FileNames(longest)
-    with (
-        atomic_path(output.with_name(f"{output.name}.names.tsv")) as temporary,
-        temporary.open("w", encoding="utf-8", newline="") as file,
-    ):
-        table = csv.writer(file, delimiter="\t")
-        table.writerow(["name", "id", "source", "number"])
+    with _table(_beside(output, "names"), *_NAMES) as write:
         for batch in _batches(embeddings, meter):
             chosen = []
             columns = (batch["id"], batch["row"], batch["source"], batch["number"])
@@ -91,7 +107,7 @@ def _named(
                 if name is None:
                     continue
                 if name != id:
-                    table.writerow([name, id, source, number])
+                    write([name, id, source, number])
                 chosen.append((place, name))
             yield batch, chosen
 
@@ -106,32 +122,35 @@ def _uniprot(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
             vectors = None if is_per_residue(name) else embeddings.rows(rows, name)
             for place, written in chosen:
                 values = embeddings.matrix(rows[place], name) if vectors is None else vectors[place]
-                file.create_dataset(written, data=values, track_times=False).attrs["original_id"] = ids[place]
+                dataset = file.create_dataset(written, data=values, track_times=False)
+                dataset.attrs["original_id"] = _without_nul(ids[place])
 
 
 def _npy(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
     shape = (pq.read_metadata(embeddings.index).num_rows, embeddings.dim)
     with (
-        atomic_path(output.with_name(f"{output.name}.ids.tsv")) as ids,
+        _table(_beside(output, "ids"), "id", "cache_key") as write,
         atomic_path(output) as temporary,
-        ids.open("w", encoding="utf-8", newline="") as text,
         temporary.open("wb") as file,
     ):
-        table = csv.writer(text, delimiter="\t")
-        table.writerow(["id", "cache_key"])
         dtype = embeddings.rows([], name).dtype
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for batch in _batches(embeddings, meter):
             file.write(embeddings.rows(batch["row"], name).tobytes())
-            table.writerows(zip(batch["id"], batch["cache_key"], strict=True))
+            for line in zip(batch["id"], batch["cache_key"], strict=True):
+                write(line)
 
 
 def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
     """AnnData's own layout, version 0.1.0, written piece by piece."""
     count, dim = pq.read_metadata(embeddings.index).num_rows, embeddings.dim
     schema = pq.read_schema(embeddings.index)
-    with atomic_path(output) as temporary, connect(temporary, "w") as file:
+    with (
+        _table(_beside(output, "names"), *_NAMES) as write,
+        atomic_path(output) as temporary,
+        connect(temporary, "w") as file,
+    ):
         _encode(file, "anndata", "0.1.0")
         for group in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
             _encode(file.create_group(group), "dict", "0.1.0")
@@ -150,9 +169,13 @@ def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
                 continue
             vectors[batch.start : stop] = embeddings.rows(batch["row"], name)
             for field in schema:
-                text = pa.types.is_string(field.type)
-                values = ["" if value is None else value for value in batch[field.name]] if text else batch[field.name]
+                values = batch[field.name]
+                if pa.types.is_string(field.type):
+                    values = [_without_nul(value or "") for value in values]
                 columns[field.name][batch.start : stop] = values
+            for id, source, number in zip(batch["id"], batch["source"], batch["number"], strict=True):
+                if "\0" in id:
+                    write([_without_nul(id), id, source, number])
 
 
 def _encode(item: h5py.Group | h5py.Dataset, kind: str, version: str) -> None:
@@ -193,7 +216,8 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
                     values = pooled[name][place] if name in pooled else embeddings.matrix(rows[place], name)
                     group = "representations" if is_per_residue(name) else f"{kind}_representations"
                     record.setdefault(group, {})[int(layer)] = torch.from_numpy(values.astype(np.float32))
-                torch.save(record, folder / f"{written}.pt")
+                with (folder / f"{written}.pt").open("wb") as file:
+                    torch.save(record, file)
 
 
 def _pt_dict(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
@@ -207,14 +231,14 @@ def _pt_dict(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
             for place, written in chosen:
                 values = embeddings.matrix(rows[place], name) if vectors is None else vectors[place]
                 tensors[written] = torch.from_numpy(values.astype(np.float32))
-        torch.save(tensors, temporary)
+        with temporary.open("wb") as file:  # by a path, torch would name the inside after the file
+            torch.save(tensors, file)
 
 
 @contextmanager
 def _atomic_folder(final: Path) -> Iterator[Path]:
     """A folder that is renamed to `final` when the block succeeds and removed when it fails."""
-    temporary = final.with_name(f".tmp-{final.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = final.with_name(f".tmp-{secrets.token_hex(8)}-{final.name}")
     temporary.mkdir(parents=True)
     try:
         yield temporary

@@ -11,13 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed import published
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.costs import campaign_records, completion_records, device_label
 from plm_embed.errors import UserError
 from plm_embed.files import size
 from plm_embed.gather import INDEX_COLUMNS
+from plm_embed.manifest import Manifest, read_record
+from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
-from plm_embed.reader import MASTER, Embeddings
+from plm_embed.reader import Embeddings
 from plm_embed.savings import Savings, savings
 from plm_embed.tables import read_batches, read_schema
 
@@ -75,12 +78,18 @@ class Facts:
     attempts: list[Attempt] = field(default_factory=list)
     spared: Savings | None = None
     fingerprint: dict[str, Any] | None = None
+    weights: Manifest | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, Any] | None = None
     rows: int = 0
     dim: int = 0
     sample: Sample | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def caveat(self) -> str:
+        """In words, why the vectors are not known to be the published model's; empty when they are."""
+        return published.caveat(self.model, self.weights)
 
 
 def collect(results: Path) -> Facts:
@@ -95,6 +104,7 @@ def collect(results: Path) -> Facts:
     if models:
         records = _records(newest / "embedded", summary)
         _add_runs(facts, records)
+        facts.weights = weights_of(newest, (facts.fingerprint or {}).get("weights_sha256"))
         facts.attempts = read_attempts(newest)
         facts.spared = savings(records)
         master = newest / MASTER
@@ -105,6 +115,12 @@ def collect(results: Path) -> Facts:
     facts.sizes |= {"sequences": size(results / "sequences"), "records": size(results / "records.parquet")}
     facts.validation = _json(results / "validation.json")
     return facts
+
+
+def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
+    """What a model's folder says of the weights with this SHA-256, those that its vectors were computed with."""
+    record = read_record(folder)
+    return record if record and record.weights_sha256 == sha256 else None
 
 
 def _json(path: Path) -> Any:

@@ -13,8 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.residues import is_clean_text
+from plm_embed.streams import LARGEST_RECORD
 
 _READ_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16  # kept of a record that is too large
 _MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
 _NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
 
@@ -62,30 +64,68 @@ def strings(text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+@dataclass(frozen=True)
+class TooLarge:
+    """A record of more than `LARGEST_RECORD` bytes: its first ones, and how many it has."""
+
+    head: bytes
+    size: int
+
+
+def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes | TooLarge]:
     """The bytes that `read(n)` gives, cut at the first start of a record after every `size` bytes.
 
     `read` returns up to n bytes and nothing at the end. When it raises, the records that are complete by then come
-    first, as does what precedes the first.
+    first, as does what precedes the first. `size` is at most `LARGEST_RECORD`; of a larger record its head is kept.
     """
     parts: list[bytes] = []  # of the block under way
     length = 0
+    rest = b""  # read, but not yet looked at
     while True:
         try:
-            data = read(_READ_BYTES)
+            data = rest or read(_READ_BYTES)
         except Exception:
             pending = b"".join(parts)
             yield pending[: _last_start(pending)]
             raise
+        rest = b""
         if not data:
             break
         while (start := _next_start(parts, data, size - length)) >= 0:
-            yield b"".join([*parts, data[:start]])
+            yield from _bounded(b"".join([*parts, data[:start]]))
             parts, length, data = [], 0, data[start:]
         parts.append(data)
         length += len(data)
+        if length > size + LARGEST_RECORD:  # no record has started since `size`
+            *whole, large = _bounded(b"".join(parts))
+            assert isinstance(large, TooLarge)
+            yield from whole
+            parts, length = [], 0
+            skipped, rest = _skip(read, data)
+            yield TooLarge(large.head, large.size + skipped)
     if parts:
-        yield b"".join(parts)
+        yield from _bounded(b"".join(parts))
+
+
+def _bounded(block: bytes) -> Iterator[bytes | TooLarge]:
+    """A block, without its last record when that is too large: the others are shorter than blocks are cut."""
+    start = _last_start(block) if len(block) > LARGEST_RECORD else len(block)
+    if len(block) - start <= LARGEST_RECORD:
+        yield block
+        return
+    if start:
+        yield block[:start]
+    yield TooLarge(block[start : start + _HEAD_BYTES], len(block) - start)
+
+
+def _skip(read: Callable[[int], bytes], before: bytes) -> tuple[int, bytes]:
+    """How many bytes there are up to the next record, and what was read from there; `before` was read last."""
+    skipped = 0
+    while data := read(_READ_BYTES):
+        if (start := _next_start([before], data, 0)) >= 0:
+            return skipped + start, data[start:]
+        skipped, before = skipped + len(data), data
+    return skipped, b""
 
 
 def _next_start(before: Sequence[bytes], data: bytes, begin: int) -> int:

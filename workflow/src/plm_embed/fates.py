@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed.deduplicated import make_again
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.rowgroups import RowGroupWriter
@@ -60,17 +61,17 @@ class Fates:
         for table in read_batches(source):
             go_on()
             fate = self._table.values[self._numbers.of(table)]
-            for batch in self._final(table, fate).select(names).to_batches():
+            for batch in self._final(source, table, fate).select(names).to_batches():
                 rows.write(batch)
 
-    def _final(self, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:
+    def _final(self, source: Path, table: pa.Table, fate: NDArray[np.void]) -> pa.Table:
         embedded, dropped = fate["row"] > 0, fate["reason"] > 0
         accepted = pc.equal(table["status"], "accepted").to_numpy()
         if (accepted != (embedded | dropped)).any():
             at = int(np.flatnonzero(accepted != (embedded | dropped))[0])
             raise UserError(
-                f"{table['source'][at]}, record {table['number'][at]}: records.parquet and the buckets disagree about "
-                "it; run `plm-embed deduplicate` again"
+                f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets disagree about it; "
+                + make_again(source.parent)
             )
         long = embedded & (fate["windows"] != 1)
         if long.any() or dropped.any():

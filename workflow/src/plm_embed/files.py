@@ -59,6 +59,9 @@ def atomic_path(final: Path) -> Iterator[Path]:
         sync(temporary)
         temporary.replace(final)
         sync(final.parent)
+    except OSError as error:
+        error.filename = error.filename or str(final)  # a write that fails does not say where
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

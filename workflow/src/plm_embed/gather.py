@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.campaign import (
+    EMBED_AGAIN,
     Bucket,
     Memory,
     Served,
@@ -22,22 +23,23 @@ from plm_embed.campaign import (
     bucket_names,
     key_array,
     load_bucket,
-    part_paths,
+    named_parts,
     read_completion,
     serve,
     stored_residues,
 )
+from plm_embed.deduplicated import make_again, verified
 from plm_embed.errors import UserError
 from plm_embed.fates import Fates
 from plm_embed.files import atomic_path, whole_files
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
+from plm_embed.hash_ahead import HashAhead
 from plm_embed.hdf5 import connect, create_column, create_vectors
 from plm_embed.parts import SCHEMA_VERSION, is_per_residue, read_part
 from plm_embed.pipeline import Aside, VectorWriter
 from plm_embed.rowgroups import row_group_writer
-from plm_embed.store import store_folder
+from plm_embed.store import PartInfo, store_folder
 from plm_embed.tables import RecordNumbers, read_batches, read_schema
-from plm_embed.virtual import Links, leave_note
 from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
@@ -53,12 +55,14 @@ _log = logging.getLogger(__name__)
 class Plan:
     """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in `dims`.
 
-    bytes: what the master takes; devices and versions: from all completion records.
+    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices and versions: from
+    all completion records.
     """
 
     fingerprint: Fingerprint
     names: list[str]
     dims: dict[str, int] = field(default_factory=dict)
+    parts: list[PartInfo] = field(default_factory=list)
     vectors: int = 0
     residues: int = 0
     devices: set[str] = field(default_factory=set)
@@ -90,30 +94,30 @@ class Plan:
 
 def gather(  # noqa: PLR0917
     sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any],
-    merge: Literal["copy", "virtual"] = "copy",
 ) -> None:  # fmt: skip
     """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
     provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
-    the first byte is written, and so does a disk with too little room.
-
-    merge: "virtual" leaves the vectors in the parts, see `plm_embed.virtual`; then the bytes depend on the parts.
+    the first byte is written, and so does a disk with too little room. A part whose bytes have changed raises it too.
     """
     plan = make_plan(sequences, embedded, store)
-    links = Links(plan.fingerprint) if merge == "virtual" else None
     numbers = RecordNumbers(sequences)
-    _check_space(plan, sequences, numbers, [master, index, records], copy=links is None)
-    index_schema = _index_schema(read_schema(sequences / "members" / f"{plan.names[0]}.parquet"))
+    _check_space(plan, sequences, numbers, [master, index, records])
+    accounted = verified(sequences, "records.parquet")
+    members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
+    index_schema = _index_schema(read_schema(members[0]))
     with ExitStack() as stack:
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
         rows = stack.enter_context(row_group_writer(index, index_schema))
-        final = stack.enter_context(row_group_writer(records, Fates.schema(sequences / "records.parquet")))
+        final = stack.enter_context(row_group_writer(records, Fates.schema(accounted)))
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
-        create_master(file, plan, vectors=links is None)
+        create_master(file, plan)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(Aside())
+        parts_folder = store_folder(store, plan.fingerprint) / "parts"
+        hashes = stack.enter_context(HashAhead(parts_folder, plan.parts, EMBED_AGAIN))
 
         def write_tables() -> None:
             start = 0
@@ -129,7 +133,7 @@ def gather(  # noqa: PLR0917
                     for batch in _index_rows(table, row, index_schema).to_batches():
                         rows.write(batch)
                 start += len(bucket.keys)
-            fates.write(sequences / "records.parquet", final, tables.go_on)
+            fates.write(accounted, final, tables.go_on)
 
         # reads every bucket a second time, which is quick, so that nothing of it has to wait for the vectors
         tables.run(write_tables)
@@ -138,11 +142,10 @@ def gather(  # noqa: PLR0917
         for name in plan.names:
             tables.check()
             bucket = load_bucket(sequences, embedded, name)
+            hashes.check(named_parts(bucket.completion, store))
             served = serve(bucket, store)
             ends = _write_columns(file, bucket, served, start, flat)
-            if links is not None:
-                links.add(served, start, flat)
-            for block in blocks(served, memory) if links is None else ():
+            for block in blocks(served, memory):
                 residue = int(ends[block.start] - served.residues[block.start])
                 for representation, bits in block.bits.items():
                     writer.write(
@@ -150,10 +153,6 @@ def gather(  # noqa: PLR0917
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         writer.sync()
-        if links is not None:
-            leave_note(master, store_folder(store, plan.fingerprint))
-            links.write(file, master.parent, plan.shapes)
-            file.attrs["merge"] = merge
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         writer.wait()
         tables.wait()
@@ -173,42 +172,42 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
                 f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
                 "remove the records of the settings that you do not want and run again"
             )
-        paths = part_paths(completion, store)
-        if paths and not plan.dims:
-            with read_part(paths[0]) as part:
+        parts = named_parts(completion, store)
+        plan.parts += parts
+        if parts and not plan.dims:
+            with read_part(store_folder(store, plan.fingerprint) / "parts" / parts[0].name) as part:
                 plan.dims = part.dims
         plan.count(bucket)
     return plan
 
 
-def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path], *, copy: bool) -> None:
+def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
     tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    master = plan.bytes if copy else 80 * plan.vectors
-    needed = master + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
     free = shutil.disk_usage(outputs[0].parent).free
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
+    old = f"\n{outputs[0]} stays until the new one is whole; it may be removed" if outputs[0].exists() else ""
     if needed > free:
         raise UserError(
             f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
-            "make room and run again (nothing was written, the store is whole)"
+            "make room and run again (nothing was written, the store is whole)" + old
         )
 
 
-def create_master(file: h5py.File, plan: Plan, *, vectors: bool = True) -> None:
-    """Lay out all data sets of the master, the vectors' if they are asked for, at their final size."""
+def create_master(file: h5py.File, plan: Plan) -> None:
+    """Lay out all data sets of the master at their final size."""
     create_column(file, "emb_keys", plan.vectors, "S64")
     create_column(file, "length", plan.vectors, "<i4")
     create_column(file, "windows", plan.vectors, "<i4")
     group = file.create_group("representations")
     for name, shape in plan.shapes.items():
-        if vectors:
-            create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
+        create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
         if is_per_residue(name) and "offset" not in file:
             create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
-        if vectors and not is_per_residue(name) and "emb" not in file:
+        if not is_per_residue(name) and "emb" not in file:
             file["emb"] = group[name]
 
 
@@ -278,7 +277,7 @@ def _index_schema(members: pa.Schema) -> pa.Schema:
 
 def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
     """The records of a bucket: columns, whether each has a vector, and its row in the master if so."""
-    path = sequences / "members" / f"{bucket.name}.parquet"
+    path = verified(sequences, f"members/{bucket.name}.parquet")
     skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
     for table in read_batches(path):
         keys = key_array(table["key"])
@@ -287,7 +286,7 @@ def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.T
         inside = at < len(bucket.keys)
         found[inside] = bucket.keys[at[inside]] == keys[inside]
         if not np.isin(keys[~found], skipped).all():
-            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; run `plm-embed deduplicate` again")
+            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; {make_again(sequences)}")
         yield table, found, start + at
 
 

@@ -100,11 +100,6 @@ def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
     raise ValueError(f"data set {dataset.name} is stored as {dataset.dtype}, which is no type for vectors")
 
 
-def vector_type(dtype: StorageDtype) -> h5t.TypeID:
-    """The type that vectors of a storage dtype have in the file."""
-    return _TYPES[dtype]
-
-
 def create_vectors(group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype) -> h5py.Dataset:
     """An (n, D) data set of vectors with all its space allocated, to be filled by `write_bits`."""
     return _create(group, name, shape, _TYPES[dtype])

@@ -7,6 +7,7 @@ written it lives in a temporary file.
 import errno
 import hashlib
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
@@ -21,15 +22,17 @@ from plm_embed.buckets import key_words
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path
 from plm_embed.spill import KEY, KeySorter
+from plm_embed.tables import record_batches
 
 ABSENT, SEVERAL = -1, -2
 """In place of a row: no record has the id, or records with different sequences share it."""
 
 _SUFFIX = ".ids.arrow"
 _SORT_BYTES = 500_000_000
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 14
 _OPEN_BATCHES = 64
 _TAIL_BYTES = 1 << 16
+_CHECK = b"crc32"
 _SORTED = pa.schema([("key", KEY), ("row", pa.int64()), ("sequence", pa.string())])
 _FIELDS = pa.schema([("hash", pa.uint64()), ("row", pa.int64()), ("id", pa.string())])
 
@@ -47,7 +50,7 @@ class Identifiers:
             try:
                 _write(index, path, identity)
             except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR):
                     raise
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="plm-embed-"))
                 path = Path(folder, path.name)
@@ -60,16 +63,33 @@ class Identifiers:
         try:
             source = pa.memory_map(str(path))
             reader = pa.ipc.open_file(source)
-        except (pa.ArrowInvalid, OSError):
-            return False
-        if (reader.schema.metadata or {}).get(b"index") != identity:
-            source.close()
+            if reader.schema != _FIELDS or (reader.schema.metadata or {}).get(b"index") != identity:
+                source.close()
+                return False
+            firsts = [reader.get_batch(number)["hash"][0].as_py() for number in range(reader.num_record_batches)]
+            self._firsts = np.array(firsts, dtype=np.uint64)
+        except (pa.ArrowException, OSError, IndexError, TypeError):
             return False
         self._stack.callback(source.close)
-        self._batch = lru_cache(_OPEN_BATCHES)(reader.get_batch)
-        firsts = [reader.get_batch(number)["hash"][0].as_py() for number in range(reader.num_record_batches)]
-        self._firsts = np.array(firsts, dtype=np.uint64)
+        self.path, self._reader, self._whole = path, reader, False
+        self._batch = lru_cache(_OPEN_BATCHES)(self._checked)
         return True
+
+    def _checked(self, number: int) -> pa.RecordBatch:
+        """One batch. UserError when it is not what was written."""
+        try:
+            batch, notes = self._reader.get_batch_with_custom_metadata(number)
+            if notes and notes[_CHECK] == _checksum(batch):
+                return batch
+        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
+            pass
+        raise UserError(f"{self.path}: damaged; remove it: it is made again when it is needed")
+
+    def _check_all(self) -> None:
+        """UserError when any batch is not what was written. Done once."""
+        for number in () if self._whole else range(self._reader.num_record_batches):
+            self._checked(number)
+        self._whole = True
 
     def close(self) -> None:
         self._stack.close()
@@ -90,11 +110,25 @@ class Identifiers:
                     if batch["id"][at].as_py() == each:
                         found[place] = batch["row"][at].as_py()
                     at += 1
+        if (found == ABSENT).any():  # said of a damaged file it might be wrong
+            self._check_all()
         return found
 
 
+def _checksum(batch: pa.RecordBatch) -> bytes:
+    """A CRC-32 of what the batch says, however its buffers are cut."""
+    ids = batch["id"]
+    _, offsets, text = ids.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[ids.offset : ids.offset + len(ids) + 1]
+    sums = (batch["hash"].to_numpy(), batch["row"].to_numpy(), np.diff(bounds))
+    crc = zlib.crc32(memoryview(text or b"")[bounds[0] : bounds[-1]])
+    for column in sums:
+        crc = zlib.crc32(column.tobytes(), crc)
+    return b"%08x" % crc
+
+
 def _digest(id: str) -> bytes:
-    return hashlib.sha256(id.encode()).digest()
+    return hashlib.sha256(id.encode(errors="surrogatepass")).digest()
 
 
 def _identity(index: Path) -> bytes:
@@ -111,11 +145,10 @@ def _identity(index: Path) -> bytes:
 def _write(index: Path, path: Path, identity: bytes) -> None:
     with (
         atomic_path(path) as temporary,
-        pq.ParquetFile(index) as file,
         KeySorter(path.parent, _SORTED, _SORT_BYTES, lambda: added / max(total, 1)) as sorter,
     ):
-        added, total = 0, file.metadata.num_rows
-        for batch in file.iter_batches(_BATCH_ROWS, columns=["id", "row"]):
+        added, total = 0, pq.read_metadata(index).num_rows
+        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS):
             ids = batch["id"]
             digests = b"".join(map(_digest, ids.to_pylist()))
             keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ids), [None, pa.py_buffer(digests)])
@@ -124,7 +157,8 @@ def _write(index: Path, path: Path, identity: bytes) -> None:
         with pa.ipc.new_file(str(temporary), _FIELDS.with_metadata({b"index": identity})) as writer:
             for rows in _distinct(sorter.sorted()):
                 for start in range(0, rows.num_rows, _BATCH_ROWS):
-                    writer.write_batch(rows.slice(start, _BATCH_ROWS))
+                    batch = rows.slice(start, _BATCH_ROWS)
+                    writer.write_batch(batch, custom_metadata={_CHECK: _checksum(batch)})
 
 
 def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

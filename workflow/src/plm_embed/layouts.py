@@ -11,20 +11,20 @@ import logging
 import pickle
 import re
 import textwrap
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import safetensors
 import torch
 
 from plm_embed.errors import UserError
+from plm_embed.manifest import Layout
 from plm_embed.models import MODELS, Architecture, Model, tensor_shapes
 from plm_embed.tokens import MASK
 
 log = logging.getLogger(__name__)
-
-Layout = Literal["fair-esm", "hugging-face"]
 
 DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Dtypes that a checkpoint may have, and their names in safetensors."""
@@ -117,7 +117,7 @@ def _read_fair_esm(path: Path) -> Checkpoint:
         tensors={
             name: tensor
             for key, tensor in data["model"].items()
-            if not _NOT_USED.match(name := key.removeprefix("encoder.").removeprefix("sentence_encoder."))
+            if not _NOT_USED.match(name := str(key).removeprefix("encoder.").removeprefix("sentence_encoder."))
         },
     )
 
@@ -146,6 +146,8 @@ def _unpickle(path: Path) -> Any:
     mapped = start == b"PK\x03\x04"
     if start.startswith(pickle.PROTO):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
         log.info("%s is in torch's old format: all %.2f GB of it go into memory", path, path.stat().st_size / 1e9)
+    if mapped and (member := _damaged_member(path)):
+        raise UserError(_damaged(path, f"{member} in it is not what its checksum says"))
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
@@ -158,12 +160,22 @@ def _unpickle(path: Path) -> Any:
                 f"weights: {path} was not loaded: it asks for {unsafe[1]}, which could run code. "
                 "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm publishes."
             ) from None
-        raise UserError(_damaged(path, error)) from None
+        raise UserError(_damaged(path, str(error) or type(error).__name__)) from None
 
 
-def _damaged(path: Path, error: Exception) -> str:
-    reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    reason = textwrap.shorten(reason, 120)
+def _damaged_member(path: Path) -> str | None:
+    """What differs from its CRC-32 in a file that torch wrote (a zip archive since torch 1.6); None if nothing does."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip()
+    except MemoryError:
+        raise
+    except Exception:  # zipfile raises whatever it stumbles over: BadZipFile, NotImplementedError, struct.error, ...
+        return "an entry"
+
+
+def _damaged(path: Path, reason: str) -> str:
+    reason = textwrap.shorten(next((line for line in reason.splitlines() if line.strip()), ""), 120)
     return f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({reason}).\nGet it again."
 
 
@@ -199,7 +211,7 @@ def _index(path: Path) -> dict[str, str]:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"weights: {path} is not valid JSON ({error}). Get the folder again.") from None
     if not isinstance(value, dict):
         raise UserError(f"weights: {path} holds no JSON object. Get the folder again.")
@@ -230,9 +242,16 @@ def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
         layers=_number(folder / "config.json", config, "num_hidden_layers"),
         dim=_number(folder / "config.json", config, "hidden_size"),
         heads=_number(folder / "config.json", config, "num_attention_heads"),
-        token_dropout=bool(config.get("token_dropout", False)),
+        token_dropout=_token_dropout(folder / "config.json", config),
         tensors=tensors,
     )
+
+
+def _token_dropout(path: Path, config: dict[str, Any]) -> bool:
+    found = config.get("token_dropout")
+    if not isinstance(found, bool):  # Hugging Face writes it for all of these models
+        raise UserError(f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.")
+    return found
 
 
 def _common_name(name: str) -> str:
@@ -269,8 +288,12 @@ def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
         tensor = found.tensors[name]
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in DTYPES:
             wrong.append(f"holds {name} as {getattr(tensor, 'dtype', type(tensor).__name__)}")
+        elif tensor.layout != torch.strided or tensor.device.type != "cpu":
+            wrong.append(f"holds {name} without its numbers, or as a sparse tensor")
         elif tuple(tensor.shape) != shapes[name]:
             wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
+        elif not torch.isfinite(tensor).all():
+            wrong.append(f"holds NaN or infinite numbers in {name}")
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise UserError(f"weights: {source} is not a whole {wanted.name}: it {', '.join(wrong[:3])}{more}.")

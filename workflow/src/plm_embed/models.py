@@ -25,14 +25,14 @@ class Model:
     urls: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     licence: str = "MIT"
-    md5: str | None = None  # of the published .pt, where it is known for certain
+    trained: bool = True
 
     @property
     def shape(self) -> str:
         return f"{self.architecture}, {self.layers} layers, width {self.dim}, {self.heads} heads"
 
 
-def _published(name: str, layers: int, dim: int, heads: int, *short: str, md5: str | None = None) -> Model:
+def _published(name: str, layers: int, dim: int, heads: int, *short: str) -> Model:
     return Model(
         name=name,
         architecture="esm2" if name.startswith("esm2") else "esm1b",
@@ -42,21 +42,20 @@ def _published(name: str, layers: int, dim: int, heads: int, *short: str, md5: s
         max_residues=None if name.startswith("esm2") else 1022,
         urls=(f"https://dl.fbaipublicfiles.com/fair-esm/models/{name}.pt",),
         aliases=(f"facebook/{name}", *short),
-        md5=md5,
     )
 
 
-def _esm2(layers: int, size: str, dim: int, heads: int, md5: str | None = None) -> Model:
+def _esm2(layers: int, size: str, dim: int, heads: int) -> Model:
     short = (f"esm2_{size}", f"esm2-{size}", f"esm2_t{layers}", f"esm2_t{layers}_{size}", size)
-    return _published(f"esm2_t{layers}_{size}_UR50D", layers, dim, heads, *short, md5=md5)
+    return _published(f"esm2_t{layers}_{size}_UR50D", layers, dim, heads, *short)
 
 
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         # name or size, layers, dim, heads
-        Model("esm2_t3_untrained", "esm2", 3, 32, 2),  # config/demo: random weights, for trying things out
-        _esm2(6, "8M", 320, 20, md5="8039fc9cee7f71cd2633b13b5a38ff50"),
+        Model("esm2_t3_untrained", "esm2", 3, 32, 2, trained=False),  # config/demo: for trying things out
+        _esm2(6, "8M", 320, 20),
         _esm2(12, "35M", 480, 20),
         _esm2(30, "150M", 640, 20),
         _esm2(33, "650M", 1280, 20),

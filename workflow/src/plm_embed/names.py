@@ -7,11 +7,11 @@ _UNSAFE = re.compile(r"[/\\%\x00-\x1f\x7f]")
 
 
 class FileNames:
-    """Gives out names of at most `longest` bytes; remembers them, some 150 bytes each."""
+    """Gives out names of at most `longest` bytes; remembers them, some 250 bytes each."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
-        self._rows: dict[str, int] = {}
+        self._given: dict[str, tuple[int, str]] = {}
 
     def new(self, id: str, row: int) -> str | None:
         """A name for an id with the vector in `row`: the id itself where it can be; None if that pair has one already.
@@ -21,12 +21,12 @@ class FileNames:
         """
         first = name = self._safe(id)
         count = 1
-        while name in self._rows:
-            if self._rows[name] == row:
+        while name in self._given:
+            if self._given[name] == (row, id):
                 return None
             count += 1
             name = f"{first}.{count}"
-        self._rows[name] = row
+        self._given[name] = row, id
         return name
 
     def _safe(self, id: str) -> str:

@@ -1,6 +1,5 @@
 """What a campaign has to compute: the sequences that neither its store nor an earlier result in `reuse` holds."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,8 +11,10 @@ from numpy.typing import NDArray
 
 from plm_embed.campaign import bucket_names, key_array
 from plm_embed.config import Config
+from plm_embed.deduplicated import verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.manifest import MANIFEST, read_manifest
 from plm_embed.models import find_model
 from plm_embed.parts import Keys, read_part
 from plm_embed.reuse import fingerprints
@@ -45,7 +46,7 @@ def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstand
     own = Path(config["store"]) / fingerprint.id / "parts"
     earlier = [found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found]
     for name in bucket_names(sequences):
-        table = read_table(sequences / "buckets" / f"{name}.parquet", ["key", "length"])
+        table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
         keys = key_array(table["key"])
         mine = _held(own, keys)
         theirs = np.zeros(len(keys), dtype=np.bool_)
@@ -79,8 +80,8 @@ def _reuse(config: Config) -> list[Path]:
 def _fingerprints(config: Config) -> Iterator[Fingerprint]:
     """Those in the store and in `reuse` that fit the configuration, as far as that is known before anything runs."""
     asked, model = config["embedding"], find_model(config["model"])
-    manifest = Path(config["weights_folder"]) / model.name / "manifest.json"
-    digest = json.loads(manifest.read_text(encoding="utf-8"))["sha256"] if manifest.is_file() else None
+    folder = Path(config["weights_folder"]) / model.name
+    digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
     stored = list(fingerprints(Path(config["store"]))) if any(Path(config["store"]).glob("*/fingerprint.json")) else []
     for found in dict.fromkeys([*stored, *(one for path in _reuse(config) for one in fingerprints(path))]):
         wanted = replace(

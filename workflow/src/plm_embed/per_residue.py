@@ -1,12 +1,13 @@
 """The size of per-residue output: told before it is computed, and stopped when nobody has agreed to it."""
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from plm_embed.deduplicated import SUMMARY, read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.manifest import read_manifest
 from plm_embed.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
 
     Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
     """
-    summary = bucket.parent.parent / "summary.json"
+    summary = bucket.parent.parent / SUMMARY
     if "per_residue" not in settings.pooling or not summary.is_file():
         return
-    counted = json.loads(summary.read_text(encoding="utf-8"))["lengths"]
-    dim = json.loads((weights / "manifest.json").read_text(encoding="utf-8"))["dim"]
+    counted = read_summary(summary.parent)["lengths"]
+    dim = read_manifest(weights).dim
     size = per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:

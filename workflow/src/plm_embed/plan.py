@@ -13,20 +13,21 @@ from typing import Any
 
 import yaml
 
-from plm_embed import costs, sites, volumes
+from plm_embed import costs, published, sites, volumes
 from plm_embed.config import Config, checked
 from plm_embed.costs import Speed, Work
 from plm_embed.deduplicate import deduplicate
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.gpus import visible_gpus
 from plm_embed.layer import account_of, account_words
+from plm_embed.manifest import MANIFEST, read_manifest
 from plm_embed.models import Model, find_model
 from plm_embed.outstanding import outstanding
 from plm_embed.readers import Table
 from plm_embed.recognise import Here, recognise, scheduler_here
 from plm_embed.residues import ResiduePolicy
-from plm_embed.tables import read_summary
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,6 +51,8 @@ class Plan:
 
     made: str
     model: str
+    weights: str
+    verified: bool
     counted: str
     records: int
     accepted: int
@@ -127,6 +130,7 @@ def plan(question: Question) -> Plan:
         sizes = volumes.vectors(config, model, given.lengths)
         if given.sequences:
             sizes = volumes.tables(given.sequences, given.summary["accepted"]) | sizes
+    weights, verified = _weights(config, model)
     jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
     chosen = _chosen(question, here, site, forecasts)
@@ -141,6 +145,8 @@ def plan(question: Question) -> Plan:
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         model=model.name,
+        weights=weights,
+        verified=verified,
         counted=given.counted,
         records=given.summary["records"],
         accepted=given.summary["accepted"],
@@ -161,6 +167,21 @@ def plan(question: Question) -> Plan:
         proposals=tuple(proposals),
         command=tuple(_command(question, config, site, proposals[0], here if submits else None)),
     )
+
+
+def _weights(config: Config, model: Model) -> tuple[str, bool]:
+    """In words, which weights will be used, and whether nothing speaks against their being the published ones."""
+    folder = Path(config["weights_folder"]) / model.name
+    if (folder / MANIFEST).is_file():
+        found = published.caveat(model.name, read_manifest(folder))
+        return (found, False) if found else (f"in {folder}; the published ones, by their SHA-256", True)
+    if config["weights"]:
+        found = "" if model.trained else published.caveat(model.name, None)
+        return found or f"{config['weights']}, compared with the published ones when they are adopted", model.trained
+    known = published.pt_file(model.name)
+    size = f", {known['bytes'] / 1e9:.3g} GB" if known else ""
+    check = "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
+    return f"downloaded from {model.urls[0]}{size}, {check}", bool(known)
 
 
 def _yaml(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from plm_embed.plan import Plan
@@ -20,6 +21,7 @@ def show(plan: Plan, console: Console) -> None:
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name, value in (
         ("model", plan.model),
+        ("weights", plan.weights if plan.verified else f"[bold red]{escape(plan.weights)}[/]"),
         ("records", f"{plan.records:,}, {plan.records - plan.accepted:,} of them skipped ({plan.counted})"),
         ("unique", f"{plan.unique:,} sequences, {plan.residues:,} residues"),
         ("not computed", _spared(plan)),

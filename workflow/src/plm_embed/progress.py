@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from plm_embed.console import Terminal
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 30.0
@@ -52,5 +53,5 @@ def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as drawn:
+    with Progress(*columns, console=Terminal(stderr=True)) as drawn:
         yield Meter(label, total, unit, drawn)

@@ -1,32 +1,37 @@
 """Reading a master and its index: what `plm_embed.open` returns."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import UnknownIdError, UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, connect, decode, open_hdf5, read_bits, storage_dtype, take_bits
 from plm_embed.identifiers import ABSENT, SEVERAL, Identifiers
+from plm_embed.master import damaged, find_master, reading, representations
 from plm_embed.parts import Keys, is_per_residue
+from plm_embed.paths import did_you_mean
 from plm_embed.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.store_reader import StoreVectors, is_store
 from plm_embed.tables import read_batches, read_table
-from plm_embed.vectors import Rows, Vectors, make_anndata, some
+from plm_embed.vectors import Rows, Vectors, make_anndata, some, whole
 
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
     import pyarrow as pa
 
-MASTER = "master_esm2_embeddings.h5"
 _SMALL = 1 << 16
 _SPREAD = 4  # standard deviations
+_FEW = 10_000
+"""Records among whose ids a similar one is looked for."""
 
 
 def open_vectors(path: Path) -> "Embeddings | StoreVectors":
@@ -38,16 +43,13 @@ class Embeddings(Vectors):
     """A master file and its index. Several records (ids) may share a row."""
 
     def __init__(self, path: Path) -> None:
-        self.path = _find(path)
+        self.path = find_master(path)
         with open_hdf5(self.path) as file:
-            if "emb_keys" not in file or "representations" not in file:
-                raise UserError(f"{self.path}: an HDF5 file, but no master of embeddings (no emb_keys)")
+            representations(file, self.path)
         self._file = connect(self.path)
+        self._datasets = representations(self._file, self.path)
         self._key_column = self._file["emb_keys"]
         self._count = int(self._key_column.shape[0])
-        self._datasets = dict(self._file["representations"].items())
-        if "emb" in self._file:
-            self._datasets["emb"] = self._file["emb"]
         self._extents: dict[str, Extents | None] = {}
 
     def close(self) -> None:
@@ -57,6 +59,10 @@ class Embeddings(Vectors):
 
     def __len__(self) -> int:
         return self._count
+
+    def __contains__(self, id: object) -> bool:
+        """Whether a record has this id and a vector."""
+        return isinstance(id, str) and int(self.identifiers.rows([id])[0]) != ABSENT
 
     @property
     def index(self) -> Path:
@@ -75,9 +81,10 @@ class Embeddings(Vectors):
     def metadata(self) -> dict[str, Any]:
         """Attributes of the file; `fingerprint`, `inputs` and `library_versions` as dictionaries."""
         found = {}
-        for name, value in self._file.attrs.items():
-            plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            found[name] = json.loads(plain) if isinstance(plain, str) and plain.startswith("{") else plain
+        with reading(self.path):
+            for name, value in self._file.attrs.items():
+                plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+                found[name] = json.loads(plain) if isinstance(plain, str) and plain.startswith("{") else plain
         return found
 
     @property
@@ -86,12 +93,16 @@ class Embeddings(Vectors):
 
     @cached_property
     def keys(self) -> Keys:
-        keys: Keys = self._key_column[...]
+        with reading(self.path):
+            keys: Keys = self._key_column[...]
+            if not (keys[1:] > keys[:-1]).all():
+                raise ValueError("the keys are not in order")
         return keys
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        lengths: NDArray[np.int32] = self._file["length"][...]
+        with reading(self.path):
+            lengths: NDArray[np.int32] = self._file["length"][...]
         return lengths
 
     @cached_property
@@ -110,26 +121,28 @@ class Embeddings(Vectors):
     def check_index(self) -> None:
         """UserError unless every row that the index names holds the sequence that the index says it does."""
         for lines in read_batches(self.index, ["row", "cache_key"]):
-            rows, keys = lines["row"].to_numpy(), np.array(lines["cache_key"].to_pylist(), dtype="S64")
+            sound = lines["row"].type == "int64" and not any(column.null_count for column in lines.columns)
+            rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
             first, last = int(rows.min()), int(rows.max())
             # lines are in the order of their rows, so that few rows serve many lines
-            sound = first >= 0 and last < len(self) and last - first < len(rows)
+            sound = sound and first >= 0 and last < len(self) and last - first < len(rows)
+            keys = np.array([str(key).encode() for key in lines["cache_key"].to_pylist()]) if sound else None
             if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
                 raise UserError(
                     f"{self.index}: not the index of {self.path}: it names other rows or sequences\n"
                     "put the two files of one run side by side, or run the workflow again"
                 )
 
-    def get(self, ids: Sequence[str], name: str = "emb") -> Array:
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Vectors (k, D) of these record ids, in the order asked for.
 
-        UserError for ids that are not there, and for one that records with different sequences share.
+        UnknownIdError for ids that are not there; UserError for one that records with different sequences share.
         """
         return self._take(self._pooled(name), self._rows_of_ids(ids))
 
     def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
         """Vectors (k, D) of these rows, in the order asked for."""
-        return self._take(self._pooled(name), self._within(np.asarray(rows, dtype=np.int64)))
+        return self._take(self._pooled(name), self._within(whole(np.asarray(rows))))
 
     def matrix(self, row: int, name: str) -> Array:
         """The matrix (L, D) of a row in a per-residue representation."""
@@ -139,10 +152,7 @@ class Embeddings(Vectors):
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one record; `name` defaults to the first per-residue representation."""
-        names = [each for each in self.names if is_per_residue(each)]
-        if not names:
-            raise UserError(f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}")
-        return self._residues(self._known(name or names[0]), int(self._rows_of_ids([id])[0]))
+        return self._residues(self._per_residue(name), int(self._rows_of_ids([id])[0]))
 
     def to_numpy(self, name: str = "emb") -> Array:
         """All vectors of a representation: (n, D), or flat (R, D) when per residue."""
@@ -192,37 +202,44 @@ class Embeddings(Vectors):
 
     def _span(self, name: str, start: int, stop: int) -> Array:
         dataset = self._datasets[self._known(name)]
-        return decode(read_bits(dataset, start, stop), storage_dtype(dataset))
+        with reading(self.path):
+            return decode(read_bits(dataset, start, stop), storage_dtype(dataset))
 
     def _take(self, name: str, rows: Rows) -> Array:
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
-        if name not in self._extents:
-            self._extents[name] = extents(dataset)
-        where = self._extents[name]
-        if where is None:
-            bits = take_bits(dataset, unique)
-        else:
-            bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
-            read_scattered(self.path, where, Scatter(unique, np.ones_like(unique), np.arange(len(unique))), bits)
-        return decode(bits[back], storage_dtype(dataset))
+        with reading(self.path):
+            if name not in self._extents:
+                self._extents[name] = extents(dataset)
+            where = self._extents[name]
+            if where is None:
+                bits = take_bits(dataset, unique)
+            else:
+                bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
+                read_scattered(self.path, where, Scatter(unique, np.ones_like(unique), np.arange(len(unique))), bits)
+            return decode(bits[back], storage_dtype(dataset))
 
     def _residues(self, name: str, row: int) -> Array:
-        start, stop = self._file["offset"][row : row + 2].tolist()
+        with reading(self.path):
+            start, stop = self._file["offset"][row : row + 2].tolist()
+        if not 0 <= start <= stop <= self._datasets[name].shape[0]:
+            raise damaged(self.path, f"offset {start} to {stop}")
         return self._span(name, start, stop)
 
     def _index_columns(self, columns: list[str] | None) -> "pa.Table":
         return read_table(self.index, columns)
 
-    def _rows_of_ids(self, ids: Sequence[str]) -> Rows:
+    def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         if isinstance(ids, str):
             raise UserError(f'ids are a list: get(["{ids}"])')
+        ids = list(ids)
         if numbers := [id for id in ids if not isinstance(id, str)]:
             raise UserError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
         rows = self.identifiers.rows(ids)
         absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
         if absent:
-            raise UserError(f"{self.path}: no vector for {some(absent)}; records.parquet says what became of a record")
+            hint = self._nearest(absent[0]) or "; records.parquet says what became of a record"
+            raise UnknownIdError(f"{self.path}: no vector for {some(absent)}{hint}")
         several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
         if several:
             raise UserError(
@@ -231,15 +248,10 @@ class Embeddings(Vectors):
             )
         return rows
 
-
-def _find(path: Path) -> Path:
-    """The master .h5 that a path means: itself, the one beside an index, or the one in a folder."""
-    if path.is_dir():
-        path = path / MASTER
-    elif path.suffix == ".parquet":
-        path = path.with_suffix(".h5")
-    if not path.is_file():
-        raise UserError(
-            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that holds them, or a store"
-        )
-    return path
+    def _nearest(self, id: str) -> str:
+        """'; did you mean ID?' for an id that is there, or ''."""
+        words = [*re.split(r"[\s|]+", id.lstrip(">")), id.rpartition(".")[0], *(f"{id}.{version}" for version in "123")]
+        there = [word for word in words if word in self]
+        if there:
+            return f"; did you mean {there[0]}?"
+        return did_you_mean(id, self.ids) if pq.read_metadata(self.index).num_rows <= _FEW else ""

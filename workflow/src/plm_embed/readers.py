@@ -9,26 +9,27 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.errors import UserError
-from plm_embed.fasta import CleanBatch, parse_clean, record_blocks
+from plm_embed.fasta import CleanBatch, TooLarge, parse_clean, record_blocks
 from plm_embed.files import sha256_file
 from plm_embed.sniff import check_columns, sniff
-from plm_embed.streams import Stream, as_text, named_errors
+from plm_embed.streams import LARGEST_RECORD, Stream, as_text, named_errors
+from plm_embed.tables import parquet_file
 from plm_embed.threads import ahead
 
 BATCH_RECORDS = 8_192
 BATCH_CHARACTERS = 1 << 22
 _BLOCKS_AHEAD = 2
 _PARQUET_ROWS = 2_048
-_MISSING = frozenset({"NaN", "nan", "NA", "N/A", "None", "null", "NULL", "<NA>"})
+_MISSING = frozenset({"NaN", "nan", "N/A", "None", "null", "NULL", "<NA>"})
 _BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
-_NO_VALUE = ("missing_value", None)
+_NO_VALUE = ("missing_value", None)  # NA is a peptide
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Reader:
     Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it raises UserError
     for data that are damaged or cut short (naming the number of complete records before), and for a table without
     rows. `records` and `bytes_read` (of `bytes`) grow meanwhile; `sha256` of the file is known after the last batch.
-    One record must fit in memory.
+    A FASTA record of more than `LARGEST_RECORD` bytes is a fault, a table row of as many characters an error.
     """
 
     def __init__(self, path: Path, table: Table) -> None:
@@ -82,6 +83,7 @@ class Reader:
         self.bytes_read = 0
         self.records = 0
         self.sha256 = ""
+        self._row = 0  # characters so far of the table row that is being read
         if self.format == "parquet":
             self._parquet_columns()
 
@@ -119,11 +121,15 @@ class Reader:
             self.records += batch.count
             yield batch
 
-    def _fasta_batches(self, blocks: Iterator[bytes]) -> Iterator[Batch | CleanBatch]:
+    def _fasta_batches(self, blocks: Iterator[bytes | TooLarge]) -> Iterator[Batch | CleanBatch]:
         number = 1
         for block in blocks:
-            clean = parse_clean(block, number)
-            for batch in [clean] if clean else self._by_line(block, number):
+            if isinstance(block, TooLarge):
+                found: Iterable[Batch | CleanBatch] = [_left_out(block, number)]
+            else:
+                clean = parse_clean(block, number)
+                found = [clean] if clean else self._by_line(block, number)
+            for batch in found:
                 number += batch.count if batch.first else 0
                 yield batch
 
@@ -155,7 +161,7 @@ class Reader:
             yield batch
 
     def _delimited(self, text: io.TextIOWrapper) -> Iterator[Batch]:
-        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
+        rows = csv.reader(self._lines(text), delimiter=self._delimiter, strict=True)
         try:
             yield from self._rows(rows, [name.strip() for name in next(row for row in rows if row)])
         except csv.Error as error:
@@ -163,13 +169,26 @@ class Reader:
                 f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote that is never closed?"
             ) from None
 
+    def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
+        """The lines of a table. UserError when those of one row are longer than a record may be."""
+        for number in count(1):
+            if not (line := text.readline(LARGEST_RECORD)):
+                return
+            self._row += len(line)
+            if self._row >= LARGEST_RECORD:
+                raise UserError(
+                    f"{self.path}, line {number}{self._so_far()}: a row of more than {LARGEST_RECORD:,} characters; "
+                    "is there a quote that is never closed?"
+                )
+            yield line
+
     def _rows(self, rows: "_csv.Reader", names: list[str]) -> Iterator[Batch]:
         id_place, residues_place = names.index(self.table.id), names.index(self.table.sequence)
         kept_places = [names.index(name) for name in self.table.keep]
         batch, characters = Batch(1, kept=[[] for _ in kept_places]), 0
-        line = rows.line_num
+        line, self._row = rows.line_num, 0
         for row in rows:
-            line, start = rows.line_num, line + 1
+            line, start, self._row = rows.line_num, line + 1, 0
             if not row:
                 continue
             self.records += 1
@@ -208,16 +227,14 @@ class Reader:
     def _parquet(self) -> Iterator[Batch]:
         written = self._parquet_columns()
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row group
-        with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
-            parts = file.iter_batches(_PARQUET_ROWS, columns=list(written.values()), use_threads=False)
+        with parquet_file(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
+            parts = file.iter_batches(_rows_at_once(file.metadata), columns=list(written.values()), use_threads=False)
             while True:
                 try:
                     part = next(parts, None)
                     if part is None:
                         break
-                    cells = {
-                        name: part.column(column).cast(pa.string()).to_pylist() for name, column in written.items()
-                    }
+                    cells = {name: _texts(part.column(column)) for name, column in written.items()}
                 except (pa.ArrowException, OSError) as error:
                     raise UserError(
                         f"{self.path}: a wanted column cannot be read as text{self._so_far()}: {_first_line(error)}"
@@ -228,10 +245,39 @@ class Reader:
                 for place, value in enumerate(cells[self.table.sequence]):
                     if value is None or value.strip() in _MISSING:
                         batch.faults[place] = _NO_VALUE
+                    elif len(value) > LARGEST_RECORD:
+                        size = f"{len(value):,} characters, more than {LARGEST_RECORD:,}"
+                        batch.residues[place], batch.faults[place] = "", ("too_large", size)
                 self.records += part.num_rows
                 self.bytes_read = self.bytes * self.records // file.metadata.num_rows
                 yield batch
         self.sha256 = sha256_file(self.path)
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """Rows of a Parquet file for one batch: fewer where they are long."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    longest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(_PARQUET_ROWS, BATCH_CHARACTERS // (longest + 1)))
+
+
+def _texts(column: pa.Array) -> list[str | None]:
+    """A Parquet column as text; like that of other files it need not be UTF-8, whatever the column says."""
+    texts: list[str | None]
+    try:
+        texts = column.cast(pa.string()).to_pylist()
+    except (UnicodeDecodeError, pa.ArrowInvalid):
+        values = column.cast(pa.binary()).to_pylist()
+        texts = [None if value is None else value.decode(errors="plm_embed.latin1") for value in values]
+    return texts
+
+
+def _left_out(record: TooLarge, number: int) -> Batch:
+    """The record of this number without its residues."""
+    line = as_text(io.BytesIO(record.head), newline=None).readline()
+    header = line[1:].rstrip()
+    detail = f"{record.size:,} bytes, more than {LARGEST_RECORD:,}" + "; the header is cut" * (not line.endswith("\n"))
+    return Batch(number, (header.split(None, 1) or [""])[:1], [header], [""], faults={0: ("too_large", detail)})
 
 
 def _keep_blanks(lines: Iterable[str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from plm_embed import weights
 from plm_embed.fingerprint import Fingerprint
+from plm_embed.manifest import Manifest
 from plm_embed.pooling import pool
 from plm_embed.tokens import PAD, tokenize
 from plm_embed.windows import combine, spans
@@ -47,10 +48,21 @@ def reference_vectors(
     return found
 
 
-@torch.inference_mode()
 def hidden_states(folder: Path, sequences: Sequence[str], layers: Sequence[int]) -> list[dict[int, Tensor]]:
     """Representations (L + 2, D) of each sequence after each of `layers`, fp32."""
-    manifest, tensors = weights.load(folder)
+    return _states(*weights.load(folder), sequences, layers)
+
+
+def last_means(manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str]) -> NDArray[np.float32]:
+    """Means over the residues after the last layer, (sequences, D)."""
+    states = _states(manifest, tensors, sequences, [manifest.layers])
+    return np.stack([pool("mean", state[manifest.layers]).numpy() for state in states])
+
+
+@torch.inference_mode()
+def _states(
+    manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str], layers: Sequence[int]
+) -> list[dict[int, Tensor]]:
     found: list[dict[int, Tensor]] = [{} for _ in sequences]
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64))[None] for sequence in sequences]
     states = [_embed(manifest, tensors, row) for row in tokens]  # each (1, T, D)
@@ -79,7 +91,7 @@ def _keep(found: list[dict[int, Tensor]], states: list[Tensor], number: int, lay
             kept[number] = state[0].clone()
 
 
-def _embed(manifest: weights.Manifest, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+def _embed(manifest: Manifest, tensors: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
     x = torch.nn.functional.embedding(tokens, tensors["embed_tokens.weight"].float(), padding_idx=PAD)
     if manifest.token_dropout:
         x = x * (1 - 0.15 * 0.8)

@@ -16,6 +16,7 @@ from plm_embed.facts import Facts
 from plm_embed.files import atomic_path
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.plan_view import readable
+from plm_embed.terminal import printable
 from plm_embed.watch_view import duration
 
 SECTIONS = (
@@ -32,7 +33,10 @@ Rows = list[tuple[str, str]]
 def write_report(facts: Facts, output: Path) -> None:
     """Write the report."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("plm_embed", ""), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("plm_embed", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is of another type
     )
     page = environment.get_template("report.html.j2").render(_content(facts))
     with atomic_path(output) as temporary:
@@ -48,6 +52,7 @@ def _content(facts: Facts) -> dict[str, Any]:
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "subtitle": _subtitle(facts),
+        "caveat": facts.caveat if facts.runs else "",
         "status": status,
         "status_words": words[status],
         "sections": SECTIONS,
@@ -107,6 +112,8 @@ def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
 def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "results", str(facts.results)
     yield "model", facts.model
+    if facts.runs:
+        yield "weights", facts.caveat or "the published file, by its SHA-256"
     fingerprint = facts.fingerprint
     if fingerprint:
         long = fingerprint["long_sequences"]

@@ -1,5 +1,6 @@
 """Raw residues to a normalised sequence: what is dropped, kept, replaced, or a reason to skip the record."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -14,6 +15,8 @@ POSITIONS_SHOWN = 5
 
 _FIRST, *_, _LAST = sorted(RESIDUES.encode("ascii"))
 _BETWEEN = set(range(_FIRST, _LAST)).difference(RESIDUES.encode("ascii"))  # J
+_IN_BRACKETS = re.compile("<[^<>]*>")
+_SHOWN = 20  # letters of a header among residues
 _ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
 
 
@@ -56,8 +59,10 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
 
     In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are upper-cased,
     the gap signs '-' and '.' are removed or the record is skipped as `gaps`, one terminal '*' is dropped. What is
-    then not a letter of `RESIDUES` (J, digits, an inner '*', '<' and '>', any letter beyond ASCII) makes the record
-    `unknown_residues`, or becomes X one for one. Nothing left: `empty`. Positions in `detail` are 1-based in `raw`.
+    then not a letter of `RESIDUES` (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
+    `unknown_residues`, or becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word such as
+    <mask>, or else begins a header that lacks its line, and the record is skipped as `glued_header`. Positions in
+    `detail` are 1-based in `raw`.
     """
     if raw and is_clean(raw):
         return Normalised(raw, {})
@@ -82,8 +87,10 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
         stop = raw.rindex("*") + 1
     if not upper:
         return Skipped("empty", None)
+    if ">" in _IN_BRACKETS.sub("", upper):
+        return Skipped("glued_header", _glued(raw))
     unknown = set(upper).difference(RESIDUES)
-    if unknown and policy.unknown == "skip":
+    if unknown and (policy.unknown == "skip" or ">" in unknown):
         return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
     if unknown:
         events["substituted"] = sum(map(upper.count, unknown))
@@ -94,6 +101,13 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
 def format_events(events: dict[str, int]) -> str:
     """`name=count;name=count` in the order of `EVENTS`; empty for no events."""
     return ";".join(f"{name}={events[name]}" for name in EVENTS if name in events)
+
+
+def _glued(raw: str) -> str:
+    """Where a header begins among the residues, and how."""
+    inside = _IN_BRACKETS.sub(lambda found: " " * len(found[0]), raw)
+    at = inside.index(">")
+    return f"> at {at + 1}: no line end before {raw[at : at + _SHOWN]!r}"
 
 
 def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:

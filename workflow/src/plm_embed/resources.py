@@ -1,12 +1,12 @@
-"""What a job may need before anybody has seen it run: memory, and time, which grow with the attempt in the rules."""
+"""What a job may need before anybody has seen it run: memory and time. When they grow: `retries`."""
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
 from plm_embed.buckets import bucket_names
 from plm_embed.config import Config, bucket_files
+from plm_embed.deduplicated import known_summary
 from plm_embed.models import Model, find_model
 
 BOUND_MINUTES = 240
@@ -52,8 +52,8 @@ def records_minutes(input_bytes: float) -> int:
 
 
 def gather_minutes(config: Config) -> int:
-    """Time for gather: `records_minutes`, and the vectors, if they are copied."""
-    return records_minutes(_input_bytes(config)) + (_vectors_minutes(config) if config["merge"] == "copy" else 0)
+    """Time for gather: `records_minutes`, and the vectors."""
+    return records_minutes(_input_bytes(config)) + _vectors_minutes(config)
 
 
 def validate_minutes(config: Config) -> int:
@@ -79,7 +79,7 @@ def _input_bytes(config: Config) -> int:
 @cache
 def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
     """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the summary changes."""
-    residues: int = json.loads(summary.read_text(encoding="utf-8")).get("residues", 0)
+    residues: int = (known_summary(summary.parent) or {}).get("residues", 0)
     paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
     everything = sum(path.stat().st_size for path in paths if path.is_file())
     return residues / everything if everything else 0.0

@@ -21,7 +21,7 @@ from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode
 from plm_embed.parts import DamagedPartError, Keys, Part, PartRows, is_per_residue, read_part, write_part
-from plm_embed.store import Store, parts_between
+from plm_embed.store import Store, parts_between, read_fingerprint
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 128 << 20
@@ -51,10 +51,7 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
     notes = [path / "fingerprint.json"] if (path / "fingerprint.json").is_file() else path.glob("*/fingerprint.json")
     found = {}
     for note in notes:
-        try:
-            found[Fingerprint.from_json(note.read_text(encoding="utf-8"))] = note.parent / "parts"
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"reuse: {note}: not a fingerprint ({error}); is {path} a store?") from None
+        found[read_fingerprint(note.parent)] = note.parent / "parts"
     if not found:
         what = "neither a master .h5 nor a store" if path.exists() else "not found"
         raise UserError(f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a store")

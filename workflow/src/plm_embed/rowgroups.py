@@ -1,8 +1,11 @@
 """Parquet files written piece by piece, whose bytes do not depend on how the rows were cut into pieces."""
 
+import hashlib
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +22,29 @@ _LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
 _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 
 
+class _HashedFile(io.FileIO):
+    """A new file that hashes what is written to it, in the thread that writes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "wb")
+        self.hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        left = memoryview(data).cast("B")
+        while left:  # a large write may be cut short
+            left = left[super().write(left) :]
+        return memoryview(data).nbytes
+
+
 class RowGroupWriter:
-    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it starts."""
+    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it starts.
+
+    `sha256` of the file is known once it is whole.
+    """
 
     def __init__(self, writer: pq.ParquetWriter) -> None:
+        self.sha256 = ""
         self._writer = writer
         self._pending: list[pa.RecordBatch] = []
         self._group = 0
@@ -55,21 +77,21 @@ class RowGroupWriter:
 def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
     """A writer of `final`, which appears whole when the block succeeds and not at all when it fails."""
     compressed = [name for name in schema.names if name not in _KEYS]
-    with (
-        atomic_path(final) as temporary,
-        pq.ParquetWriter(
-            temporary,
+    with atomic_path(final) as temporary, _HashedFile(temporary) as file:
+        with pq.ParquetWriter(
+            file,
             schema,
             compression={name: "zstd" if name in compressed else "none" for name in schema.names},
             compression_level=dict.fromkeys(compressed, 1),
             use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED} or None,
             write_statistics=[name for name in schema.names if name not in ("sequence", "header")],
-        ) as writer,
-    ):
-        rows = RowGroupWriter(writer)
-        yield rows
-        rows.flush()
+            write_page_checksum=True,
+        ) as writer:
+            rows = RowGroupWriter(writer)
+            yield rows
+            rows.flush()
+        rows.sha256 = file.hash.hexdigest()
 
 
 def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:

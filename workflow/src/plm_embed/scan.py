@@ -4,10 +4,10 @@
 takes up what all of them left for a range of keys.
 """
 
-import json
 import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,15 @@ import pyarrow as pa
 
 from plm_embed.accounts import Account, Judged, accepted_schema, account, judge, records_schema
 from plm_embed.buckets import range_bounds
+from plm_embed.deduplicated import SUMMARY, make_again, read_summary
 from plm_embed.errors import UserError
-from plm_embed.files import write_json
+from plm_embed.files import sha256_file
 from plm_embed.hashing import AHEAD, Hasher
 from plm_embed.progress import progress
 from plm_embed.readers import Reader, Table
 from plm_embed.residues import ResiduePolicy
 from plm_embed.rowgroups import row_group_writer
+from plm_embed.sealed import write_sealed
 from plm_embed.spill import PIECE, Range, distribute, sort_rows
 from plm_embed.threads import Behind, quick_turns
 
@@ -52,6 +54,7 @@ class Summary:
     lengths: Counter[int] = field(default_factory=Counter)  # unique sequences, by length
     inputs: list[dict[str, Any]] = field(default_factory=list)  # path, format, compression, bytes, sha256, records
     warnings: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of each file that was written, by its name
 
     def warn(self, message: str) -> None:
         """Note a warning, and log it."""
@@ -72,11 +75,14 @@ class Summary:
         """Add what was written about other records, or about other unique sequences."""
         for name in ("records", "accepted", "unique", "residues"):
             setattr(self, name, getattr(self, name) + other.get(name, 0))
-        for name in ("skipped", "events"):
+        for name in ("skipped", "events", "files"):
             getattr(self, name).update(other.get(name, {}))
         self.lengths.update({int(length): count for length, count in other.get("lengths", {}).items()})
         self.inputs.extend(other.get("inputs", ()))
         self.warnings.extend(other.get("warnings", ()))
+
+    def write(self, folder: Path) -> None:
+        write_sealed(folder / SUMMARY, vars(self))
 
     def end(self) -> None:
         """Warn when there is nothing to embed."""
@@ -181,7 +187,7 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
     check_keep(table)
     reader = Reader(path, table)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "summary.json").unlink(missing_ok=True)
+    (output / SUMMARY).unlink(missing_ok=True)
     summary = Summary(buckets, list(table.keep))
     bounds = range_bounds(buckets)
     files = [output / range_file(each) for each in range(len(bounds) - 1)]
@@ -197,13 +203,18 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
             if rows.accepted.num_rows:
                 sorting.do(ranges.add, rows.accepted)
         sorting.do(ranges.flush)
-    write_json(output / "summary.json", vars(summary))
+    with ThreadPoolExecutor(BEHIND) as pool:
+        summary.files = dict(zip((path.name for path in files), pool.map(sha256_file, files), strict=True))
+    summary.files["records.parquet"] = records.sha256
+    write_sealed(output / SUMMARY, vars(summary) | {"number": number})
 
 
-def read_scan(folder: Path) -> dict[str, Any]:
-    """The summary of a finished scan; UserError when it is not whole."""
-    try:
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        raise UserError(f"{folder}: not a whole scan; run `plm-embed scan` on its input again") from None
-    return summary
+def read_scans(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The summaries of the scans of all inputs. UserError unless all are whole and come in the inputs' order."""
+    stated = [read_summary(folder, "scan") for folder in folders]
+    for number, (folder, summary) in enumerate(zip(folders, stated, strict=True)):
+        if summary["number"] != number:
+            raise UserError(
+                f"{folder}: is the scan of input {summary['number']}, not of {number}; {make_again(folder, 'scan')}"
+            )
+    return stated

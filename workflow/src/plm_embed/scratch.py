@@ -64,6 +64,9 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
     try:
         with _locked(folder):
             yield folder
+    except OSError as error:
+        error.filename = error.filename or str(folder)  # a write that fails does not say where
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

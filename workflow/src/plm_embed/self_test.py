@@ -4,7 +4,10 @@ The reference path writes them once when the weights are prepared; every job com
 with them before it computes anything that is kept.
 """
 
+import hashlib
+import io
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from plm_embed.devices import device_name
 from plm_embed.engine import Engine
 from plm_embed.errors import DeviceError, UserError
 from plm_embed.files import atomic_path
-from plm_embed.pooling import pool, pool_batch
-from plm_embed.reference import hidden_states
+from plm_embed.manifest import Manifest
+from plm_embed.pooling import pool_batch
+from plm_embed.reference import last_means
+from plm_embed.weights import remedy
 
 log = logging.getLogger(__name__)
 PROBES = (
@@ -36,23 +41,27 @@ COSINE = 0.9999
 """Bound in any other precision on the cosine of mean and golden mean; measured 0.99998 for bfloat16."""
 
 
-def write_golden(folder: Path) -> None:
-    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32, beside the weights."""
-    from plm_embed.weights import read_manifest
+def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32, beside the weights.
 
-    manifest = read_manifest(folder)
-    states = hidden_states(folder, PROBES, [manifest.layers])
-    means = np.stack([pool("mean", state[manifest.layers]).numpy() for state in states])
-    with atomic_path(folder / FILE) as path, path.open("wb") as handle:
-        np.savez(handle, mean=means, weights_sha256=np.array(manifest.sha256))
+    Returns the SHA-256 of the file, which is left alone when it is right already.
+    """
+    memory = io.BytesIO()
+    np.savez(memory, mean=last_means(manifest, tensors, PROBES))
+    content, path = memory.getvalue(), folder / FILE
+    if not path.is_file() or path.read_bytes() != content:
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def has_golden(folder: Path, sha256: str) -> bool:
+def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
     path = folder / FILE
-    if not path.exists():
-        return False
-    with np.load(path) as golden:
-        return str(golden["weights_sha256"]) == sha256
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
+        raise UserError(f"{path} is missing, damaged or of other weights\n{remedy(manifest, folder)}")
+    with np.load(io.BytesIO(content)) as stored:
+        return torch.from_numpy(stored["mean"])
 
 
 def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
@@ -61,14 +70,7 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
     Returns `relative_error` and `cosine` (worst over the probes), `batch_invariant`: whether probes, and a pair of 600
     residues, give the same bits alone and in company, and the names of the kernels in use.
     """
-    sha256 = engine.manifest.sha256
-    if not has_golden(folder, sha256):
-        raise UserError(
-            f"{folder / FILE} is missing or of other weights\n"
-            f"run: plm-embed weights --model {engine.manifest.model} --output {folder}"
-        )
-    with np.load(folder / FILE) as stored:
-        golden = torch.from_numpy(stored["mean"])
+    golden = _golden(folder, engine.manifest)
     last = engine.manifest.layers
     together = _run(engine, list(PROBES), last)[1].cpu()
     alone = torch.cat([_run(engine, [probe], last)[1] for probe in PROBES]).cpu()

@@ -11,8 +11,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from plm_embed.buckets import MAX_BUCKETS
-from plm_embed.config import did_you_mean
 from plm_embed.errors import UserError
+from plm_embed.paths import did_you_mean
 from plm_embed.shape import Shape, shape
 from plm_embed.slurm_site import slurm_site
 

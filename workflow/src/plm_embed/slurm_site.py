@@ -91,11 +91,22 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
 
 def clock(limit: str) -> str:
     """SLURM's '2-00:00:00', '30:00', '60' (minutes) or 'infinite' as hours:minutes:seconds."""
+    total = _seconds(limit)
+    if total is None:
+        return f"{LONGEST_HOURS}:00:00"
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
+
+
+def minutes(limit: str) -> int | None:
+    """SLURM's '2-00:00:00', '30:00' or '60' in whole minutes; None for 'infinite'."""
+    total = _seconds(limit)
+    return None if total is None else total // 60
+
+
+def _seconds(limit: str) -> int | None:
     found = _TIME.fullmatch(limit)
     if found is None:
-        return f"{LONGEST_HOURS}:00:00"
+        return None
     days, hours, minutes = (int(found[name] or 0) for name in ("days", "hours", "minutes"))
     last = int(found["rest"])
-    seconds = last if found["minutes"] else 60 * last
-    total = 86400 * days + 3600 * hours + 60 * minutes + seconds
-    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
+    return 86400 * days + 3600 * hours + 60 * minutes + (last if found["minutes"] else 60 * last)

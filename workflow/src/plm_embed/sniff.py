@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import UserError
-from plm_embed.streams import Stream, named_errors
+from plm_embed.streams import LARGEST_RECORD, Stream, named_errors
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 _DELIMITERS = ",\t;"
 _HEAD_BYTES = 1 << 20
-_LARGEST_CELL = 1 << 24  # characters; a quote that is never closed must not swallow the rest of a file into memory
 _BINARY = {
     b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
     b"\x89HDF": "an HDF5 file",
@@ -27,7 +26,7 @@ _BINARY = {
 
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
-csv.field_size_limit(_LARGEST_CELL)
+csv.field_size_limit(LARGEST_RECORD)
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,26 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     UserError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
     table without one of the columns.
     """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r}: a path cannot hold a NUL character")
     if path.is_dir():
         raise UserError(f"{path}: is a folder; name the files in it")
     if path.exists() and not path.is_file():
         # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
         raise UserError(f"{path}: is no regular file; save what comes out of the pipe or device, and name that file")
     with named_errors(path), Stream(path) as stream:
-        head = stream.head(_HEAD_BYTES)
+        head, damage = stream.head(_HEAD_BYTES)
         compression = stream.compression
+    try:
+        return _kind(path, columns, head, compression)
+    except UserError:
+        with named_errors(path, lambda: " after 0 complete records"):
+            if damage:  # what can be read of such a file says little about it
+                raise damage from None
+        raise
+
+
+def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
     packed = "" if compression == "none" else f" ({compression} compressed)"
     if not head:
         raise UserError(f"{path}: the file is empty{packed}: no record 1")

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from plm_embed.accounts import accepted_schema, hex_keys
 from plm_embed.buckets import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
-from plm_embed.files import write_json
+from plm_embed.deduplicated import SUMMARY, verified
 from plm_embed.progress import progress
 from plm_embed.rowgroups import row_group_writer
-from plm_embed.scan import BEHIND, Summary, range_file, read_scan
+from plm_embed.scan import BEHIND, Summary, range_file, read_scans
 from plm_embed.spill import KeySorter, read_rows
 from plm_embed.threads import Behind, quick_turns
 
@@ -48,14 +48,19 @@ def write_buckets(
                 members.write(_members, piece[1], sources)
                 piece = next(pieces, None)
             meter.advance(1)
+    summary.files |= even.sha256 | odd.sha256 | members.sha256
     summary.unique = summary.lengths.total()
     summary.residues = sum(length * count for length, count in summary.lengths.items())
 
 
 class _Files:
-    """The Parquet files of a folder, one after the other, made and written in a thread; a context manager."""
+    """The Parquet files of a folder, one after the other, made and written in a thread; a context manager.
+
+    `sha256` of the files that are whole, by folder and name.
+    """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self.sha256: dict[str, str] = {}
         self._folder, self._schema = folder, schema
         self._behind = Behind(BEHIND)
         self._open = ExitStack()
@@ -77,7 +82,12 @@ class _Files:
     def _begin(self, names: Sequence[str]) -> None:
         for name in names:
             self._open.close()
-            self._writer = self._open.enter_context(row_group_writer(self._folder / f"{name}.parquet", self._schema))
+            path = self._folder / f"{name}.parquet"
+            self._open.callback(self._note, f"{self._folder.name}/{path.name}")  # called after the file is closed
+            self._writer = self._open.enter_context(row_group_writer(path, self._schema))
+
+    def _note(self, name: str) -> None:
+        self.sha256[name] = self._writer.sha256
 
     def __enter__(self) -> Self:
         return self
@@ -121,15 +131,15 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     buckets/{bucket}.parquet and members/{bucket}.parquet of these buckets, as `deduplicate` writes them; last,
     summary.json about the unique sequences. `memory_mb` bounds the memory of the process.
     """
-    stated = [read_scan(folder) for folder in scans]
+    stated = read_scans(scans)
     buckets, keep = stated[0]["buckets"], stated[0]["keep"]
     sources = pa.array([entry["path"] for each in stated for entry in each["inputs"]], pa.string())
     low, high = range_bounds(buckets)[number : number + 2]
     names = bucket_ranges(bucket_names(buckets))[number]
-    files = [folder / range_file(number) for folder in scans]
+    files = [verified(folder, range_file(number), "scan") for folder in scans]
     total = sum(path.stat().st_size for path in files)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "summary.json").unlink(missing_ok=True)
+    (output / SUMMARY).unlink(missing_ok=True)
     summary = Summary(buckets, keep)
     read = 0
     with (
@@ -143,4 +153,4 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
                 read += rows.nbytes
                 sorter.add(rows)
         write_buckets(sorter.sorted(), output, names, sources, summary)
-    write_json(output / "summary.json", vars(summary))
+    summary.write(output)

@@ -7,7 +7,6 @@ compute is always `keys - store`.
 
 import errno
 import hashlib
-import json
 import logging
 import re
 import shutil
@@ -23,11 +22,15 @@ from plm_embed.errors import UserError
 from plm_embed.files import atomic_path, sha256_file, whole_files
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.parts import DamagedPartError, Keys, PartRows, is_per_residue, read_part, write_part
+from plm_embed.sealed import read_sealed
 
 __all__ = [
     "KEY_SPACE", "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256",
-    "part_files", "parts_between", "read_note", "read_part", "store_folder", "write_part",
+    "part_files", "parts_between", "read_fingerprint", "read_note", "read_part", "store_folder", "write_part",
 ]  # fmt: skip
+
+FINGERPRINT = "fingerprint.json"
+"""The file in the folder of a fingerprint that says which it is."""
 
 NOTES = "compacted"
 """Folder, beside the parts, of the notes that say which parts were replaced by which."""
@@ -36,6 +39,8 @@ KEY_SPACE = "0" * 64, "f" * 64
 """The first key and the last that there can be."""
 
 _PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
+_ID = re.compile(r"[0-9a-f]{16}")
+_HEALED = "`snakemake --forcerun embed` in its campaign writes it anew"
 _log = logging.getLogger(__name__)
 
 
@@ -62,23 +67,15 @@ class Store:
         self.folder = store_folder(root, fingerprint)
         self.parts_folder = self.folder / "parts"
         self._infos: dict[str, PartInfo] = {}
-        note = self.folder / "fingerprint.json"
-        if note.exists():
-            self._check_note(note)
-            self.parts_folder.mkdir(exist_ok=True)
-        else:
-            self.parts_folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(note) as temporary:
-                temporary.write_text(fingerprint.to_json() + "\n", encoding="utf-8")
-
-    def _check_note(self, note: Path) -> None:
-        try:
-            found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{note}: not a fingerprint ({error}); is {self.folder} a store?") from None
-        if found != self.fingerprint:
-            differences = "; ".join(found.differences(self.fingerprint))
-            raise UserError(f"{note}: edited, or of another store ({differences}); use another store folder")
+        self.parts_folder.mkdir(parents=True, exist_ok=True)
+        note = self.folder / FINGERPRINT
+        content = (fingerprint.to_json() + "\n").encode()
+        if note.is_file() and note.read_bytes() == content:
+            return
+        if note.exists():  # the name of the folder is a hash of what the note has to say
+            _log.warning("%s: damaged or edited; written anew", note)
+        with atomic_path(note) as temporary:
+            temporary.write_bytes(content)
 
     def publish(self, local: Path) -> PartInfo:
         """Copy a whole part into the store, where it shows up all at once under its final name.
@@ -113,18 +110,17 @@ class Store:
         return parts_between(self.parts_folder, first_key, last_key)
 
     def missing(self, keys: Keys) -> NDArray[np.bool_]:
-        """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys are missing."""
+        """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys are missing.
+
+        A file that holds one of them is hashed, once in the life of this object.
+        """
         absent = np.ones(len(keys), dtype=bool)
         for _, held in self._overlaps(keys):
             absent &= ~held
         return absent
 
     def covering(self, keys: Keys) -> list[PartInfo]:
-        """The parts, by name, that hold at least one of the keys (S64, sorted).
-
-        Each file is hashed, once in the life of this object; one whose bytes are not those that its name tells is set
-        aside and raises UserError, since its keys have to be computed again.
-        """
+        """The parts, by name, that hold at least one of the keys (S64, sorted). A damaged part is set aside."""
         return [self._info(path) for path, held in self._overlaps(keys) if held.any()]
 
     def _overlaps(self, keys: Keys) -> Iterator[tuple[Path, NDArray[np.bool_]]]:
@@ -133,12 +129,17 @@ class Store:
         for path in self.parts(keys[0].decode(), keys[-1].decode()):
             try:
                 with read_part(path) as part:
-                    part.check(self.fingerprint)
+                    if part.fingerprint != self.fingerprint:
+                        self._info(path)  # nobody's, if its bytes have changed
+                        part.check(self.fingerprint)
                     held = part.locate(keys) >= 0
+                if held.any():
+                    self._info(path)
             except DamagedPartError as error:
-                self._set_aside(path, error)
+                if path.exists():
+                    self._set_aside(path, error)
                 continue
-            except UserError:
+            except (UserError, FileNotFoundError):
                 if path.exists():
                     raise
                 continue  # another job has set it aside meanwhile
@@ -148,7 +149,7 @@ class Store:
         if path.name not in self._infos:
             digest = sha256_file(path)
             if not path.stem.endswith(digest[:16]):
-                damage = DamagedPartError(f"{path}: its bytes are not those that were written; run again")
+                damage = DamagedPartError(f"{path}: its bytes are not those that were written")
                 self._set_aside(path, damage)
                 raise damage
             self._infos[path.name] = PartInfo(path.name, int(path.stem.split("-")[2]), path.stat().st_size, digest)
@@ -206,13 +207,32 @@ def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ..
 
 def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
     """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that replace them."""
-    note = json.loads(path.read_text(encoding="utf-8"))
+    note = read_sealed(path, "a note of compact", "remove it, and run `snakemake --forcerun embed`")
     return note["replaced"], tuple(PartInfo(**part) for part in note["by"])
 
 
+def read_fingerprint(folder: Path) -> Fingerprint:
+    """What fingerprint.json in a folder says. UserError when it is damaged, or not of a folder of this name."""
+    note = folder / FINGERPRINT
+    try:
+        found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{note}: not a fingerprint ({error}); is {folder} a store? {_HEALED}") from None
+    if _ID.fullmatch(folder.name) and found.id != folder.name:
+        raise UserError(f"{note}: changed, or of another store (the folder's name is its hash); {_HEALED}")
+    return found
+
+
 def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
-    notes = (read_note(path) for path in whole_files(folder / NOTES, "*.json"))
-    return {name: by for replaced, by in notes for name in replaced}
+    found: dict[str, tuple[PartInfo, ...]] = {}
+    for path in whole_files(folder / NOTES, "*.json"):
+        try:
+            replaced, by = read_note(path)
+        except UserError as error:  # without it old parts and new ones count alike
+            _log.warning("%s", error)
+            continue
+        found |= dict.fromkeys(replaced, by)
+    return found
 
 
 def keys_sha256(keys: Keys) -> str:

@@ -1,6 +1,6 @@
 """Reading a store as it is, without a master: by key, since parts know nothing of records."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,11 @@ from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array, decode
 from plm_embed.parts import Keys, Part, is_per_residue, read_part
-from plm_embed.store import KEY_SPACE, parts_between
-from plm_embed.vectors import Rows, Vectors, make_anndata
+from plm_embed.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
+from plm_embed.vectors import KEY, Rows, Vectors, make_anndata
 
 if TYPE_CHECKING:
     import anndata
-
-_NOTE = "fingerprint.json"
 
 
 def is_store(path: Path) -> bool:
@@ -27,7 +25,7 @@ def is_store(path: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    return [path] if (path / _NOTE).is_file() else sorted(note.parent for note in path.glob(f"*/{_NOTE}"))
+    return [path] if (path / FINGERPRINT).is_file() else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
 
 
 class StoreVectors(Vectors):
@@ -39,11 +37,7 @@ class StoreVectors(Vectors):
             listed = ", ".join(folder.name for folder in folders)
             raise UserError(f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}")
         self.path = folders[0]
-        note = self.path / _NOTE
-        try:
-            self._fingerprint = Fingerprint.from_json(note.read_text(encoding="utf-8"))
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{note}: not a fingerprint ({error}); is {self.path} a store?") from None
+        self._fingerprint = read_fingerprint(self.path)
         self._parts = parts_between(self.path / "parts", *KEY_SPACE)
         self._dim = 0
         held = []
@@ -65,6 +59,10 @@ class StoreVectors(Vectors):
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key has a vector."""
+        return isinstance(key, str) and bool(KEY.fullmatch(key)) and int(self._locate(np.array([key], "S64"))[0]) >= 0
 
     @property
     def names(self) -> list[str]:
@@ -91,7 +89,7 @@ class StoreVectors(Vectors):
                 lengths[mine] = part.length[self._row[mine]]
         return lengths
 
-    def get(self, ids: Sequence[str], name: str = "emb") -> Array:  # noqa: ARG002
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:  # noqa: ARG002
         """UserError: a store knows sequences, not records."""
         raise UserError(f"{self.path}: a store has keys, no ids: use by_key, or open a master")
 

@@ -9,6 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -24,8 +25,12 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x50\x2a\x4d\x18": "zstd",  # the skippable frame that parallel zstd writes first
 }
-_OPEN: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open, "zstd": zstd.open}
+LARGEST_RECORD = 1 << 24
+"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has a hundredth."""
 _READ_BYTES = 1 << 20
+_FEED_BYTES = 1 << 16  # what is left of them at the end of a stream is copied
+DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
+"""What damaged or unreadable data raise; of bz2 and gzip an OSError without a number."""
 
 
 def _as_latin1(error: UnicodeError) -> tuple[str, int]:
@@ -63,6 +68,50 @@ class _HashingFile(io.RawIOBase):
         super().close()
 
 
+class _Streams(io.RawIOBase):
+    """Compressed streams, one after the other to the end of the file, as what they hold.
+
+    Python's own readers of bz2 and xz take a damaged stream behind a whole one for the end of the data. Here everything
+    that follows a stream is another one, but for the zeros that may follow one of xz.
+    """
+
+    def __init__(
+        self, file: io.BufferedReader, start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], padding: bytes
+    ) -> None:
+        self._file, self._start, self._padding = file, start, padding
+        self._stream = start()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        room = memoryview(buffer).cast("B")
+        data = b""
+        while room and not data:
+            more = self._stream.unused_data if self._stream.eof else b""
+            if self._stream.eof:
+                while not (more := more.lstrip(self._padding)):
+                    if not (more := self._file.read1(_FEED_BYTES)):
+                        return 0
+                self._stream = self._start()
+            elif self._stream.needs_input and not (more := self._file.read1(_FEED_BYTES)):
+                raise EOFError
+            data = self._stream.decompress(more, len(room))
+        room[: len(data)] = data
+        return len(data)
+
+
+_OPEN: dict[str, Callable[[Any], Any]] = {
+    "none": lambda file: file,
+    "gzip": gzip.open,
+    "bzip2": lambda file: io.BufferedReader(_Streams(file, bz2.BZ2Decompressor, b""), _READ_BYTES),
+    "xz": lambda file: io.BufferedReader(
+        _Streams(file, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ), b"\0"), _READ_BYTES
+    ),
+    "zstd": zstd.open,
+}
+
+
 def as_text(handle: IO[bytes], newline: str | None) -> io.TextIOWrapper:
     """Bytes as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
     return io.TextIOWrapper(handle, encoding="utf-8-sig", errors="plm_embed.latin1", newline=newline)
@@ -81,9 +130,7 @@ class Stream:
         head = buffered.peek(8)
         self.compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "none")
         self._file = buffered
-        self.handle = cast(
-            IO[bytes], buffered if self.compression == "none" else _OPEN[self.compression](buffered, "rb")
-        )
+        self.handle = cast(IO[bytes], _OPEN[self.compression](buffered))
 
     @property
     def bytes_read(self) -> int:
@@ -98,16 +145,15 @@ class Stream:
         data: bytes = self.handle.read1(count)  # type: ignore[attr-defined]
         return data
 
-    def head(self, count: int) -> bytes:
-        """Up to `count` bytes from where the stream is; fewer when it ends, even if it ends too early."""
+    def head(self, count: int) -> tuple[bytes, Exception | None]:
+        """Up to `count` bytes from where the stream is, and the error that ended them."""
         data = bytearray()
         try:
             while len(data) < count and (part := self.read1(count - len(data))):
                 data += part
-        except EOFError:
-            if not data:
-                raise  # otherwise whoever reads the records reports it, with their number
-        return bytes(data)
+        except DAMAGE as error:
+            return bytes(data), error
+        return bytes(data), None
 
     def finish(self) -> str:
         while self._file.read(_READ_BYTES):

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 from plm_embed.claims import Claim
-from plm_embed.errors import UserError
-from plm_embed.files import write_json
+from plm_embed.errors import PassingError, UserError, no_space
 from plm_embed.gpus import visible_gpus
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.shares import worker_shares
 from plm_embed.worker import Worker, WorkerError
@@ -55,7 +55,8 @@ class Plan:
 def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     """Embed all buckets of the plan, then write `output`: a summary that says that each has its completion record.
 
-    Raises UserError when a bucket could not be done; what was done stays done, and a repetition does only the rest.
+    What was done stays done, and a repetition does only the rest. Raises PassingError when a bucket could not be done,
+    and UserError when a repetition would not do it either.
     """
     submission = Submission(plan, settings)
     with _signals(submission):
@@ -63,13 +64,14 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     lacking = [bucket.stem for bucket in plan.buckets if not (plan.records / f"{bucket.stem}.json").exists()]
     if submission.problems or lacking:
         problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
-        raise UserError("\n  ".join(["not all buckets are embedded:", *problems]))
+        error = PassingError if submission.passing or not submission.problems else UserError
+        raise error("\n  ".join(["not all buckets are embedded:", *problems]))
     shares = worker_shares([plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began)
     if shares:
         worst = max(shares, key=lambda worker: worker["idle"])
         log.info("%d workers; the idlest one was idle for %.1f %% of its time", len(shares), 100 * worst["idle"])
     names = sorted(bucket.stem for bucket in plan.buckets)
-    write_json(output, {"schema_version": 1, "buckets": names, "workers": shares})
+    write_sealed(output, {"schema_version": 1, "buckets": names, "workers": shares})
 
 
 class Submission:
@@ -79,6 +81,8 @@ class Submission:
         self.plan = plan
         self.settings = replace(settings, threads=max(1, settings.threads // plan.workers), bar=plan.workers == 1)
         self.problems: list[str] = []
+        self.passing = False  # whether another attempt may solve a problem
+        self._unusable = ""  # what is wrong with the folder of records and claims
         self._gpus = self._assign()
         self._sizes = {bucket: bucket.stat().st_size for bucket in plan.buckets}
         self._pending = sorted(plan.buckets, key=lambda bucket: (-self._sizes[bucket], bucket))
@@ -101,6 +105,9 @@ class Submission:
             thread.start()
         for thread in threads:
             thread.join()
+        if self._unusable:
+            self.problems.append(self._unusable)
+            return
         if self._stopping:
             self.problems.append("stopped by a signal; run it again: only the rest will be computed")
         left = ", ".join(bucket.stem for bucket in self._pending)
@@ -108,6 +115,7 @@ class Submission:
             self.problems.append(f"no time left for {left}; run it again, or ask for a longer runtime")
         elif left and not self._stopping:
             self.problems += [*self._broken, f"no working device left for {left}"]
+        self.passing = self.passing or bool(left) or self._stopping
 
     def stop(self) -> None:
         """Take no new bucket and ask the workers to publish what they have."""
@@ -172,6 +180,17 @@ class Submission:
             return not self._stopping and bool(self._pending)
 
     def _next(self) -> tuple[Path, Claim] | None:
+        """The next bucket; None when there is none, or when records and claims cannot be read or written any more."""
+        try:
+            return self._next_free()
+        except OSError as error:
+            where = error.filename2 or error.filename or self.plan.records
+            self.passing = not no_space(error) and not isinstance(error, PermissionError)
+            self._unusable = no_space(error) or f"{where}: {error.strerror}; mend that and run it again"
+            self.stop()
+            return None
+
+    def _next_free(self) -> tuple[Path, Claim] | None:
         """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may still fail theirs."""
         with self._changed:
             while not self._stopping and (self._pending or self._active):
@@ -230,6 +249,7 @@ class Submission:
                     self._pending.insert(0, bucket)
                 else:
                     self.problems.append(f"bucket {bucket.stem}: {failure}")
+                    self.passing = self.passing or failure.blames != "user"
                 if failure.blames == "device":
                     self._broken.append(str(failure))
             self._changed.notify_all()

@@ -7,12 +7,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from plm_embed import published
 from plm_embed.costs import campaign_records
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
+from plm_embed.facts import weights_of
+from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
-from plm_embed.reader import MASTER, Embeddings
+from plm_embed.reader import Embeddings
 from plm_embed.savings import savings
-from plm_embed.tables import read_batches, read_summary
+from plm_embed.tables import read_batches
 
 
 def summarise(results: Path) -> str:
@@ -65,11 +69,13 @@ def _validation(path: Path) -> str:
 def _opening(path: Path) -> str:
     with Embeddings(path) as embeddings:
         model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
+        caveat = published.caveat(model, weights_of(path.parent, embeddings.metadata["weights_sha256"]))
         pooled = any(not is_per_residue(name) for name in embeddings.names)
     example = _example(path.with_suffix(".parquet"))
     return "\n".join(
         [
             f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
+            *([f"weights: {caveat}"] if caveat else []),
             "    import plm_embed",
             f'    e = plm_embed.open("{path}")',
             f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",

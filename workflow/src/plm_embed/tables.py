@@ -1,6 +1,6 @@
-"""Parquet files read in bounded pieces, and a number for every input record."""
+"""Parquet files read in bounded pieces, with the checksums of their pages, and a number for every input record."""
 
-import json
+import hashlib
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from plm_embed.deduplicated import SUMMARY, make_again, read_summary, verified
 from plm_embed.errors import UserError
 
 _ROWS = 1 << 16
@@ -28,33 +29,44 @@ def _reading(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
 
 
+def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
+    """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is an OSError."""
+    return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+
+def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
+    with _reading(path):
+        file = parquet_file(path)
+    with file:
+        batches = file.iter_batches(rows, columns=columns)
+        while True:
+            with _reading(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
     UserError when the file is missing or damaged.
     """
-    with _reading(path):
-        file = pq.ParquetFile(path)
-    with file:
-        batches = file.iter_batches(batch_size=_ROWS, columns=columns)
-        rows: pa.Table | None = None
-        while True:
-            with _reading(path):
-                batch = next(batches, None)
-            if batch is None:
-                break
-            more = pa.Table.from_batches([batch])
-            rows = pa.concat_tables([rows, more]) if rows is not None else more
-            if rows.num_rows >= _ROWS:
-                yield rows.slice(0, _ROWS)
-                rows = rows.slice(_ROWS)
-        if rows is not None and rows.num_rows:
-            yield rows
+    rows: pa.Table | None = None
+    for batch in record_batches(path, columns, _ROWS):
+        more = pa.Table.from_batches([batch])
+        rows = pa.concat_tables([rows, more]) if rows is not None else more
+        if rows.num_rows >= _ROWS:
+            yield rows.slice(0, _ROWS)
+            rows = rows.slice(_ROWS)
+    if rows is not None and rows.num_rows:
+        yield rows
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
-    with _reading(path), pq.ParquetFile(path) as file:  # pq.read_table would import pandas
+    with _reading(path), parquet_file(path) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
@@ -64,16 +76,25 @@ def read_schema(path: Path) -> pa.Schema:
         return pq.read_schema(path)
 
 
-def read_summary(sequences: Path) -> dict[str, Any]:
-    """What deduplicate says about its inputs and their records."""
-    path = sequences / "summary.json"
-    try:
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; run `plm-embed deduplicate` first") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not a summary of sequences ({error}); run `plm-embed deduplicate` again") from None
-    return summary
+def bucket_table(path: Path, columns: list[str]) -> pa.Table:
+    """Columns of a bucket file, `key` among them. UserError unless each key is the SHA-256 of its `sequence`.
+
+    A bucket in the folder of deduplicate must be the file that the summary names.
+    """
+    sequences = path.parent.parent
+    if (sequences / SUMMARY).is_file():
+        verified(sequences, f"{path.parent.name}/{path.name}")
+    table = read_table(path, columns)
+    if "sequence" in columns:
+        check_keys(path, table)
+    return table
+
+
+def check_keys(path: Path, table: pa.Table) -> None:
+    """UserError unless each `key` of a table from the bucket file `path` is the SHA-256 of its `sequence`."""
+    for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+        if sequence is None or hashlib.sha256(sequence.encode()).hexdigest() != key:
+            raise UserError(f"{path}: {key} is not the SHA-256 of its sequence; {make_again(path.parent.parent)}")
 
 
 class RecordNumbers:
@@ -87,7 +108,7 @@ class RecordNumbers:
         self.summary = read_summary(sequences)
         self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
         if len(self.sources) < len(self.summary["inputs"]):
-            raise UserError(f"{sequences / 'summary.json'}: an input file is named twice; name it once and run again")
+            raise UserError(f"{sequences / SUMMARY}: an input file is named twice; name it once and run again")
         self._first: dict[str, int] = {}
         self.places = 0
         for source, count in self.sources.items():

@@ -21,8 +21,10 @@ import pyarrow.parquet as pq
 from plm_embed.campaign import bucket_names
 from plm_embed.config import Config
 from plm_embed.costs import Speed, device_label
+from plm_embed.deduplicated import verified
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.manifest import MANIFEST
 from plm_embed.settings import Settings
 from plm_embed.tables import read_table
 
@@ -46,7 +48,7 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
     UserError when there are no weights yet, nothing to embed, or a worker is killed.
     """
     weights = Path(config["weights_folder"]) / config["model"]
-    if not (weights / "manifest.json").is_file():
+    if not (weights / MANIFEST).is_file():
         raise UserError(f"--measure: {weights}: no weights yet\nrun: snakemake weights --cores 1")
     table = _some(sequences)
     if not table.num_rows:
@@ -84,7 +86,7 @@ def _some(sequences: Path) -> pa.Table:
     """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since keys are random."""
     tables: list[pa.Table] = []
     for name in bucket_names(sequences):
-        tables.append(read_table(sequences / "buckets" / f"{name}.parquet"))
+        tables.append(read_table(verified(sequences, f"buckets/{name}.parquet")))
         if sum(table.num_rows for table in tables) >= ROWS:
             break
     return pa.concat_tables(tables)

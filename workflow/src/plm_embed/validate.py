@@ -19,15 +19,17 @@ from plm_embed.buckets import bucket_of
 from plm_embed.campaign import bucket_names
 from plm_embed.check_records import RecordCheck
 from plm_embed.check_vectors import MasterCheck, check_completion, check_parts
+from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
 from plm_embed.files import atomic_path, sha256_file, write_json
 from plm_embed.findings import Findings
 from plm_embed.fingerprint import Fingerprint, StorageDtype
 from plm_embed.gather import Plan, attributes
 from plm_embed.hdf5 import decode, open_hdf5, read_bits
+from plm_embed.manifest import MANIFEST, read_manifest
 from plm_embed.parts import is_per_residue
 from plm_embed.store import store_folder
-from plm_embed.tables import read_summary, read_table
+from plm_embed.tables import check_keys, read_table
 
 Vectors = dict[str, NDArray[np.float32]]
 Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
@@ -99,14 +101,14 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
         if note.read_text(encoding="utf-8").strip() != fingerprint.to_json():
             problem(f"{note}: not the fingerprint of the completion records")
     with findings.check("weights") as problem:
-        path = weights / "manifest.json"
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        for name, expected in (("model", fingerprint.model), ("sha256", fingerprint.weights_sha256)):
-            if manifest[name] != expected:
-                problem(f"{path}: {name} is {manifest[name]}, the vectors were made with {expected}")
+        manifest = read_manifest(weights)
+        for name in ("model", "weights_sha256"):
+            found, expected = getattr(manifest, name), getattr(fingerprint, name)
+            if found != expected:
+                problem(f"{weights / MANIFEST}: {name} is {found}, the vectors were made with {expected}")
         for name, dim in plan.dims.items():
-            if dim != manifest["dim"]:
-                problem(f"{name} has dimension {dim}, the model {manifest['dim']}")
+            if dim != manifest.dim:
+                problem(f"{name} has dimension {dim}, the model {manifest.dim}")
 
 
 def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5py.File) -> None:
@@ -186,8 +188,9 @@ def _residues(sequences: Path, keys: list[str]) -> list[str]:
     count = len(bucket_names(sequences))
     found: dict[str, str] = {}
     for bucket in sorted({bucket_of(key, count) for key in keys}):
-        table = read_table(sequences / "buckets" / f"{bucket:04d}.parquet", ["key", "sequence"])
-        table = table.filter(pc.field("key").isin(keys))
+        path = verified(sequences, f"buckets/{bucket:04d}.parquet")
+        table = read_table(path, ["key", "sequence"]).filter(pc.field("key").isin(keys))
+        check_keys(path, table)
         found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)
     for key in keys:
         if key not in found:

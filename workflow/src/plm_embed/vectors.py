@@ -1,14 +1,15 @@
 """What a master and a store have in common for a reader: rows of vectors, in the order of their sorted keys."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import UnknownIdError, UserError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.hdf5 import Array
 from plm_embed.parts import Keys, is_per_residue
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Rows = NDArray[np.int64]
+KEY = re.compile("[0-9a-f]{64}")
 
 
 class Vectors(ABC):
@@ -35,6 +37,10 @@ class Vectors(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Rows: distinct sequences."""
+
+    @abstractmethod
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a vector for an id, or for a key where there are no ids."""
 
     @property
     @abstractmethod
@@ -83,12 +89,23 @@ class Vectors(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+        """Another process, such as a worker of a DataLoader, opens the file anew."""
+        return type(self), (self.path.absolute(),)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D) of a pooled representation."""
+        return len(self), self.dim
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}: {len(self):,} x {self.dim}, {', '.join(self.names)}>"
 
-    def by_key(self, keys: Sequence[str] | Keys, name: str = "emb") -> Array:
-        """Vectors (k, D) of these keys, in the order asked for. UserError for keys that are not there."""
-        return self._take(self._pooled(name), self._rows_of_keys(np.asarray(keys, dtype="S64").reshape(-1)))
+    def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
+        """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are not there."""
+        if isinstance(keys, str | bytes):
+            raise UserError("keys are a list: by_key([key])")
+        return self._take(self._pooled(name), self._rows_of_keys(keys))
 
     def __getitem__(self, rows: int | slice | NDArray[Any] | list[int]) -> Array:
         """Rows of "emb": a vector (D,) for a number, vectors (k, D) for a slice or an array of numbers."""
@@ -105,17 +122,14 @@ class Vectors(ABC):
             vector: Array = self._span(name, at, at + 1)[0]
             return vector
         chosen = np.asarray(rows)
-        return self._take(
-            name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64))
-        )
+        if chosen.dtype == bool and chosen.shape != (len(self),):
+            raise IndexError(f"a mask of shape {chosen.shape} for {len(self)} rows")
+        return self._take(name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else whole(chosen)))
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
-        names = [each for each in self.names if is_per_residue(each)]
-        if not names:
-            raise UserError(f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}")
-        (row,) = self._rows_of_keys(np.array([key], dtype="S64")).tolist()
-        return self._residues(self._known(name or names[0]), row)
+        (row,) = self._rows_of_keys([key]).tolist()
+        return self._residues(self._per_residue(name), row)
 
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """All rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
@@ -146,16 +160,32 @@ class Vectors(ABC):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
         return rows % max(len(self), 1)
 
-    def _rows_of_keys(self, keys: Keys) -> Rows:
+    def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
+        if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
+            texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
+            if wrong := [text for text in texts if not KEY.fullmatch(text)]:
+                raise UnknownIdError(
+                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a sequence, 64 digits 0-9 a-f"
+                )
+            keys = np.array(texts, dtype="S64")
         rows = self._locate(keys)
         if (rows < 0).any():
-            raise UserError(f"{self.path}: no vector for {some([key.decode() for key in keys[rows < 0]])}")
+            raise UnknownIdError(f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}")
         return rows
 
     def _known(self, name: str) -> str:
         if name not in (*self.names, "emb"):
             raise UserError(f"{self.path}: has no representation {name}; it has {', '.join(self.names)}")
         return name
+
+    def _per_residue(self, name: str | None) -> str:
+        """`name`, or the first per-residue representation. UserError when it is not there or has a vector per row."""
+        names = [each for each in self.names if is_per_residue(each)]
+        if not names:
+            raise UserError(f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}")
+        if not is_per_residue(self._known(name or names[0])):
+            raise UserError(f"{name} has one vector per record: use get([id])")
+        return name or names[0]
 
     def _pooled(self, name: str) -> str:
         """`name`, or what "emb" stands for. UserError when it is not there or has a matrix per row."""
@@ -165,6 +195,13 @@ class Vectors(ABC):
         if name == "emb" and not pooled:
             raise UserError(f"{self.path}: has no pooled representation; it has {', '.join(self.names)}")
         return self._known(name)
+
+
+def whole(rows: NDArray[Any]) -> Rows:
+    """Numbers of rows as they are counted here. IndexError for others than whole numbers."""
+    if rows.size and rows.dtype.kind not in "iu":
+        raise IndexError(f"rows are whole numbers, not {rows.dtype}")
+    return rows.astype(np.int64)
 
 
 def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":

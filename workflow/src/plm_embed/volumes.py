@@ -26,15 +26,15 @@ def vectors(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, 
     pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
     flat = ("per_residue" in asked["pooling"]) * layers
 
-    def one_file(rows: int, residues: int, *, virtual: bool = False) -> int:
+    def one_file(rows: int, residues: int) -> int:
         columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else [])))
         numbers: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
-        return columns + (0 if virtual else numbers * model.dim * item) + PART_BYTES
+        return columns + numbers * model.dim * item + PART_BYTES
 
     parts = max(1, min(config["buckets"], rows))
     return {
         "store": parts * one_file(math.ceil(rows / parts), math.ceil(residues / parts)),
-        "master": one_file(rows, residues, virtual=config["merge"] == "virtual"),
+        "master": one_file(rows, residues),
     }
 
 

@@ -6,6 +6,7 @@ seconds costs a shared filesystem next to nothing, from any machine that sees th
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.buckets import bucket_names
+from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.heartbeats import FOLDER
-from plm_embed.tables import read_summary
 
 SILENT_AFTER_SECONDS = 120.0
 """A worker that has not written its heartbeat for longer is taken for dead or cut off."""
 STUCK_AFTER_SECONDS = 1200.0
 """A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
 TAIL_BYTES = 4096
-ERROR = "plm-embed: error: "
+ERROR = re.compile("plm-embed: (?:error|unfinished): ")
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,8 @@ def _error_at_the_end(path: Path) -> str:
     with path.open("rb") as handle:
         handle.seek(max(0, handle.seek(0, os.SEEK_END) - TAIL_BYTES))
         tail = handle.read().decode("utf-8", "replace")
-    if ERROR in tail:
-        return "\n".join(tail.rpartition(ERROR)[2].strip().splitlines()[:2])
+    if ERROR.search(tail):
+        return "\n".join(ERROR.split(tail)[-1].strip().splitlines()[:2])
     if "Traceback (most recent call last)" in tail:
         return tail.strip().splitlines()[-1]
     return ""

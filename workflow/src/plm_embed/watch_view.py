@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plm_embed.console import Terminal
 from plm_embed.costs import device_label
 from plm_embed.watch import State, Watch, WorkerState
 
@@ -25,10 +26,10 @@ def watch(results: Path, *, once: bool) -> None:
     """Show the campaign until it is finished or Ctrl-C; with `once`, print one look at it as plain text."""
     looker = Watch(results)
     if once:
-        console = Console(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
         console.print(view(looker.look(), rows=None, plain=True))
         return
-    console = Console()
+    console = Terminal()
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
             states = looker.look()
@@ -48,7 +49,7 @@ def view(states: Sequence[State], *, rows: int | None, plain: bool = False) -> R
 def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableType]:
     head = Text.assemble((str(state.folder), "bold"), f"  {100 * state.fraction:.1f} %  {_when(state)}")
     counts = [f"{state.done:,} of {state.buckets:,} buckets finished", f"{len(state.workers):,} workers"]
-    counts += [f"{state.queued:,} buckets queued", f"{state.tokens_per_second:,.0f} tokens/s"]
+    counts += [f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued", f"{state.tokens_per_second:,.0f} tokens/s"]
     line = Text(", ".join(counts))
     troubled = sum(bool(worker.trouble) for worker in state.workers)
     if troubled:

@@ -16,9 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, UserError, device_lost, no_space, out_of_memory
+from plm_embed.errors import DeviceError, PassingError, UserError, device_lost, no_space, out_of_memory
 from plm_embed.gpus import near_cores
 from plm_embed.settings import Settings
+from plm_embed.terminal import log_to_stderr
 
 Blames = Literal["", "device", "user"]
 CONTEXT = multiprocessing.get_context("spawn")
@@ -94,7 +95,7 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
     The answers: True for the device, then for each bucket whether anything was computed; or what went wrong and who is
     to blame.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    log_to_stderr()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
     _end_with_parent()
     if gpu is not None:
@@ -117,6 +118,8 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
     except DeviceError as error:
         connection.send((str(error), "device"))
         _end_at_once()
+    except PassingError as error:
+        connection.send((str(error), ""))
     except UserError as error:
         connection.send((str(error), "user"))
     except BaseException as error:

@@ -7,6 +7,7 @@ import shlex
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,13 @@ from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterf
 
 from .cancel import delete_all
 from .commands import Pbs
-from .ledger import Ledger
+from .ledger import Entry, Ledger
+from .logs import log_folder, log_path
+from .quoting import quoted_for_the_shell
 from .recognise import SITE_VARIABLE, this_site
-from .request import RefusedError, Request, job_name, job_work, log_path, qsub_words, read_ask, script_text
+from .refusals import RefusedError
+from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
+from .scheduler import fail_for_good, stop_reason
 from .settings import ExecutorSettings
 from .site import load_site
 from .submit import Submitter
@@ -62,12 +67,13 @@ class Executor(RemoteExecutor):
         self._site = load_site(settings.site or os.environ.get(SITE_VARIABLE) or this_site().site)
         self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
         self._workdir = Path.cwd()
-        self._logdir = self._workdir / (settings.logdir or ".snakemake/pbs_logs")
+        self._logdir = log_folder(self._workdir, settings.logdir)
         self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
         self._watch = Watch(self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info)
         self._waiting_for_id: dict[str, JobExecutorInterface] = {}
         self._alive: dict[str, Job] = {}  # by name; the base class empties its own list during every look
         self._alive_lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
         self._submitter = Submitter(
             pbs=self._pbs,
             ledger=self._ledger,
@@ -86,6 +92,10 @@ class Executor(RemoteExecutor):
             return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
         return ""
 
+    def get_python_executable(self) -> str:
+        """Quoted: a clone may lie in a folder of any name."""
+        return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
+
     def run_job(self, job: JobExecutorInterface) -> None:
         """Build the request here, in Snakemake's thread, and leave qsub to the submitting thread."""
         name = job_name(job, str(self._workdir))
@@ -94,29 +104,43 @@ class Executor(RemoteExecutor):
         try:
             queue_name, queue, words = qsub_words(read_ask(job, self._settings), self._site, name, log)
         except RefusedError as refusal:
-            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. ")
+            self._give_up(job, str(refusal))
             return
+        with quoted_for_the_shell():
+            command = self.format_job_exec(job)
         script.touch(mode=0o700)  # variables may be secrets
-        script.write_text(
-            script_text(self.format_job_exec(job), self._site, self._ledger.end(name), self.envvars()), encoding="utf-8"
-        )
+        script.write_text(script_text(command, self._site, self._ledger.end(name), self.envvars()), encoding="utf-8")
         with self._alive_lock:
             self._waiting_for_id[name] = job
         self._submitter.add(Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log))
 
-    def _on_submitted(self, request: Request, job_id: str, log: str, adopted: bool) -> None:
-        watched = Job(job_id, request.name, request.queue, log)
+    def _on_submitted(self, request: Request, entry: Entry, adopted: bool) -> None:
+        watched = Job(entry.id or "", request.name, entry.queue, entry.log)
         with self._alive_lock:
             job = self._waiting_for_id.pop(request.name)
             self._alive[request.name] = watched
         verb = "was running or waiting in PBS already and is taken over" if adopted else "was submitted to PBS"
-        self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {job_id}, log {log}")
-        self.report_job_submission(SubmittedJobInfo(job, external_jobid=job_id, aux={"pbs": watched}))
+        self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {watched.id}, log {watched.log}")
+        self.report_job_submission(SubmittedJobInfo(job, external_jobid=watched.id, aux={"pbs": watched}))
 
-    def _on_refused(self, request: Request, words: str) -> None:
+    def _on_refused(self, request: Request, refusal: RefusedError) -> None:
         with self._alive_lock:
             job = self._waiting_for_id.pop(request.name)
-        self.report_job_error(SubmittedJobInfo(job), msg=f"{words}. The call was: {_shown(request)}. ")
+        call = shlex.join(["qsub", *request.words, str(request.script)])
+        if refusal.for_good:
+            self._give_up(job, str(refusal), call)
+        else:
+            self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. The call was: {call} . ")
+
+    def _give_up(self, job: JobExecutorInterface, reason: str, call: str = "") -> None:
+        """Fail a job that no retry would bring into the queue; each reason is told once, however many jobs it hits."""
+        with self._alive_lock:
+            self._refused[reason] += 1
+            first = self._refused[reason] == 1
+        if first:
+            told = f". The call was: {call}" if call else "."
+            self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{told}")
+        fail_for_good(self.workflow.scheduler, job)
 
     def _on_crash(self, error: Exception) -> None:
         self.workflow.scheduler.executor_error_callback(error)
@@ -154,13 +178,19 @@ class Executor(RemoteExecutor):
             self.report_job_success(info)
         else:
             msg = f"PBS job {watched.id} failed: {verdict.words}. Its log: {watched.log} . "
+            if verdict.cause:  # for whoever decides what the next attempt asks for
+                nodes = int(info.job.resources.get("nodes", 1))
+                most = self._site.most(verdict.cause, watched.queue, nodes)
+                info.aux = {"pbs": watched, "cause": verdict.cause, **({"at_most": most} if most else {})}
             self.report_job_error(info, msg=msg, aux_logs=[watched.log])
         self._submitter.poke(watched.queue)
 
     async def sleep(self) -> None:
-        """Wait for the next look, but not longer than the run lasts."""
+        """Wait for the next look, but not longer than the run lasts; notice when Snakemake takes no more jobs."""
         end = time.monotonic() + self._interval
         while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
+            if reason := stop_reason(self.workflow.scheduler):
+                self._submitter.withdraw(reason)
             await asyncio.sleep(min(left, 0.2))
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
@@ -202,10 +232,9 @@ class Executor(RemoteExecutor):
 
     def shutdown(self) -> None:
         """End both threads; at a normal end no job is left."""
+        for reason, count in self._refused.items():
+            if count > 1:
+                self.logger.error(f"{count - 1} more jobs are not submitted for the same reason: {reason}.")
         self._stopping.set()
         self._submitter.stop()
         super().shutdown()  # type: ignore[no-untyped-call]
-
-
-def _shown(request: Request) -> str:
-    return shlex.join(["qsub", *request.words, str(request.script)])

@@ -89,6 +89,13 @@ class Pbs:
         """{number: id} of all jobs of the user that have not ended. Raises AwayError."""
         return self._select("-u", self.user)
 
+    def held(self) -> frozenset[str]:
+        """Numbers of the user's jobs that the system holds; none when the server cannot say."""
+        try:
+            return frozenset(self._select("-u", self.user, "-h", "s"))
+        except AwayError:
+            return frozenset()
+
     def named(self, name: str) -> list[str]:
         """Ids of the user's jobs of this name that have not ended, oldest first. Raises AwayError."""
         found = self._select("-u", self.user, "-N", name)

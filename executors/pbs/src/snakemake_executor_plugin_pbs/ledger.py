@@ -15,7 +15,8 @@ from .commands import number
 
 @dataclass(frozen=True)
 class Entry:
-    """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of what the job does.
+    """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of what the job does,
+    `asked` are qsub's words but the name and the log (none: not known).
 
     `deleted` says that the job was given up: its id may live on for some seconds, and nothing may be submitted in
     its place before it is gone.
@@ -28,6 +29,7 @@ class Entry:
     submitted: float
     id: str | None = None
     deleted: bool = False
+    asked: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -40,8 +42,9 @@ class Ledger:
     def read(self, name: str) -> Entry | None:
         """The entry of a job name; None when there is none (a file cut short by a full disk is none either)."""
         try:
-            return Entry(**json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            found = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return Entry(**{**found, "asked": tuple(found.get("asked", ()))})
+        except (OSError, ValueError, TypeError, AttributeError):
             return None
 
     def entries(self) -> list[Entry]:
@@ -65,13 +68,24 @@ class Ledger:
         self.end(name).unlink(missing_ok=True)
 
     def end(self, name: str) -> Path:
-        """Where the job's script writes `JOBID EXITCODE` as its last act."""
+        """Where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its last one."""
         return self.folder / f"{name}.end"
+
+    def began(self, name: str, job_id: str) -> bool:
+        """Whether the job has run, to its end or not."""
+        return self._record(name, job_id) is not None
 
     def exit_code(self, name: str, job_id: str) -> int | None:
         """The exit code that the job itself recorded; None when it has not, or when another job did."""
         try:
-            found, code = self.end(name).read_text(encoding="utf-8").split()
-            return int(code) if number(found) == number(job_id) else None
+            return int((self._record(name, job_id) or [])[0])
+        except (IndexError, ValueError):
+            return None
+
+    def _record(self, name: str, job_id: str) -> list[str] | None:
+        """What the job wrote after its id; None when it wrote nothing, or when another job did."""
+        try:
+            found, *rest = self.end(name).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return None
+        return rest if number(found) == number(job_id) else None

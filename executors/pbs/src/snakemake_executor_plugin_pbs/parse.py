@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .commands import Answer, number
 
 _UNKNOWN = re.compile(r"Unknown Job Id (\S+)")
+_FINISHED = "Job has finished, use -x"
 _NO_HISTORY = "not configured to maintain job history"
 
 
@@ -35,10 +36,11 @@ class Report:
     records: dict[str, Record]
     unknown: frozenset[str]
     no_history: bool
+    finished: bool = False  # an id was asked for without -x that only the history knows
 
 
 def read_report(answer: Answer) -> Report:
-    """Sort the answer of `qstat [-x] -f ID...` into known jobs, unknown jobs and a missing history.
+    """Sort the answer of `qstat [-x] -f ID...` into known jobs, unknown jobs, and whether -x was in the right place.
 
     The exit code is that of the last bad id; the good ones are printed all the same.
     """
@@ -46,6 +48,7 @@ def read_report(answer: Answer) -> Report:
         records={number(record.id): record for record in read_jobs(answer.out)},
         unknown=frozenset(number(found) for found in _UNKNOWN.findall(answer.err)),
         no_history=_NO_HISTORY in answer.err,
+        finished=_FINISHED in answer.err,
     )
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +12,16 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from .refusals import RefusedError
 from .settings import ExecutorSettings
 from .site import Queue, Site, clock
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
-class RefusedError(Exception):
-    """The site would refuse or lose this job; the text says why and what to change."""
-
-
 @dataclass(frozen=True)
 class Request:
-    """A job that is ready for qsub. `words` are the arguments before the script; `end` is the job's own end record."""
+    """A job that is ready for qsub. `words` are the arguments before the script."""
 
     name: str
     work: str
@@ -34,6 +30,11 @@ class Request:
     words: tuple[str, ...]
     script: Path
     log: Path
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The words without the name and the log, which say nothing of what is asked for."""
+        return tuple(word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)})
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def _completed(ask: Ask, site: Site) -> Ask:
 
 
 def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
-    """The job's script: the site's choice of variables and `variables`, the site's lines, the command, the end record.
+    """The job's script: the site's choice of variables and `variables`, the site's lines, the command, and around it
+    the record of its begin and its end.
 
     PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder, whatever qsub saw.
     """
@@ -179,7 +181,7 @@ def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str
     return "\n".join(
         [
             "#!/bin/sh",
-            f"rm -f {record}",
+            f'printf "%s\\n" "$PBS_JOBID" > {record}',
             *exports,
             *site.setup,
             f"( {command}\n)",
@@ -189,11 +191,6 @@ def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str
             "",
         ]
     )
-
-
-def log_path(folder: Path, rule: str, name: str) -> Path:
-    """Where PBS puts what the job prints: new for every submission, since PBS overwrites or appends."""
-    return folder / rule / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}.log"
 
 
 def _sizes(ask: Ask, site: Site, cores: int) -> list[str]:

@@ -58,6 +58,14 @@ class Site:
     default_queue: str | None
     queues: dict[str, Queue]
 
+    def most(self, cause: str, queue: str, nodes: int) -> int | None:
+        """The most that a job may ask for: minutes of "time", MB of "memory"; None where that is not known."""
+        if cause == "memory":
+            return self.node["memory_gb"] * 1000 if "memory_gb" in self.node else None
+        ranges = self.queues[queue].ranges if queue in self.queues else ()
+        fitting = [entry.walltime[1] // 60 for entry in ranges if entry.nodes[0] <= nodes <= entry.nodes[1]]
+        return max(fitting, default=None)
+
 
 def shipped_sites() -> list[str]:
     """Names that `--pbs-site` takes without a path."""

@@ -1,8 +1,7 @@
 """Submission in a thread of its own: one at a time, patient, and never twice.
 
 Whatever PBS refuses for now (full queue, absent or hung server) is tried again later with growing pauses. A job that
-may already live is looked for before qsub: by its id in the ledger after a restart, and by its name when a call of
-qsub left no answer, since a server that hung may have queued the job all the same.
+may already live is looked for before qsub (`adopt`).
 """
 
 import contextlib
@@ -11,22 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from .commands import TIMED_OUT, Answer, AwayError, Pbs, number
+from .adopt import Living, NotYetError
+from .commands import TIMED_OUT, AwayError, Pbs
 from .ledger import Entry, Ledger
-from .request import RefusedError, Request
+from .refusals import RefusedError, passes, refusal
+from .request import Request
 
-_FULL = frozenset({38, 39, 173})  # over a limit of jobs, over a limit of resources, queue switched off for now
 _LONGEST_PAUSE = 300.0
-_LOOKS_FOR_LOST = 2  # answers without the job's name before a qsub that was cut counts as not done
-_HINTS = {
-    "Account_Name": "set --pbs-account",
-    "active allocation": "check --pbs-account and the allocation's balance",
-    "filesystems": "add `resources: {filesystems: ...}` to the site file",
-    "walltime": "set the resource runtime (minutes)",
-    "server resource limits": "walltime or nodes are outside the queue's range: `qstat -Qf QUEUE` shows it",
-    "Unknown queue": "set --pbs-queue or the resource pbs_queue",
-    "Unauthorized": "the queue is not open to you: set --pbs-queue or the resource pbs_queue",
-}
 
 
 class WaitError(Exception):
@@ -37,10 +27,14 @@ class WaitError(Exception):
         self.scope = scope
 
 
+class WithdrawnError(Exception):
+    """The request was still waiting when Snakemake stopped."""
+
+
 @dataclass
 class _Pending:
     request: Request
-    looks: int = 0
+    in_doubt: bool = False  # qsub was called and gave no answer: the job may be in the queue
 
 
 @dataclass
@@ -51,17 +45,17 @@ class _Pause:
 
 @dataclass
 class Submitter:
-    """Takes requests and calls back with ids or refusals.
+    """Takes requests and calls back with ledger entries or refusals.
 
-    `submitted(request, id, log, adopted)` and `refused(request, words)` are called from the submitting thread,
+    `submitted(request, entry, adopted)` and `refused(request, error)` are called from the submitting thread,
     `crashed(error)` when a bug ends that thread; `in_queue(queue)` tells how many of our jobs a queue holds now.
     `pause` is the first pause in seconds.
     """
 
     pbs: Pbs
     ledger: Ledger
-    submitted: Callable[[Request, str, str, bool], None]
-    refused: Callable[[Request, str], None]
+    submitted: Callable[[Request, Entry, bool], None]
+    refused: Callable[[Request, RefusedError], None]
     in_queue: Callable[[str], int]
     crashed: Callable[[Exception], None]
     say: Callable[[str], None]
@@ -70,8 +64,11 @@ class Submitter:
     _pauses: dict[str, _Pause] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopped: bool = False
-    _first_live: dict[str, str] | None = None
-    _strangers: bool = False
+    _withdrawn: str = ""
+    _refused_for_good: dict[tuple[str, ...], RefusedError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._living = Living(self.pbs, self.ledger, self.say)
 
     def start(self) -> None:
         """Begin; the thread ends with `stop`."""
@@ -88,6 +85,13 @@ class Submitter:
         """A job of ours has left a queue: there may be room again."""
         with self._changed:
             self._pauses.pop(queue, None)
+            self._changed.notify()
+
+    def withdraw(self, why: str) -> None:
+        """Submit nothing new and refuse what waits, in these words. Only a job whose qsub gave no answer is still
+        looked for: it may be in the queue."""
+        with self._changed:
+            self._withdrawn = self._withdrawn or why
             self._changed.notify()
 
     def stop(self) -> None:
@@ -109,19 +113,25 @@ class Submitter:
         while (pending := self._next()) is not None:
             request = pending.request
             try:
-                job_id, log, adopted = self._attempt(pending)
+                entry, adopted = self._attempt(pending)
             except WaitError as wait:
                 self._postpone(pending, wait)
+            except WithdrawnError as withdrawn:  # an entry in the ledger stays, for the next run
+                self._drop(pending)
+                self.refused(request, RefusedError(str(withdrawn)))
             except OSError as error:
                 self._drop(pending)
-                self.refused(request, f"its log folder or its entry in the ledger cannot be written: {error}")
-            except RefusedError as refusal:
+                words = f"its log folder or its entry in the ledger cannot be written: {error}"
+                self.refused(request, RefusedError(words))
+            except RefusedError as refused:
                 self._drop(pending)
                 self.ledger.remove(request.name)
-                self.refused(request, str(refusal))
+                if refused.for_good:
+                    self._refused_for_good[request.asked] = refused
+                self.refused(request, refused)
             else:
                 self._drop(pending)
-                self.submitted(request, job_id, log, adopted)
+                self.submitted(request, entry, adopted)
 
     def _next(self) -> _Pending | None:
         """The first request that nothing holds back; blocks until there is one, None after `stop`."""
@@ -132,7 +142,7 @@ class Submitter:
                 for pending in self._pending:
                     scopes = ("", pending.request.queue, pending.request.name)
                     until = max((self._pauses[scope].until for scope in scopes if scope in self._pauses), default=0.0)
-                    if until <= now:
+                    if until <= now or (self._withdrawn and not pending.in_doubt):
                         return pending
                     earliest = until if earliest is None else min(earliest, until)
                 self._changed.wait(None if earliest is None else earliest - now)
@@ -150,89 +160,57 @@ class Submitter:
             length = min(known.length * 2, _LONGEST_PAUSE) if known else self.pause
             self._pauses[wait.scope] = _Pause(time.monotonic() + length, length)
         if known is None:
-            self.say(f"Submission of {pending.request.name} waits: {wait}. Trying again until it works.")
+            self.say(
+                f"Submission of {pending.request.name} waits: {wait}. Trying again in {length:g} s, "
+                f"then after growing pauses of up to {_LONGEST_PAUSE:g} s."
+            )
 
-    def _attempt(self, pending: _Pending) -> tuple[str, str, bool]:
-        """(id, log, whether the job was there already). Raises WaitError or RefusedError."""
+    def _attempt(self, pending: _Pending) -> tuple[Entry, bool]:
+        """(entry, whether the job was there already). Raises WaitError, RefusedError or WithdrawnError."""
         request = pending.request
+        if self._withdrawn and not pending.in_doubt:
+            raise WithdrawnError(self._withdrawn)
         try:
-            existing = self._existing(pending)
+            existing = self._living.find(request)
         except AwayError as away:
             raise WaitError("", f"PBS does not answer ({away})") from away
+        except NotYetError as not_yet:
+            raise WaitError(request.name, str(not_yet)) from not_yet
         if existing:
-            return existing.id or "", existing.log, True
+            return existing, True
+        if self._withdrawn:
+            raise WithdrawnError(self._withdrawn)
+        if request.asked in self._refused_for_good:
+            raise self._refused_for_good[request.asked]
         if request.max_jobs is not None and self.in_queue(request.queue) >= request.max_jobs:
             raise WaitError(request.queue, f"queue {request.queue} is to hold {request.max_jobs} of our jobs at most")
         request.log.parent.mkdir(parents=True, exist_ok=True)  # PBS holds for ever, or loses, what it cannot log
         self.ledger.end(request.name).unlink(missing_ok=True)
-        entry = Entry(request.name, request.work, request.queue, str(request.log), time.time())
+        entry = Entry(request.name, request.work, request.queue, str(request.log), time.time(), asked=request.asked)
         self.ledger.write(entry)
-        job_id = self._qsub(request)
+        entry = replace(entry, id=self._qsub(pending))
         with contextlib.suppress(OSError):  # the job is there; without its id in the ledger its name finds it
-            self.ledger.write(replace(entry, id=job_id))
-        return job_id, str(request.log), False
+            self.ledger.write(entry)
+        return entry, False
 
-    def _qsub(self, request: Request) -> str:
+    def _qsub(self, pending: _Pending) -> str:
+        request = pending.request
+        pending.in_doubt = True
         answer = self.pbs.call("qsub", *request.words, str(request.script))
         if answer.away:
             if answer.code != TIMED_OUT:  # then the entry stays: a server that hung may have queued the job
-                self.ledger.remove(request.name)
+                self._not_queued(pending)
             raise WaitError("", f"PBS does not answer ({answer.words})")
-        if answer.code in _FULL or (answer.code and "would exceed" in answer.err):
-            self.ledger.remove(request.name)
+        if passes(answer):
+            self._not_queued(pending)
             raise WaitError(request.queue, f"queue {request.queue or '(default)'}: {answer.words}")
         if answer.code:
-            raise RefusedError(_refusal(answer))
+            raise refusal(answer)
         ids = [line.strip() for line in answer.out.splitlines() if line[:1].isdigit() and "." in line]
         if not ids:  # a wrapper that prints no id; the name finds the job, at the next attempt
             raise WaitError(request.name, f"qsub printed no job id but {answer.out.strip()[:200]!r}")
         return ids[-1]
 
-    def _existing(self, pending: _Pending) -> Entry | None:
-        """The living job of the same name and work, if any. Raises AwayError; WaitError while an old one goes."""
-        request = pending.request
-        if self._first_live is None:
-            self._first_live = self.pbs.live()
-            known = {number(entry.id) for entry in self.ledger.entries() if entry.id}
-            self._strangers = bool(self._first_live.keys() - known)
-        entry = self.ledger.read(request.name)
-        if entry is None:
-            if not self._strangers:
-                return None
-            return self._by_name(request, Entry(request.name, request.work, request.queue, str(request.log), 0.0))
-        if entry.id is None:
-            found = self._by_name(request, entry)
-            if found is None and pending.looks < _LOOKS_FOR_LOST:
-                pending.looks += 1
-                raise WaitError(
-                    request.name, "a call of qsub left no answer; looking whether the job was queued all the same"
-                )
-            return found
-        if number(entry.id) not in self._first_live and not entry.deleted:
-            return None  # it ended while nobody looked; Snakemake has seen by its outputs how
-        if not entry.deleted and entry.work == request.work:
-            return entry
-        if number(entry.id) not in self.pbs.live():
-            return None
-        if not entry.deleted:
-            self.say(f"{entry.id} ({entry.name}) still lives with other parameters or inputs; deleting it.")
-            self.ledger.write(replace(entry, deleted=True))
-        self.pbs.call("qdel", entry.id)  # again at every attempt: an earlier one may have met no server
-        raise WaitError(request.name, f"{entry.id} of the same name is being deleted and is not gone yet")
-
-    def _by_name(self, request: Request, entry: Entry) -> Entry | None:
-        """A living job found by its name; further ones of that name would write the same files and are deleted."""
-        ids = self.pbs.named(request.name)
-        if not ids:
-            return None
-        if ids[1:]:
-            self.say(f"{', '.join(ids)} bear the same name {request.name}; keeping the first, deleting the others.")
-            self.pbs.call("qdel", *ids[1:])
-        found = replace(entry, id=ids[0])
-        self.ledger.write(found)
-        return found
-
-
-def _refusal(answer: Answer) -> str:
-    hint = next((hint for key, hint in _HINTS.items() if key in answer.err), None)
-    return f"PBS refused it (exit code {answer.code}): {answer.words}{f' -> {hint}' if hint else ''}"
+    def _not_queued(self, pending: _Pending) -> None:
+        pending.in_doubt = False
+        self.ledger.remove(pending.request.name)

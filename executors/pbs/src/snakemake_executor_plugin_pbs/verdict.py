@@ -6,6 +6,7 @@ from typing import Literal
 from .parse import Record
 
 Kind = Literal["running", "success", "failed", "held"]
+Cause = Literal["time", "memory"]
 
 _EXIT_WORDS = {
     -29: "it ran out of its walltime{walltime}: ask for more (resources: runtime)",
@@ -27,6 +28,7 @@ _EXIT_WORDS = {
     265: "it was killed by force (qdel -W force, or SIGKILL)",
     271: "it was deleted or preempted (SIGTERM)",
 }
+_CAUSES: dict[int, Cause] = {-29: "time", -27: "memory"}
 _TERMINATED = 91  # substates of finished jobs; 92 is no proof of success, dependents of a failed job have it too
 _HELD_FOR_EVER = "too many failed attempts"
 
@@ -35,11 +37,13 @@ _HELD_FOR_EVER = "too many failed attempts"
 class Verdict:
     """`held` is a job that PBS will never start by itself: failed, and to be deleted.
 
-    `words` explain failures; of a success, what it was if the job's own record does not confirm it.
+    `words` explain failures; of a success, what it was if the job's own record does not confirm it. `cause` is what
+    the job had too little of.
     """
 
     kind: Kind
     words: str = ""
+    cause: Cause | None = None
 
 
 RUNNING = Verdict("running")
@@ -77,7 +81,7 @@ def _judge_finished(record: Record) -> Verdict:
         words = f"it was killed by signal {status - 256}"
     else:
         words = "it failed"
-    return Verdict("failed", _with_comment(f"{words} (Exit_status {status})", record.comment))
+    return Verdict("failed", _with_comment(f"{words} (Exit_status {status})", record.comment), _CAUSES.get(status))
 
 
 def _with_comment(words: str, comment: str) -> str:

@@ -1,8 +1,9 @@
-"""One look at all jobs per interval, in at most two PBS commands.
+"""One look at all jobs per interval, in two PBS commands, three at most.
 
 `qselect -u USER` names the jobs that live, for all of them at once and cheaply for the server. `qstat -x -f ID...`
-is asked only for those that have left that list (once in a job's life) and, a few at a time, for waiting ones, so
-that the user sees why they wait and that a job held for ever is noticed.
+is asked only for those that have left that list (once in a job's life). Beside that, every other look asks it for a
+few waiting ones, so that the user sees why they wait; the looks between ask `qselect -h s` which ones the system
+holds, so that a job held for ever is noticed.
 """
 
 import time
@@ -11,12 +12,15 @@ from dataclasses import dataclass, field
 
 from .commands import AwayError, Pbs, number
 from .ledger import Ledger
+from .logs import node_that_ended_it
 from .parse import Record, Report, read_report
 from .verdict import RUNNING, Verdict, judge
 
 LOOKS_BEFORE_LOST = 3
+LOOKS_NOT_UNDERSTOOD = 10  # answers that are neither yes nor no before they count as denials
+KILLED = 256  # and more: Exit_status of a job that a signal ended
 ASK_AT_ONCE = 100  # ids in one qstat: each is a request of its own to the server
-INSPECT_AT_ONCE = 20  # living jobs looked into per interval ...
+INSPECT_AT_ONCE = 40  # living jobs looked into in every other look ...
 INSPECT_EVERY = 300.0  # ... and seconds until the same one's turn comes again
 
 
@@ -30,6 +34,7 @@ class Job:
     log: str
     inspected: float = field(default_factory=lambda: time.monotonic() - INSPECT_EVERY + 20)
     comment: str = ""
+    unclear: int = 0
     denials: int = 0
     denied_since: float = 0.0
     without_end_since: float | None = None
@@ -44,7 +49,9 @@ class Watch:
         self.unknown_seconds = unknown_seconds
         self.say = say
         self.history = True
+        self._looks = 0
         self._away_since: float | None = None
+        self._unclear_at = -INSPECT_EVERY
         self._said: set[str] = set()
         self._said_at = -INSPECT_EVERY
 
@@ -57,34 +64,59 @@ class Watch:
         except AwayError as away:
             self._report_away(str(away))
             return verdicts
-        gone = [job for job in jobs if number(job.id) not in live]
         now = time.monotonic()
-        due = sorted((job for job in jobs if number(job.id) in live), key=lambda job: job.inspected)
-        due = [job for job in due[:INSPECT_AT_ONCE] if now - job.inspected >= INSPECT_EVERY]
-        asked = gone[:ASK_AT_ONCE] + due
-        if not asked:
-            self._report_back()
-            return verdicts
-        answer = self.pbs.call("qstat", *(["-x"] if self.history else []), "-f", *(job.id for job in asked))
-        report = read_report(answer)
-        if answer.away or not (report.records or report.unknown or report.no_history):
-            self._report_away(answer.words)
-            return verdicts
+        gone = [job for job in jobs if number(job.id) not in live]
+        asked = gone[:ASK_AT_ONCE] + self._to_inspect([job for job in jobs if number(job.id) in live], now)
+        if asked:
+            try:
+                report, words = self._ask(asked)
+            except AwayError as away:
+                self._report_away(str(away))
+                return verdicts
+            for job in asked:
+                verdicts[job.id] = self._decide(job, report, words, now, lives=number(job.id) in live)
+            self._report_waiting(jobs)
         self._report_back()
-        if report.no_history:
-            self.history = False
-        for job in asked:
-            verdicts[job.id] = self._decide(job, report, now)
-        self._report_waiting(jobs)
         return verdicts
 
-    def _decide(self, job: Job, report: Report, now: float) -> Verdict:
-        key = number(job.id)
-        record = report.records.get(key)
+    def _to_inspect(self, living: list[Job], now: float) -> list[Job]:
+        """Which of the living jobs are asked about now."""
+        self._looks += 1
+        if not living:
+            return []
+        if self._looks % 2 == 0:
+            held = self.pbs.held()
+            return [job for job in living if number(job.id) in held]
+        due = sorted(living, key=lambda job: job.inspected)[:INSPECT_AT_ONCE]
+        return [job for job in due if now - job.inspected >= INSPECT_EVERY]
+
+    def _ask(self, jobs: list[Job]) -> tuple[Report, str]:
+        """What PBS says of these jobs, and its words where it complains. Raises AwayError.
+
+        The history may be switched off and on at any time. Without it, -x shows no job at all, not even one that runs;
+        with it, an ended job is shown with -x only. Both are said, and the other way is taken at once.
+        """
+        for _ in range(2):
+            answer = self.pbs.call("qstat", *(["-x"] if self.history else []), "-f", *(job.id for job in jobs))
+            if answer.away:
+                raise AwayError(answer.words)
+            report = read_report(answer)
+            if not (report.no_history if self.history else report.finished):
+                break
+            self.history = not self.history
+        return report, answer.words
+
+    def _decide(self, job: Job, report: Report, words: str, now: float, lives: bool) -> Verdict:
+        record = report.records.get(number(job.id))
         if record is None:
             job.comment = ""
-            return self._decide_unknown(job, now) if key in report.unknown else RUNNING
-        job.denials = 0
+            job.inspected = now
+            if lives:
+                return RUNNING
+            if number(job.id) in report.unknown:
+                return self._decide_unknown(job, now)
+            return self._decide_unclear(job, words, now)
+        job.unclear = job.denials = 0
         job.inspected = now
         job.comment = _why_it_waits(record)
         if record.state == "M":  # moved to another server, which this one cannot speak for
@@ -92,6 +124,8 @@ class Watch:
         verdict = judge(record)
         if verdict.kind == "success":
             return self._confirmed(job, verdict, now)
+        if (record.exit_status or 0) > KILLED and (node := node_that_ended_it(job.log)):
+            return Verdict("failed", f"PBS killed it, because its node {node} was lost or came back (see its log)")
         return verdict
 
     def _decide_unknown(self, job: Job, now: float) -> Verdict:
@@ -109,11 +143,29 @@ class Watch:
                 "it has ended without leaving its own record of success (this PBS keeps no history, so nothing more "
                 "is known)",
             )
+        if self.ledger.began(job.name, job.id):
+            return Verdict(
+                "failed",
+                "it ran, and is gone from PBS's history: deleted together with it (qdel -x), or purged",
+            )
         return Verdict(
             "failed",
             f"PBS does not know it any more. A routing queue drops a job without a word when none of its destinations "
             f"takes the job: check nodes and walltime against the limits of queue {job.queue or 'in use'}",
         )
+
+    def _decide_unclear(self, job: Job, words: str, now: float) -> Verdict:
+        """Not alive, and PBS says neither what became of it nor that it knows no such job."""
+        job.unclear += 1
+        if now - self._unclear_at >= INSPECT_EVERY:
+            self._unclear_at = now
+            self.say(
+                f"PBS gave an answer on {job.id} ({job.name}) that is not understood: {words}. Asking again; a job "
+                f"that gets no other answer in {LOOKS_NOT_UNDERSTOOD} looks counts as unknown to PBS."
+            )
+        if job.unclear < LOOKS_NOT_UNDERSTOOD:
+            return self._by_end_record(job) or RUNNING
+        return self._decide_unknown(job, now)
 
     def _confirmed(self, job: Job, verdict: Verdict, now: float) -> Verdict:
         """Exit_status 0 counts with the record that the script wrote as its last act; a network filesystem may show

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
-    """Ids by user, name, state or queue; ended jobs with -x only."""
-    options = dict(getopt.getopt(request["words"], "u:N:s:q:x")[0])
+    """Ids by user, name, state, queue or hold types; ended jobs with -x only."""
+    options = dict(getopt.getopt(request["words"], "u:N:s:q:h:x")[0])
     history = "-x" in options
     if history and not pbs.config.history:
         return 0, "", "qselect: PBS is not configured to maintain job history\n"
@@ -25,6 +25,8 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
         if job.owner != options.get("-u", job.owner) or job.name != options.get("-N", job.name):
             continue
         if job.state not in options.get("-s", job.state) or job.queue != options.get("-q", job.queue):
+            continue
+        if job.held != options.get("-h", job.held):
             continue
         lines.append(f"{job.id}\n")
     return 0, "".join(lines), ""

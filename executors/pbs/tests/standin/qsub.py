@@ -78,6 +78,7 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
         raise RefusalError(2, f"qsub: illegal -N value\n{_USAGE}")
     if len(name) > 230:
         raise RefusalError(2, "qsub: Job name is too long \n")
+    _check_paths(found)
     script, arguments = _program(rest, request)
     umask = after = None
     for key, value in options:
@@ -147,6 +148,14 @@ def _dependency(text: str) -> tuple[str, int]:
     if match is None:
         raise RefusalError(2, f"qsub: illegal -W value\n{_USAGE}")
     return match[1], int(match[2])
+
+
+def _check_paths(options: dict[str, str]) -> None:
+    """Paths after -o and -e are of printable ASCII letters."""
+    for letter in "oe":
+        path = options.get(f"-{letter}", "")
+        if not (path.isascii() and path.isprintable()):
+            raise RefusalError(2, f"qsub: illegal -{letter} value\n{_USAGE}")
 
 
 def _check_range(text: str) -> None:

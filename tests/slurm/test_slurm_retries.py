@@ -1,0 +1,104 @@
+"""What a second attempt asks for, what is not tried again, and what an edit of the configuration changes: nothing."""
+
+import contextlib
+import re
+from functools import partial
+
+from cluster import Cluster, ClusterError
+from slurm_campaign import MASTER, Campaign
+from test_slurm_campaigns import kill
+
+
+def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
+    """By job, `rule_embed_wildcards_0000`: the state and the time limit in minutes of each attempt."""
+    names = re.findall(r"SLURM run ID: (\S+)", campaign.words())
+    fields = ("--format=Comment,State,TimelimitRaw", f"--name={','.join(names)}")
+    found: dict[str, list[tuple[str, int]]] = {}
+    for line in campaign.cluster.run("sacct", "-X", "-D", "-n", "-P", *fields).splitlines():
+        job, state, minutes = line.split("|")
+        found.setdefault(job, []).append((state.split()[0], int(minutes)))
+    return found
+
+
+def test_time_grows_after_a_time_limit_and_not_above_the_partitions(campaign: Campaign, undisturbed: Campaign) -> None:
+    """And not after a kill. The job whose slurmstepd dies ends too, instead of waiting for it with the GPU."""
+    run = campaign.cluster.run
+    campaign.edit_profile(("# runtime: 240 * attempt", "runtime: 20 * attempt"))
+    run("scontrol", "update", "partitionname=gpu", "MaxTime=30")
+    try:
+        with campaign.running(MASTER):
+            campaign.hold(0, 1, 2)
+            run("scontrol", "update", f"jobid={campaign.job_of(0)[0]}", "EndTime=now+1")
+            kill(campaign.processes(1))
+            campaign.expire_claims(1)
+            kill([campaign.step_of(2)])  # which ends what it had stopped
+            campaign.expire_claims(2)
+    finally:
+        run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
+    found = limits(campaign)
+    assert found["rule_embed_wildcards_0000"][0][0] == "TIMEOUT"  # whose limit SLURM has changed with its end
+    assert found["rule_embed_wildcards_0000"][1:] == [("COMPLETED", 30)]
+    assert found["rule_embed_wildcards_0001"] == [("FAILED", 20), ("COMPLETED", 20)]
+    assert found["rule_embed_wildcards_0002"] == [("CANCELLED", 20), ("COMPLETED", 20)]
+    assert found["rule_embed_wildcards_0003"] == [("COMPLETED", 20)]
+    assert campaign.computed_again() == 0
+    assert campaign.master() == undisturbed.master()
+
+
+def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
+    """An unknown partition, and a partition that gives less time than is asked for."""
+    campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: nosuch"))
+    process = campaign.start(MASTER)
+    try:
+        assert campaign.finish(process) == 1
+    finally:
+        campaign.abandon(process)
+    assert campaign.words().count("Invalid partition name specified") == 1
+    assert campaign.words().count("SLURM refuses it for the same reason") == 3
+    assert campaign.words().count("is not tried again") == 4
+    assert not campaign.states()
+
+    campaign.edit_profile(("slurm_partition: nosuch", "slurm_partition: gpu"))
+    campaign.log.unlink()
+    campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=5")
+    process = campaign.start(MASTER)
+    try:
+        assert campaign.finish(process) == 1
+    finally:
+        campaign.abandon(process)
+        campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
+    assert campaign.words().count("can never start: PartitionTimeLimit") == 1
+    assert list(campaign.states().values()) == [["CANCELLED"]] * 4
+
+
+def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed: Campaign) -> None:
+    """The jobs embed what the main process checked, also in a second attempt."""
+    resume = partial(campaign.cluster.run, "scontrol", "update", "nodename=g1,g2", "state=resume")
+    campaign.cluster.run("scontrol", "update", "nodename=g1,g2", "state=drain", "reason=test")
+    configuration = campaign.folder / "config" / "config.yaml"
+    text = configuration.read_text()
+    try:
+        with campaign.running(MASTER):
+            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=300)
+            configuration.write_text(text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n")
+            resume()
+            campaign.hold(3)
+            kill(campaign.processes(3))
+            campaign.expire_claims(3)
+    finally:
+        with contextlib.suppress(ClusterError):  # of nodes that are in service already
+            resume()
+    assert campaign.computed_again() == 0
+    assert campaign.master() == undisturbed.master()
+
+
+def test_a_folder_with_every_character_that_means_something_to_a_shell(cluster: Cluster, undisturbed: Campaign) -> None:
+    folder = undisturbed.folder.parent / "it's a $HOME & (co); [größe] `x` 日本"
+    campaign = Campaign(folder, cluster)
+    campaign.adopt(undisturbed)
+    results = "results of $USER & (co); it's"
+    (folder / "results").rename(folder / results)
+    with campaign.running(f"{results}/{MASTER.removeprefix('results/')}", "--config", f"results={results}"):
+        pass
+    (folder / results).rename(folder / "results")
+    assert campaign.master() == undisturbed.master()
