@@ -62,7 +62,7 @@ def typed():
 
 
 def raw(resources):
-    return {name: str(value.raw) for name, value in (resources or {}).items()}
+    return {name: str(value.raw).strip("'\"") for name, value in (resources or {}).items()}
 
 
 def lay_under():
