@@ -46,9 +46,9 @@ def test_one_account_and_one_partition_need_nothing(tmp_path: Path, monkeypatch:
     assert found.missing == ""
     assert found.embed == {
         **{"nodes": "1", "gpu": "1", "buckets": "1"},
-        **{"longest_minutes": "1440", "slurm_partition": "gpu"},
+        **{"longest_minutes": "1440", "slurm_partition": "'gpu'"},
     }
-    assert found.default == {"slurm_account": "lab"}
+    assert found.default == {"slurm_account": "'lab'"}
     assert found.threads == 4
     assert found.line == (
         "plm-embed: SLURM (cluster bed): partition gpu, a submission is 1 GPU, 4 cores and 1 bucket, charged to lab"
@@ -76,13 +76,13 @@ def test_what_the_user_names_is_not_asked_for_again(tmp_path: Path, monkeypatch:
     for_all = layer(Given("slurm", default={"slurm_partition": "gpu", "slurm_account": "lab"}))
     assert for_all.missing == "" and "slurm_partition" not in for_all.embed
     monkeypatch.setenv("SBATCH_ACCOUNT", "root")
-    assert layer(Given("slurm", embed={"slurm_partition": "long"})).default == {"slurm_account": "root"}
+    assert layer(Given("slurm", embed={"slurm_partition": "long"})).default == {"slurm_account": "'root'"}
 
 
 def test_a_default_partition_with_gpus_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(tmp_path, monkeypatch, partitions=TWO_PARTITIONS.replace("cpu*", "cpu").replace("long|", "long*|"))
     found = layer(Given("slurm"))
-    assert found.missing == "" and found.embed["slurm_partition"] == "long"
+    assert found.missing == "" and found.embed["slurm_partition"] == "'long'"
 
 
 def test_perlmutter_is_recognised_by_its_clusters_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_perlmutter_is_recognised_by_its_clusters_name(tmp_path: Path, monkeypat
     found = layer(Given("slurm"))
     assert found.embed == {
         **{"nodes": "1", "gpu": "1", "buckets": "1", "mem_mb": "60000", "runtime": "min(2880, 240 * attempt)"},
-        **{"longest_minutes": "2880", "constraint": "gpu", "scratch": "''", "qos": "shared"},
+        **{"longest_minutes": "2880", "constraint": "gpu", "scratch": "''", "qos": "'shared'"},
     }
-    assert found.default == {"constraint": "cpu", "qos": "shared", "slurm_account": "m1234_g"}
+    assert found.default == {"constraint": "cpu", "qos": "'shared'", "slurm_account": "'m1234_g'"}
     regular = layer(Given("slurm", embed={"qos": "regular"}))
     assert (regular.embed["gpu"], regular.embed["buckets"]) == ("4", "16")
 

@@ -62,7 +62,7 @@ def typed():
 
 
 def raw(resources):
-    return {name: str(value.raw) for name, value in (resources or {}).items()}
+    return {name: str(value.raw).strip("'\"") for name, value in (resources or {}).items()}
 
 
 def lay_under():
@@ -81,7 +81,7 @@ def lay_under():
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:
         print(found.line, file=sys.stderr)
-    if found.missing and not any(call[name] for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
+    if found.missing and not any(call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
         raise UserError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
