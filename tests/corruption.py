@@ -84,7 +84,7 @@ KINDS = [
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
-    *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json"), *_STORE[:1]),
+    *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]),
     *_before("validate", *_RESULTS, *_SEQUENCES, *_STORE, *_WEIGHTS),
     *_before(
         "read",
