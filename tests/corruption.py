@@ -41,9 +41,9 @@ def _before(stage: str, *kinds: tuple[str, ...]) -> list[Kind]:
 _SUMMARY = ("summary", "results/sequences/summary.json", "counts: |attributes: inputs")
 _SEQUENCES = (
     _SUMMARY,
-    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}|embedded/{stem}"),
+    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}|(embedded|members)/{stem}"),
     ("members", "results/sequences/members/*.parquet", r"bucket {stem}"),
-    ("sequence records", "results/sequences/records.parquet"),
+    ("sequence records", "results/sequences/records.parquet", "records: "),
 )
 _WEIGHTS = (
     ("tensors", f"{WEIGHTS}/model.safetensors", f"{WEIGHTS}/"),
