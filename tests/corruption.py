@@ -41,9 +41,9 @@ def _before(stage: str, *kinds: tuple[str, ...]) -> list[Kind]:
 _SUMMARY = ("summary", "results/sequences/summary.json", "counts: |attributes: inputs")
 _SEQUENCES = (
     _SUMMARY,
-    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}|embedded/{stem}"),
+    ("buckets", "results/sequences/buckets/*.parquet", r"bucket {stem}|(embedded|members)/{stem}"),
     ("members", "results/sequences/members/*.parquet", r"bucket {stem}"),
-    ("sequence records", "results/sequences/records.parquet"),
+    ("sequence records", "results/sequences/records.parquet", "records: "),
 )
 _WEIGHTS = (
     ("tensors", f"{WEIGHTS}/model.safetensors", f"{WEIGHTS}/"),
@@ -84,7 +84,7 @@ KINDS = [
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
-    *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json"), *_STORE[:1]),
+    *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]),
     *_before("validate", *_RESULTS, *_SEQUENCES, *_STORE, *_WEIGHTS),
     *_before(
         "read",

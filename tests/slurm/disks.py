@@ -15,7 +15,7 @@ class Disk:
     def __init__(self, cluster: Cluster, folder: Path, megabytes: int = 48) -> None:
         self.folder = folder
         self._cluster = cluster
-        self._image = folder.with_suffix(".img")
+        self._image = folder.with_name(f"{folder.name}.img")
         self._ballast = folder / "ballast"
         self._there = [(), *map(cluster.inside, NODES)]
         folder.mkdir(parents=True)
