@@ -17,14 +17,14 @@ class Disk:
         self._cluster = cluster
         self._image = folder.with_name(f"{folder.name}.img")
         self._ballast = folder / "ballast"
-        self._there = [(), *map(cluster.inside, NODES)]
+        # --pid: umount looks up mounts in /proc/self, and each node has a /proc of its own
+        self._there = [(), *((*cluster.inside(node), "--pid") for node in NODES)]
         folder.mkdir(parents=True)
         with self._image.open("wb") as image:
             image.truncate(megabytes << 20)
         _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
         self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
         self._mount()
-        (folder / "lost+found").rmdir()
 
     def fill(self) -> None:
         """Leave not one free byte."""
@@ -57,10 +57,11 @@ class Disk:
     def _mount(self) -> None:
         for enter in self._there:
             _run(*enter, "mount", "-t", "ext4", self._device, str(self.folder))
+        (self.folder / "lost+found").rmdir()  # fsck makes it again
 
     def _unmount(self) -> None:
         for enter in reversed(self._there):
-            command = [*enter, "umount", "--internal-only", "--no-canonicalize", str(self.folder)]
+            command = [*enter, "umount", str(self.folder)]
             unmounted = functools.partial(_succeeds, command)
             self._cluster.wait_for(f"{self.folder} to be unmounted", unmounted, timeout=30)
 
