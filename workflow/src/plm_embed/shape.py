@@ -34,7 +34,7 @@ class Shape:
     def __str__(self) -> str:
         said = [
             f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}" if self.workers > 1 else "1 GPU",
-            f"{self.cores} cores" if self.cores else "",
+            count(self.cores, "core") if self.cores else "",
             f"{self.memory_gb} GB" if self.memory_gb else "",
             f"{self.minutes // 60}:{self.minutes % 60:02d} h" if self.minutes else "",
         ]
