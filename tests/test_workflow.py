@@ -91,7 +91,7 @@ def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
     assert run.returncode == 0
     assert "Nothing to be done" in run.stdout
     assert re.search(
-        rf"^plm-embed: {MODEL}, 4 buckets; \d+ records with \d+ unique sequences; 4 parts in",
+        rf"^plm-embed: {MODEL} \(random numbers, [^)]*\), 4 buckets; \d+ records with \d+ unique sequences; 4 parts in",
         run.stdout,
         re.MULTILINE,
     )
