@@ -175,6 +175,10 @@ def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
         copy(earlier.master, shift=1)
     with h5py.File(earlier.master, "r+") as file:
         file["emb"][7, 3] = np.nan
+    with pytest.raises(UserError, match=r"damaged \(row 7 of .* has changed"):
+        copy(earlier.master)
+    with h5py.File(earlier.master, "r+") as file:
+        del file["checksums"]  # as masters of earlier versions
     with pytest.raises(UserError, match="holds NaN or infinity"):
         copy(earlier.master)
     cut(earlier.master)

@@ -97,22 +97,36 @@ class Reuse:
         batch = _Batch(self._fingerprint)
         for path, place in self._sources.items():
             for part in self._parts(place, keys):
-                at = part.locate(keys)
-                new = np.flatnonzero(open_keys & (at >= 0))
-                if (part.column_at("length", at[new]) != length[new]).any():
-                    raise UserError(f"reuse: {part.path}: says other lengths than the sequences of its keys have")
-                open_keys[new] = False
-                reused.counts[str(path)] += len(new)
-                if len(new):
-                    reused.devices |= devices_of(part)
-                for rows in _pieces(part, at[new]):
-                    batch.add(part, rows)
-                    if batch.bytes >= COPY_BYTES:
-                        batch.publish(store, scratch)
+                try:
+                    found = self._take(part, keys, length, open_keys)
+                    reused.counts[str(path)] += len(found)
+                    if len(found):
+                        reused.devices |= devices_of(part)
+                    for rows in _pieces(part, found):
+                        batch.add(part, rows)
+                        if batch.bytes >= COPY_BYTES:
+                            batch.publish(store, scratch)
+                except DamagedPartError as error:
+                    raise UserError(
+                        f"reuse: {part.path}: damaged ({error.__cause__})\n"
+                        "  take it out of `reuse`, or put a whole copy in its place"
+                    ) from error
         batch.publish(store, scratch)
         for path_name, count in reused.counts.items():
             log.info("reuse: %d of %d missing sequences are in %s", count, len(keys), path_name)
         return reused
+
+    def _take(
+        self, part: Part, keys: Keys, length: NDArray[np.int32], open_keys: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """The rows of a part that hold keys that are still open, which are closed."""
+        at = part.locate(keys)
+        new = np.flatnonzero(open_keys & (at >= 0))
+        if (part.column_at("length", at[new]) != length[new]).any():
+            raise UserError(f"reuse: {part.path}: says other lengths than the sequences of its keys have")
+        open_keys[new] = False
+        rows: NDArray[np.int64] = at[new]
+        return rows
 
     def _parts(self, place: Path, keys: Keys) -> Iterator[Part]:
         if not len(keys):

@@ -10,8 +10,8 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.hdf5 import CHUNK_ROWS
 from plm_embed.models import Model
 
-PART_BYTES = 18_000
-"""What HDF5 adds to each file, and the completion record of a bucket."""
+FILE_BYTES, DATASET_BYTES = 8_000, 3_000
+"""What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5 adds to each."""
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
@@ -27,11 +27,14 @@ def vectors(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, 
     flat = ("per_residue" in asked["pooling"]) * layers
 
     checks = [8] * (len(checksums.COLUMNS) + pooled + flat)
+    widths: list[int] = [64, 4, 4, *([8] if flat else []), *checks]
+
+    overhead: int = FILE_BYTES + DATASET_BYTES * (len(widths) + pooled + flat)
 
     def one_file(rows: int, residues: int) -> int:
-        columns = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in (64, 4, 4, *([8] if flat else []), *checks))
+        columns: int = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in widths)
         numbers: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
-        return columns + numbers * model.dim * item + PART_BYTES
+        return columns + numbers * model.dim * item + overhead
 
     parts = max(1, min(config["buckets"], rows))
     return {
