@@ -14,12 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 import checkpoints
+from campaigns import seal_sequences
 from plm_embed.attempts import noted
 from plm_embed.buckets import bucket_names
 from plm_embed.citing import citation, methods
 from plm_embed.cli import group
 from plm_embed.crate import write_crate
 from plm_embed.deduplicate import deduplicate
+from plm_embed.deduplicated import read_summary
 from plm_embed.effort import comparison, failures
 from plm_embed.embed import Embedder
 from plm_embed.energy import Meter
@@ -226,9 +228,8 @@ def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
 def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
-    summary = json.loads((copy / "sequences" / "summary.json").read_text())
-    summary["inputs"][0]["path"] = "<script>alert(1)</script>"
-    (copy / "sequences" / "summary.json").write_text(json.dumps(summary))
+    first, *others = read_summary(copy / "sequences")["inputs"]
+    seal_sequences(copy / "sequences", inputs=[first | {"path": "<script>alert(1)</script>"}, *others])
     write_report(collect(copy), copy / "report.html")
     assert "<script>alert(1)" not in (copy / "report.html").read_text()
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plm_embed.attempts import Attempt, read_attempts
 from plm_embed.costs import campaign_records, completion_records, device_label
+from plm_embed.deduplicated import SUMMARY, read_summary
 from plm_embed.errors import UserError
 from plm_embed.files import size
 from plm_embed.gather import INDEX_COLUMNS
@@ -86,7 +87,8 @@ class Facts:
 def collect(results: Path) -> Facts:
     """Read a results folder. UserError when there is nothing of a campaign in it."""
     models = sorted(path.parent for path in results.glob("*/embedded"))
-    summary = _json(results / "sequences" / "summary.json")
+    sequences = results / "sequences"
+    summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
     if not summary and not models:
         raise UserError(f"{results}: nothing of a campaign in it yet; run the workflow first")
     newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
