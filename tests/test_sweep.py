@@ -18,10 +18,14 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen() -> list[Case]:
-    """A flip where the draw says swap, but for kinds of which a campaign has several files."""
+    """A flip where the draw says swap, but for kinds of which a campaign has several files.
+
+    To read all results and to write a report takes longest, so that is left to the sweep, but for what only it reads.
+    """
+    kinds = [kind for kind in KINDS if kind.stage != "read" or kind.name in ("ids", "validation", "plan")]
     return [
         case if "*" in case.kind.pattern or case.damage != "swap" else Case(case.kind, "flip", case.seed)
-        for case in cases(len(KINDS), SEED, KINDS)
+        for case in cases(len(kinds), SEED, kinds)
     ]
 
 

@@ -134,8 +134,11 @@ class Run:
         for each in list(self.scene.later):
             if time.monotonic() >= each[0]:
                 self.scene.later.remove(each)
-                each[2]()
-                self.tell(each[1])
+                try:
+                    each[2]()
+                    self.tell(each[1])
+                except ClusterError as error:  # a node that came back by itself cannot be resumed
+                    self.tell(f"not {each[1]}: {str(error).splitlines()[-1]}")
 
     def _repeat(self, number: int) -> bool:
         """Whether a campaign has succeeded; one that ended otherwise is started again, as its user would."""
@@ -168,7 +171,7 @@ class Run:
                 "squeue", "--noheader", "--states=PD", "--format=%i|%r|%l|%k"
             ).splitlines():
                 job, reason, limit, rule = line.split("|", 3)
-                if reason in FOR_EVER:
+                if reason in FOR_EVER:  # noted, and cancelled as a user would
                     self.result.wrong.append(f"{rule} waits for ever ({reason}, limit {limit})")
                     self.scene.cluster.run("scancel", job)
 
@@ -237,7 +240,8 @@ def disturbed(
                 check(scene, result, undisturbed, shared_store=company == "store")
         finally:
             for _, _, end in scene.later:
-                end()
+                with contextlib.suppress(ClusterError):
+                    end()
             for each, process in zip(campaigns, scene.processes, strict=False):
                 each.abandon(process)
     return result
