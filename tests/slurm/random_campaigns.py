@@ -273,11 +273,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="one campaign of those, by its number")
+    parser.add_argument("--only", type=int, nargs="+", help="some of those campaigns, by their numbers")
     parser.add_argument("--keep", type=Path, help="folder for the campaigns, which stay there")
     options = parser.parse_args()
     bad = 0
-    numbers = range(options.campaigns) if options.only is None else [options.only]
+    numbers = options.only or range(options.campaigns)
     with contextlib.ExitStack() as leave:
         cluster = leave.enter_context(Cluster())
         temporary = Path(leave.enter_context(tempfile.TemporaryDirectory(prefix="plm-campaigns-")))
