@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import h5py
 import pyarrow.parquet as pq
 from cluster import NODES, Cluster, ClusterError
 from disks import Disk
@@ -66,9 +67,15 @@ class Result:
 
 
 def contents(campaign: Campaign) -> dict[str, str]:
-    """Digests of what users read."""
+    """Digests of what users read, but for the commit: this clone may have moved on between two campaigns."""
     results = campaign.folder / "results"
-    found = {"master": hashlib.sha256(campaign.master()).hexdigest()}
+    found = {}
+    with h5py.File(results / MODEL / "master_esm2_embeddings.h5") as master:
+        for name in ("emb", "emb_keys", "length", "windows"):
+            values = master[name]
+            found[f"master's {name}"] = f"{values.dtype} {hashlib.sha256(values[...].tobytes()).hexdigest()}"
+        told = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
+        found["what the master says"] = repr(sorted(told.items()))
     for name in (f"{MODEL}/master_esm2_embeddings.parquet", "records.parquet"):
         found[name] = hashlib.sha256(repr(pq.read_table(results / name).to_pylist()).encode()).hexdigest()
     return found
