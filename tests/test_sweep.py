@@ -18,10 +18,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen() -> list[Case]:
-    """A flip where the draw says swap, but for kinds of which a campaign has several files."""
+    """A flip where the draw says swap, but for kinds of which a campaign has several files.
+
+    What validate reads is left to the sweep where gather reads it too, and so is most of what only users read.
+    """
+    left_out = {"validate": ("summary", "buckets", "members", "sequence records", "parts", "fingerprint")}
+    left_out["validate"] += ("completion records", "tensors", "self-test")
+    left_out |= {"read": ("master", "index", "records", "summary", "checksums"), "half": ("buckets", "manifest")}
+    kinds = [kind for kind in KINDS if kind.name not in left_out.get(kind.stage, ())]
     return [
         case if "*" in case.kind.pattern or case.damage != "swap" else Case(case.kind, "flip", case.seed)
-        for case in cases(len(KINDS), SEED, KINDS)
+        for case in cases(len(kinds), SEED, kinds)
     ]
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import h5py
 import pyarrow.parquet as pq
 from cluster import NODES, Cluster, ClusterError
 from disks import Disk
@@ -66,9 +67,15 @@ class Result:
 
 
 def contents(campaign: Campaign) -> dict[str, str]:
-    """Digests of what users read."""
+    """Digests of what users read, but for the commit: this clone may have moved on between two campaigns."""
     results = campaign.folder / "results"
-    found = {"master": hashlib.sha256(campaign.master()).hexdigest()}
+    found = {}
+    with h5py.File(results / MODEL / "master_esm2_embeddings.h5") as master:
+        for name in ("emb", "emb_keys", "length", "windows"):
+            values = master[name]
+            found[f"master's {name}"] = f"{values.dtype} {hashlib.sha256(values[...].tobytes()).hexdigest()}"
+        told = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
+        found["what the master says"] = repr(sorted(told.items()))
     for name in (f"{MODEL}/master_esm2_embeddings.parquet", "records.parquet"):
         found[name] = hashlib.sha256(repr(pq.read_table(results / name).to_pylist()).encode()).hexdigest()
     return found
@@ -134,8 +141,11 @@ class Run:
         for each in list(self.scene.later):
             if time.monotonic() >= each[0]:
                 self.scene.later.remove(each)
-                each[2]()
-                self.tell(each[1])
+                try:
+                    each[2]()
+                    self.tell(each[1])
+                except ClusterError as error:  # a node that came back by itself cannot be resumed
+                    self.tell(f"not {each[1]}: {str(error).splitlines()[-1]}")
 
     def _repeat(self, number: int) -> bool:
         """Whether a campaign has succeeded; one that ended otherwise is started again, as its user would."""
@@ -168,7 +178,7 @@ class Run:
                 "squeue", "--noheader", "--states=PD", "--format=%i|%r|%l|%k"
             ).splitlines():
                 job, reason, limit, rule = line.split("|", 3)
-                if reason in FOR_EVER:
+                if reason in FOR_EVER:  # noted, and cancelled as a user would
                     self.result.wrong.append(f"{rule} waits for ever ({reason}, limit {limit})")
                     self.scene.cluster.run("scancel", job)
 
@@ -237,7 +247,8 @@ def disturbed(
                 check(scene, result, undisturbed, shared_store=company == "store")
         finally:
             for _, _, end in scene.later:
-                end()
+                with contextlib.suppress(ClusterError):
+                    end()
             for each, process in zip(campaigns, scene.processes, strict=False):
                 each.abandon(process)
     return result
@@ -269,11 +280,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="one campaign of those, by its number")
+    parser.add_argument("--only", type=int, nargs="+", help="some of those campaigns, by their numbers")
     parser.add_argument("--keep", type=Path, help="folder for the campaigns, which stay there")
     options = parser.parse_args()
     bad = 0
-    numbers = range(options.campaigns) if options.only is None else [options.only]
+    numbers = options.only or range(options.campaigns)
     with contextlib.ExitStack() as leave:
         cluster = leave.enter_context(Cluster())
         temporary = Path(leave.enter_context(tempfile.TemporaryDirectory(prefix="plm-campaigns-")))
