@@ -1,6 +1,6 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
-# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_esm2_embeddings.{h5,parquet} and
-#                  <results>/records.parquet. They are not declared: Snakemake would remove the old ones before the
+# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_esm2_embeddings.{h5,parquet}
+#                  and <results>/records.parquet. They are not declared: Snakemake would remove the old ones before the
 #                  new ones are whole. <vectors>/checksums.sha256, <results>/validation.json: the proof of them
 
 GATHERED = {
@@ -75,5 +75,5 @@ rule validate:
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
         " --store {params.store:q} --weights {params.weights:q} --master {params.files[master]:q}"
-        " --index {params.files[index]:q} --records {params.files[records]:q} --spot-checks {params.spot_checks} --report {log.report:q}"
-        " --checksums {output:q} &> {log[0]:q}"
+        " --index {params.files[index]:q} --records {params.files[records]:q} --spot-checks {params.spot_checks}"
+        " --report {log.report:q} --checksums {output:q} &> {log[0]:q}"
