@@ -80,7 +80,7 @@ def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     done = snakemake(folder, "weights", "--cores", "1", model="esm2_8m", weights="")
     assert done.returncode == 1
     address = "https://dl.fbaipublicfiles.com/fair-esm/models/esm2_t6_8M_UR50D.pt"
-    told(done.stdout, address, "Fetch it where there is a network: curl", "`weights: ", row="cannot be fetched")
+    told(done.stdout, address, "fetch it where there is a network: curl -LO", "`weights: ", row="cannot be fetched")
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU here")

@@ -111,7 +111,9 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
     for number in range(3):
         rows = sorted((key(sequence), sequence) for sequence in ("M" * number + "LAGV" * i for i in range(1, 200)))
         buckets.append(tmp_path / f"{number:04d}.parquet")
-        pq.write_table(pa.table({"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}), buckets[-1])
+        columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
+        lengths = pa.array([len(row[1]) for row in rows], pa.int32())
+        pq.write_table(pa.table(columns | {"length": lengths}), buckets[-1])
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
     with embed(small_disk, prepared, buckets) as job:
         end = time.monotonic() + 300

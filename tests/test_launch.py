@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -119,7 +118,6 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
     tool(tmp_path / "bin", "pbs_tmrsh", REMOTE)
     (tmp_path / "nodes").write_text(f"{HERE}\n{other}\n")
     buckets = write_buckets(tmp_path, 160, 150, 140, 130, 20, 20)
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="n") as scratch:
         for node in ("here", other):
             (Path(scratch) / node).mkdir()
@@ -152,7 +150,6 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
         assert published(tmp_path) == 620  # nothing twice
     if other == "hangs":
         assert "a node does not answer" in errors
-        assert time.monotonic() - began > 60
     if other == "broken":
         assert errors.count("no usable CUDA device") >= 2  # said by each of its workers, before any claim
         assert 1 <= len(summary["workers"]) <= 2

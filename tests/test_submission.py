@@ -32,7 +32,8 @@ def write_buckets(folder: Path, *sizes: int) -> list[Path]:
     for number, size in enumerate(sizes):
         sequences = {ALPHABET[i % 21 :][: 200 + i % 400] + "M" * number for i in range(size)}
         rows = sorted((key(sequence), sequence) for sequence in sequences)
-        table = pa.table({"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]})
+        columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
+        table = pa.table(columns | {"length": pa.array([len(row[1]) for row in rows], pa.int32())})
         paths.append(folder / f"{number:04d}.parquet")
         pq.write_table(table, paths[-1])
     return paths
