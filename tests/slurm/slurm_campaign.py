@@ -279,11 +279,11 @@ class Campaign:
             states.setdefault(job, []).append(state.split()[0])
         return states
 
-    def master(self) -> bytes:
-        """Return the master file, without the commit: this clone may have moved on between two campaigns."""
+    def master(self) -> dict[str, object]:
+        """All that the master holds and says, but for the commit: this clone may have moved on between two campaigns."""
         with h5py.File(self.folder / MASTER) as master:
-            commit: str = master.attrs["workflow_commit"]
-        return (self.folder / MASTER).read_bytes().replace(commit.encode(), b"-" * len(commit))
+            said = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
+            return said | {name: (values.dtype, values[...].tolist()) for name, values in master.items()}
 
 
 def command_line(process: int) -> list[str]:
