@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
+GATHERED = f"results/{MODEL}/gathered.json"
 RULES = ("embed", "deduplicate", "gather", "validate", "report")
 LENGTHS = (1000, 3000)
 """Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job."""
@@ -279,11 +280,11 @@ class Campaign:
             states.setdefault(job, []).append(state.split()[0])
         return states
 
-    def master(self) -> bytes:
-        """Return the master file, without the commit: this clone may have moved on between two campaigns."""
+    def master(self) -> dict[str, object]:
+        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns."""
         with h5py.File(self.folder / MASTER) as master:
-            commit: str = master.attrs["workflow_commit"]
-        return (self.folder / MASTER).read_bytes().replace(commit.encode(), b"-" * len(commit))
+            said = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
+            return said | {name: (values.dtype, values[...].tolist()) for name, values in master.items()}
 
 
 def command_line(process: int) -> list[str]:

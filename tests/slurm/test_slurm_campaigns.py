@@ -1,6 +1,6 @@
 """Whole campaigns through `snakemake --profile slurm`, undisturbed and with every kind of trouble.
 
-Each ends with the master of an undisturbed run, byte for byte.
+Each ends with the master of an undisturbed run, value for value.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from cluster import NODES, Cluster, process_name
-from slurm_campaign import MASTER, MODEL, Campaign
+from slurm_campaign import GATHERED, MODEL, Campaign
 
 
 def kill(processes: list[int]) -> None:
@@ -36,7 +36,7 @@ def test_a_whole_campaign(undisturbed: Campaign) -> None:
 def test_jobs_that_are_killed_are_submitted_again(campaign: Campaign, undisturbed: Campaign) -> None:
     """Each of four jobs dies in another way after it has published parts; the next attempt computes the rest."""
     run = campaign.cluster.run
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         campaign.hold(0, 1, 2, 3)
         jobs = [campaign.job_of(bucket)[0] for bucket in range(4)]
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
@@ -58,7 +58,7 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
     """All jobs are preempted, then their next node dies, then one is requeued by hand; Snakemake waits for them."""
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: requeued"), ("# slurm_extra", "slurm_extra"))
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
@@ -88,7 +88,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     """Where SLURM ends what it preempts, although the profile asks to requeue, the jobs are submitted again."""
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: ended"))
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         campaign.wait_for_parts(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
@@ -111,7 +111,7 @@ def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbe
     campaign = Campaign(tmp_path / "c", cluster, flush_minutes=10)
     campaign.adopt(undisturbed)
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: warned"))
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         computing = set(range(4))
 
         def stopped() -> bool:
@@ -147,7 +147,7 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
     campaign.adopt_weights(undisturbed)
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[float]()
-    with campaign.running(MASTER) as process:
+    with campaign.running(GATHERED) as process:
         cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=300)
         seen = {campaign.gpus_of(bucket) for bucket in range(8)}
         while len(lost) < 20:
@@ -174,7 +174,7 @@ def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: 
     cluster = campaign.cluster
     with contextlib.ExitStack() as silence:
         silence.enter_context(cluster.silent("slurmctld"))
-        with campaign.running(MASTER, without="sacct"):
+        with campaign.running(GATHERED, without="sacct"):
             cluster.wait_for("a submission", lambda: "waiting to submit" in campaign.words())
             time.sleep(60)
             silence.close()
@@ -194,7 +194,7 @@ def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: 
 def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: signal.Signals) -> None:
     """Its jobs go on. The same command, with the lock removed, goes on too, whatever the old jobs still do."""
     run = campaign.cluster.run
-    first = campaign.start(MASTER)
+    first = campaign.start(GATHERED)
     try:
         campaign.wait_for_parts(0, 1, 2, 3)
         late = campaign.job_of(0)[0]
@@ -205,13 +205,13 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
         first.wait()
         assert len(campaign.cluster.jobs("R")) >= 2
         assert campaign.finish(campaign.start("--unlock")) == 0
-        with campaign.running(MASTER):
+        with campaign.running(GATHERED):
             # The old job of the first bucket begins when its successor has done all.
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"
             campaign.cluster.wait_for("the first bucket", done.exists, timeout=300)
             run("scontrol", "release", late)
         campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=300)
-        with campaign.running(MASTER):
+        with campaign.running(GATHERED):
             pass
     finally:
         campaign.abandon(first)
@@ -223,7 +223,7 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
 @pytest.mark.parametrize("interrupts", [1, 2])
 def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) -> None:
     """Ctrl-C cancels the jobs, a second one does no harm, and the same command goes on."""
-    process = campaign.start(MASTER)
+    process = campaign.start(GATHERED)
     try:
         campaign.wait_for_parts(0)
         for _ in range(interrupts):
@@ -233,7 +233,7 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
         campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
     finally:
         campaign.abandon(process)
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         pass
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
@@ -242,7 +242,7 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
 def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
     """One array instead of four jobs, here with the type of the GPU named; a task that dies is submitted again."""
     campaign.edit_profile(("# gpu_model: a100", "gpu_model: h100"))
-    with campaign.running(MASTER, "--slurm-array-jobs", "embed"):
+    with campaign.running(GATHERED, "--slurm-array-jobs", "embed"):
         campaign.wait_for_parts(0, 1, 2, 3)
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g2", gpu) for gpu in "0123"}
         kill(campaign.processes(2))
@@ -280,7 +280,7 @@ def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tm
     with leave:
         for kind, name in (("read-only", "ro"), ("network", "net"), ("memory", "mem")):
             leave.enter_context(cluster.mounted(kind, bad / name))
-        process = campaign.start(MASTER)
+        process = campaign.start(GATHERED)
         try:
             assert campaign.finish(process) == 1
         finally:
@@ -294,7 +294,7 @@ def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tm
 
         campaign.edit_profile((f'scratch: "{named}[wildcards.submission]"', "scratch: auto"))
         cluster.set_scratch(bad / "mem")
-        with campaign.running(MASTER):
+        with campaign.running(GATHERED):
             pass
     cluster.set_scratch()
     logs = (campaign.folder / "results" / "logs" / MODEL / "embed").glob("*.log")
@@ -311,7 +311,7 @@ def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) ->
     campaign = Campaign(tmp_path / "c", cluster, profile="slurm-node")
     campaign.edit_profile(('"buckets_per_submission":16', '"buckets_per_submission":16,"local_rules":["gather"]'))
     campaign.adopt(undisturbed)
-    with campaign.running(MASTER):
+    with campaign.running(GATHERED):
         cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=300)
         assert campaign.gpus_of(0)[1] == "0,1,2,3"
         cluster.wait_for("parts", campaign.parts)

@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 from cluster import Cluster, ClusterError
-from slurm_campaign import MASTER, Campaign
+from slurm_campaign import GATHERED, Campaign
 from test_slurm_campaigns import kill
 
 
@@ -26,7 +26,7 @@ def test_time_grows_after_a_time_limit_and_not_above_the_partitions(campaign: Ca
     campaign.edit_profile(("# runtime: 240 * attempt", "runtime: 20 * attempt"))
     run("scontrol", "update", "partitionname=gpu", "MaxTime=30")
     try:
-        with campaign.running(MASTER):
+        with campaign.running(GATHERED):
             campaign.hold(0, 1, 2)
             run("scontrol", "update", f"jobid={campaign.job_of(0)[0]}", "EndTime=now+1")
             kill(campaign.processes(1))
@@ -48,7 +48,7 @@ def test_time_grows_after_a_time_limit_and_not_above_the_partitions(campaign: Ca
 def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
     """An unknown partition, and a partition that gives less time than is asked for."""
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: nosuch"))
-    process = campaign.start(MASTER)
+    process = campaign.start(GATHERED)
     try:
         assert campaign.finish(process) == 1
     finally:
@@ -61,7 +61,7 @@ def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
     campaign.edit_profile(("slurm_partition: nosuch", "slurm_partition: gpu"))
     campaign.log.unlink()
     campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=5")
-    process = campaign.start(MASTER)
+    process = campaign.start(GATHERED)
     try:
         assert campaign.finish(process) == 1
     finally:
@@ -78,7 +78,7 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
     configuration = campaign.folder / "config" / "config.yaml"
     text = configuration.read_text()
     try:
-        with campaign.running(MASTER):
+        with campaign.running(GATHERED):
             campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=300)
             configuration.write_text(text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n")
             resume()
@@ -98,7 +98,7 @@ def test_a_folder_with_every_character_that_means_something_to_a_shell(cluster: 
     campaign.adopt(undisturbed)
     results = "results of $USER & (co); it's"
     (folder / "results").rename(folder / results)
-    with campaign.running(f"{results}/{MASTER.removeprefix('results/')}", "--config", f"results={results}"):
+    with campaign.running(f"{results}/{GATHERED.removeprefix('results/')}", "--config", f"results={results}"):
         pass
     (folder / results).rename(folder / "results")
     assert campaign.master() == undisturbed.master()

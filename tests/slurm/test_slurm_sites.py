@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_campaign import ROOT, Campaign
+from slurm_campaign import ROOT, SNAKEMAKE, Campaign
 
 OTHERS = ("requeued", "ended", "warned")
 """Partitions with GPUs beside `gpu`."""
@@ -28,14 +28,25 @@ def one_of_each(cluster: Cluster) -> Iterator[None]:
             cluster.run("scontrol", "update", f"PartitionName={name}", "State=UP")
 
 
+class Unedited(Campaign):
+    """A campaign with the profile as it is shipped, and nothing on the command line."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        super().__init__(folder, cluster)
+        shutil.copytree(ROOT / "profiles" / "slurm", self.folder / "slurm", dirs_exist_ok=True)
+
+    def command(self, *options: str) -> list[str]:
+        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "slurm", *options]
+
+
 @pytest.fixture
-def unedited(campaign: Campaign) -> Campaign:
-    """A campaign with the profile as it is shipped."""
-    shutil.copytree(ROOT / "profiles" / "slurm", campaign.folder / "slurm", dirs_exist_ok=True)
+def unedited(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Unedited:
+    campaign = Unedited(tmp_path / "c", cluster)
+    campaign.adopt(undisturbed)
     return campaign
 
 
-def test_one_account_and_one_partition_need_no_editing(cluster: Cluster, unedited: Campaign) -> None:
+def test_one_account_and_one_partition_need_no_editing(cluster: Cluster, unedited: Unedited) -> None:
     with one_of_each(cluster), unedited.running():
         pass
     said = unedited.log.read_text()
@@ -46,7 +57,7 @@ def test_one_account_and_one_partition_need_no_editing(cluster: Cluster, unedite
     assert mine == {("gpu", "lab"), ("cpu", "lab")}
 
 
-def test_several_of_both_are_listed_before_anything_runs(cluster: Cluster, unedited: Campaign) -> None:
+def test_several_of_both_are_listed_before_anything_runs(cluster: Cluster, unedited: Unedited) -> None:
     before = set(cluster.jobs("all"))
     assert unedited.finish(unedited.start()) == 1
     (line,) = [line for line in unedited.log.read_text().splitlines() if "several" in line]
