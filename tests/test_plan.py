@@ -23,6 +23,7 @@ from plm_embed.gather import gather
 from plm_embed.models import MODELS
 from plm_embed.plan_view import histogram, readable, show
 from plm_embed.preparation import prepare
+from plm_embed.sealed import read_sealed
 from plm_embed.settings import Settings
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
@@ -346,7 +347,7 @@ def test_on_the_command_line(configfile: Path) -> None:
     result = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--json"], catch_exceptions=False)
     told = json.loads(result.stdout)
     assert told["unique"] == 129 and told["forecasts"][0]["speed"]["basis"] == "estimated"
-    assert json.loads((configfile.parent / "results" / "plan.json").read_text()) == told
+    assert read_sealed(configfile.parent / "results" / "plan.json", "", "") == told
     shown = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--site", "polaris"]).stdout
     assert "run it" in shown and "preemptable" in shown and "free: enough" in shown
 

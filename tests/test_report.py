@@ -35,6 +35,7 @@ from plm_embed.preparation import prepare
 from plm_embed.readers import Table
 from plm_embed.report import write_report
 from plm_embed.residues import ResiduePolicy
+from plm_embed.sealed import write_sealed
 from plm_embed.settings import Settings
 from plm_embed.summary import summarise
 from plm_embed.validate import validate
@@ -89,7 +90,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"speed": {"device": device, "basis": "measured here"}, "hours": 0.01} for device in devices(model)
         ],
     }
-    (folder / "plan.json").write_text(json.dumps(plan))
+    write_sealed(folder / "plan.json", plan)
     return folder
 
 

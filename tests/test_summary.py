@@ -1,6 +1,5 @@
 """The last words of a run: what came out, where it lies, how to open it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from campaigns import MEAN, make_campaign
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.sealed import write_sealed
 from plm_embed.summary import summarise
 
 
@@ -47,10 +47,10 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign.gather()
     report = campaign.results / "validation.json"
     checks = [{"check": "keys", "problems": 0}, {"check": "finite", "problems": 0}]
-    report.write_text(json.dumps({"checks": checks, "spot_checks": [{}] * 4}))
+    write_sealed(report, {"checks": checks, "spot_checks": [{}] * 4})
     assert "validation  passed (2 checks, 4 vectors computed again)" in summarise(campaign.results)
     checks[1]["problems"] = 3
-    report.write_text(json.dumps({"checks": checks, "spot_checks": []}))
+    write_sealed(report, {"checks": checks, "spot_checks": []})
     assert f"validation  FAILED: finite (see {report})" in summarise(campaign.results)
 
 

@@ -89,14 +89,14 @@ def plan(
 
     from plm_embed import plan as planning
     from plm_embed.console import Terminal
-    from plm_embed.files import write_json
     from plm_embed.plan_view import show
+    from plm_embed.sealed import write_sealed
 
     question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
     found = planning.plan(question)
     kept = Path(planning.read_config(configfile)["results"]) / "plan.json"
     if not (found.stored and kept.exists()):
-        write_json(kept, found.to_json())
+        write_sealed(kept, found.to_json())
     if as_json:
         say(json.dumps(found.to_json(), indent=2))
     else:

@@ -1,6 +1,5 @@
 """What the report tells: everything that the files of a results folder say about a campaign, finished or not."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import Embeddings
 from plm_embed.savings import Savings, savings
+from plm_embed.sealed import read_sealed
 from plm_embed.tables import read_batches, read_schema
 
 SAMPLE = 2000
@@ -101,7 +101,7 @@ def collect(results: Path) -> Facts:
     if not summary and not models:
         raise UserError(f"{results}: nothing of a campaign in it yet; run the workflow first")
     newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
-    facts = Facts(results, newest.name if models else "", summary, _json(results / "plan.json"))
+    facts = Facts(results, newest.name if models else "", summary, _read_plan(results))
     facts.model = facts.model or (facts.plan or {}).get("model", "")
     if models:
         records = _records(newest / "embedded", summary)
@@ -115,18 +115,25 @@ def collect(results: Path) -> Facts:
         facts.sizes = {"store": size(newest / "store")}
         facts.sizes |= {"master": size(master), "index": size(master.with_suffix(".parquet"))}
     facts.sizes |= {"sequences": size(results / "sequences"), "records": size(results / "records.parquet")}
-    facts.validation = _json(results / "validation.json")
+    facts.validation = read_validation(results)
     return facts
+
+
+def read_validation(results: Path) -> dict[str, Any] | None:
+    """What validate found, None when it has not run. UserError when validation.json was changed."""
+    path = results / "validation.json"
+    return read_sealed(path, "a report of validate", "run `snakemake --forcerun validate`") if path.is_file() else None
+
+
+def _read_plan(results: Path) -> dict[str, Any] | None:
+    path = results / "plan.json"
+    return read_sealed(path, "a plan", f"remove {path}: the report goes without it") if path.is_file() else None
 
 
 def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
     """What a model's folder says of the weights with this SHA-256, those that its vectors were computed with."""
     record = read_record(folder)
     return record if record and record.weights_sha256 == sha256 else None
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -1,9 +1,7 @@
 """A few lines about a campaign: what came in, what came out, where it lies and how to open it."""
 
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -11,7 +9,7 @@ from plm_embed import published
 from plm_embed.costs import campaign_records
 from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
-from plm_embed.facts import weights_of
+from plm_embed.facts import read_validation, weights_of
 from plm_embed.master import MASTER
 from plm_embed.parts import is_per_residue
 from plm_embed.reader import Embeddings
@@ -33,7 +31,7 @@ def summarise(results: Path) -> str:
         ("unique", f"{counts['unique']:,} sequences"),
         ("embedded", f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events"),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
-        ("validation", _validation(results / "validation.json")),
+        ("validation", _validation(results)),
         ("fates", f"{results / 'records.parquet'}"),
     ]
     if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts["buckets"]))):
@@ -57,13 +55,13 @@ def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
     return statuses, reasons
 
 
-def _validation(path: Path) -> str:
-    if not path.is_file():
+def _validation(results: Path) -> str:
+    report = read_validation(results)
+    if not report:
         return "not done"
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     failed = [check["check"] for check in report["checks"] if check["problems"]]
     done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
-    return f"FAILED: {', '.join(failed)} (see {path})" if failed else f"passed ({done})"
+    return f"FAILED: {', '.join(failed)} (see {results / 'validation.json'})" if failed else f"passed ({done})"
 
 
 def _opening(path: Path) -> str:

@@ -22,13 +22,14 @@ from plm_embed.check_records import RecordCheck
 from plm_embed.check_vectors import MasterCheck, check_completion, check_parts, text
 from plm_embed.deduplicated import read_summary, verified
 from plm_embed.errors import UserError
-from plm_embed.files import atomic_path, sha256_file, write_json
+from plm_embed.files import atomic_path, sha256_file
 from plm_embed.findings import Findings
 from plm_embed.fingerprint import Fingerprint, StorageDtype
 from plm_embed.gather import Plan, attributes
 from plm_embed.hdf5 import decode, open_hdf5, read_bits
 from plm_embed.manifest import MANIFEST, read_manifest
 from plm_embed.parts import is_per_residue
+from plm_embed.sealed import write_sealed
 from plm_embed.store import store_folder
 from plm_embed.tables import check_keys, read_table
 
@@ -85,7 +86,7 @@ def validate(
         "checks": findings.report(),
         "files": {path.name: digest for path, digest in files.items()},
     }
-    write_json(report, result)
+    write_sealed(report, result)
     if not problems:
         files[report] = sha256_file(report)
         with atomic_path(checksums) as temporary:
