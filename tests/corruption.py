@@ -101,8 +101,8 @@ KINDS = [
         ("ids", INDEX.replace(".parquet", ".ids.arrow")),
         ("validation", "results/validation.json"),
         ("record of weights", f"{VECTORS}/weights.json"),
-        ("completion records", f"{VECTORS}/embedded/*.json"),
-        # without it, or with another one, the report says so or shows what was planned
+        # who looks at a report sees what is not there, or is another campaign's
+        ("completion records", f"{VECTORS}/embedded/*.json", "", {"flip": 2, "truncate": 1}),
         ("plan", "results/plan.json", "", {"flip": 2, "truncate": 1}),
         _SUMMARY[:2],
         ("checksums", f"{VECTORS}/checksums.sha256"),

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from plm_embed import published
 from plm_embed.attempts import Attempt, read_attempts
+from plm_embed.buckets import bucket_names
+from plm_embed.campaign import read_completion
 from plm_embed.costs import campaign_records, completion_records, device_label
 from plm_embed.deduplicated import SUMMARY, read_summary
 from plm_embed.errors import UserError
@@ -137,7 +139,12 @@ def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
 
 
 def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return campaign_records(embedded, summary["buckets"]) if summary else list(completion_records(embedded))
+    if not summary:
+        return list(completion_records(embedded))
+    for path in (embedded / f"{name}.json" for name in bucket_names(summary["buckets"])):
+        if path.is_file():
+            read_completion(path)  # one that is damaged must not look like one that is not there yet
+    return campaign_records(embedded, summary["buckets"])
 
 
 def _add_runs(facts: Facts, records: Sequence[Mapping[str, Any]]) -> None:
