@@ -4,8 +4,8 @@
     .venv/bin/python tests/sweep.py --kinds 'buckets before embed' --cases 100
     .venv/bin/python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
 
-Prints a table, a line per kind (on SIGINT: of the cases so far), and what is needed to see each case again that is not as it should be. Exit status 1
-if there is one.
+Prints a table, a line per kind (after Ctrl-C: of the cases so far), and what is needed to see each case again that is
+not as it should be. Exit status 1 if there is one.
 """
 
 import argparse
