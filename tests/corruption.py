@@ -78,7 +78,7 @@ KINDS = [
         "collect",
         ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
         ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
-        ("split's summary", "results/sequences/splits/*/summary.json", r"splits/{folder}"),
+        ("split's summary", "results/sequences/splits/*/summary.json", r"splits/"),
         ("split's buckets", "results/sequences/splits/*/buckets/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
         ("split's members", "results/sequences/splits/*/members/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
     ),

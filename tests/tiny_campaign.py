@@ -30,6 +30,7 @@ from backports import zstd
 import plm_embed
 from checkpoints import random_state, write_fair_esm
 from plm_embed import cli
+from plm_embed.checksums import SEAL
 from plm_embed.errors import UserError
 from plm_embed.models import MODELS
 
@@ -281,14 +282,14 @@ def _half_embedded(folder: Path) -> None:
 
 
 def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
-    """Digests of what master, index and records hold, but for the commit; `inputs` False: nor what the inputs were."""
+    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what the inputs were."""
     found: dict[str, Any] = {}
     with h5py.File(folder / MASTER) as master:
         master.visititems(
             lambda name, item: found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
         )
         for name, value in master.attrs.items():
-            if name != "workflow_commit" and (inputs or name != "inputs"):
+            if name not in ("workflow_commit", SEAL) and (inputs or name != "inputs"):
                 found[f"attribute {name}"] = str(value.tolist() if isinstance(value, np.ndarray) else value)
     for path in (INDEX, RECORDS):
         found[path] = hashlib.sha256(repr(pq.read_table(folder / path).to_pylist()).encode()).hexdigest()
