@@ -4,8 +4,9 @@ import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tiny_campaign import INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
+from tiny_campaign import GATHERED, INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
 
 DAMAGES = {"flip": 6, "truncate": 2, "delete": 1, "swap": 2}
 """How often each is drawn."""
@@ -34,7 +35,7 @@ class Kind:
         return self.stage in ("deduplicate", "start")
 
 
-def _before(stage: str, *kinds: tuple[str, ...]) -> list[Kind]:
+def _before(stage: str, *kinds: tuple[Any, ...]) -> list[Kind]:
     return [Kind(stage, *kind) for kind in kinds]
 
 
@@ -77,7 +78,7 @@ KINDS = [
         "collect",
         ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
         ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
-        ("split's summary", "results/sequences/splits/*/summary.json", r"splits/{folder}"),
+        ("split's summary", "results/sequences/splits/*/summary.json", r"splits/"),
         ("split's buckets", "results/sequences/splits/*/buckets/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
         ("split's members", "results/sequences/splits/*/members/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
     ),
@@ -85,13 +86,24 @@ KINDS = [
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
     *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]),
-    *_before("validate", *_RESULTS, *_SEQUENCES, *_STORE, *_WEIGHTS),
+    *_before(
+        "validate",
+        *_RESULTS,
+        *_SEQUENCES,
+        *_STORE,
+        *_WEIGHTS,
+        ("record of gather", GATHERED),
+        ("record of weights", f"{VECTORS}/weights.json"),
+    ),
     *_before(
         "read",
         *((name, path) for name, path, _ in _RESULTS),
         ("ids", INDEX.replace(".parquet", ".ids.arrow")),
         ("validation", "results/validation.json"),
-        ("plan", "results/plan.json"),
+        ("record of weights", f"{VECTORS}/weights.json"),
+        # who looks at a report sees what is not there, or is another campaign's
+        ("completion records", f"{VECTORS}/embedded/*.json", "", {"flip": 2, "truncate": 1}),
+        ("plan", "results/plan.json", "", {"flip": 2, "truncate": 1}),
         _SUMMARY[:2],
         ("checksums", f"{VECTORS}/checksums.sha256"),
     ),

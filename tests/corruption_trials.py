@@ -18,12 +18,15 @@ from pathlib import Path
 
 from campaign_runs import snakemake
 from corruption import Case, damage
+from plm_embed.gathered import forget
 from tiny_campaign import (
     BY_INPUT,
+    GATHERED,
     INDEX,
     MASTER,
     ONE_JOB,
     OUTPUTS,
+    PROOF,
     RECORDS,
     VECTORS,
     read_as_users_do,
@@ -69,16 +72,12 @@ class Trial:
 
     def run(self, *, heal: bool) -> Outcome:
         """Go on after the damage; with `heal` follow the remedy that the error names, and see that all is well."""
-        stage = self.case.kind.stage
-        first = {"half": "embed", "compacted": "gather"}.get(stage, stage)
-        if stage != "read":
-            first = next((step for step in self.steps if self._is_missing(step)), first)
-        if first == "read":
+        if self.case.kind.stage == "read":
             failed, message = self._use()
-        elif first == "start":
-            failed, message = self._go_on(self.steps[:-1])
         else:
-            failed, message = self._go_on(steps_from(first, self.steps))
+            forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
+            first = next(step for step in self.steps if self._is_missing(step))
+            failed, message = self._go_on(self.steps[:-1] if first == "weights" else steps_from(first, self.steps))
         outcome = Outcome(self._verdict(failed, message), self.what, message)
         if heal and outcome.verdict == "named":
             healed, story = self._heal(failed, message)
@@ -86,8 +85,8 @@ class Trial:
         return outcome
 
     def _is_missing(self, step: str) -> bool:
-        """Whether Snakemake makes the damaged file anew, because it is gone and the output of this rule."""
-        return self.case.damage == "delete" and str(self.path.relative_to(self.folder)) in OUTPUTS[step]
+        """Whether Snakemake runs a rule because an output of it is not there."""
+        return not all((self.folder / path).exists() for path in OUTPUTS[step])
 
     def _go_on(self, steps: Sequence[str]) -> tuple[str, str]:
         """Run these steps; the one that failed, empty if none, and its words. Snakemake finds them by itself."""
@@ -183,7 +182,7 @@ class Trial:
         """Do what comes before a repetition; the steps to repeat, none when the error names nothing to do."""
         if self.case.kind.is_the_users:  # who has a good copy of it
             shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
-            return list(self.steps) if failed == "snakemake" else steps_from(failed, self.steps)
+            return list(self.steps[self.steps.index(failed) if failed in self.steps else 0 : -1])
         for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
             target = self.path if path in ("it", "the", "this", "that") else self.folder / path
             if target.is_dir():
@@ -191,31 +190,48 @@ class Trial:
             elif target.is_relative_to(self.folder):
                 target.unlink(missing_ok=True)
         self._forced = ""
-        if forced := re.search(r"snakemake[^`\n]*--forcerun (\w+)", error):
-            self._forced = forced[1]
-            return self._rule(forced[1])
-        if literal := re.search(r"plm-embed (\w+ [^`\n]*--[^`\n]+)", error):
-            command = shlex.split(literal[1])
-            status, _ = run_command(self.folder, command)
-            return [] if status else steps_from(command[0], self.steps)[1:]
-        if bare := re.search(r"plm-embed (\w+)\b(?! \w+ --)", error):
-            if self._by_snakemake:
-                run_step(self.folder, bare[1])
-            if bare[1] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
-                return steps_from("deduplicate", ONE_JOB)
-            return self._rule(bare[1])
+        ways = list(dict.fromkeys(match[0] for match in _WAYS.finditer(error)))
+        if ways:  # each leads there: which of them is tried is up to the case
+            return self._go(_WAYS.fullmatch(ways[self.case.seed % len(ways)]))
         if not re.search(r"\bagain\b|`snakemake", error):
             return []
         if failed == "snakemake":
             return list(self.steps)
         return steps_from(failed, self.steps) if failed in self.steps else ["use"]
 
+    def _go(self, way: re.Match[str] | None) -> list[str]:
+        """Go one of `_WAYS`: the steps that are left to do."""
+        assert way
+        if way["forced"]:
+            self._forced = shlex.split(way["forced"])[0]
+            return self._rule(self._forced)
+        if way["command"]:
+            command = shlex.split(way["command"])
+            status, _ = run_command(self.folder, command)
+            return [] if status else steps_from(command[0], self.steps)[1:]
+        if self._by_snakemake:
+            run_step(self.folder, way["step"])
+        if way["step"] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
+            return steps_from("deduplicate", ONE_JOB)
+        return self._rule(way["step"])
+
     def _rule(self, name: str) -> list[str]:
-        """The steps that Snakemake repeats when this rule is forced; scans and splits are gone after collect."""
-        if name not in self.steps:
+        """The steps that Snakemake repeats when a rule, or the rule that makes a file, is forced.
+
+        Scans and splits are gone after collect.
+        """
+        made = (step for step in self.steps if any(Path(name).is_relative_to(path) for path in OUTPUTS[step]))
+        step = name if name in self.steps else next(made, "")
+        if not step:
             return []
         gone = not list(self.folder.glob("results/sequences/scans/*"))
-        return steps_from("scan" if name in ("split", "collect") and gone else name, self.steps)
+        return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
+
+
+_WAYS = re.compile(
+    r"--forcerun (?P<forced>[^`\s,;]+)|run: plm-embed (?P<command>[^`\n]+)|by hand `plm-embed (?P<step>\w+)`"
+)
+"""What messages say that one can do: run the workflow by a rule or a file, run a command as it stands, or a step."""
 
 
 def _error(message: str) -> str:
@@ -224,7 +240,7 @@ def _error(message: str) -> str:
     return found[0] if found else message
 
 
-_ACTION = re.compile(r"\b(run|remove|delete|fetch|copy|put|restore|name)\b", re.IGNORECASE)
+_ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 _USES: dict[Path, str] = {}
 

@@ -4,8 +4,8 @@
     .venv/bin/python tests/sweep.py --kinds 'buckets before embed' --cases 100
     .venv/bin/python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
 
-Prints a table, a line per kind, and what is needed to see each case again that is not as it should be. Exit status 1
-if there is one.
+Prints a table, a line per kind (after Ctrl-C: of the cases so far), and what is needed to see each case again that is
+not as it should be. Exit status 1 if there is one.
 """
 
 import argparse
@@ -69,10 +69,13 @@ def main() -> int:
         folders = [Path(folder, f"case-{number}") for number in range(len(chosen))]
         with ProcessPoolExecutor(options.jobs, mp_context=FORK) as pool:
             outcomes = []
-            for case, outcome in zip(chosen, pool.map(run, chosen, folders), strict=True):
-                outcomes.append((case, outcome))
-                if outcome.verdict not in GOOD:
-                    _show(case, outcome)
+            try:
+                for case, outcome in zip(chosen, pool.map(run, chosen, folders), strict=True):
+                    outcomes.append((case, outcome))
+                    if outcome.verdict not in GOOD:
+                        _show(case, outcome)
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)
     ended = time.monotonic()
     bad = _tabulate(outcomes)
     print(f"\n{len(outcomes)} cases in {ended - ready:.0f} s, after {ready - began:.0f} s for the campaigns; {bad} bad")

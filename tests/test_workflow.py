@@ -187,7 +187,7 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     (folder / "b" / MODEL / "weights.json").write_text("{}")
     (folder / "own" / MODEL / "manifest.json").write_text("{}")
     for read in (lambda: read_record(folder / "b" / MODEL), lambda: read_manifest(folder / "own" / MODEL)):
-        with pytest.raises(UserError, match="run the workflow again with --forcerun weights"):
+        with pytest.raises(UserError, match="snakemake --forcerun weights"):
             read()
     healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
     subprocess.run(healed, check=True, capture_output=True)

@@ -30,6 +30,7 @@ from backports import zstd
 import plm_embed
 from checkpoints import random_state, write_fair_esm
 from plm_embed import cli
+from plm_embed.checksums import SEAL
 from plm_embed.errors import UserError
 from plm_embed.models import MODELS
 
@@ -40,6 +41,8 @@ WEIGHTS = f"resources/weights/{MODEL}"
 MASTER = f"{VECTORS}/master_esm2_embeddings.h5"
 INDEX = f"{VECTORS}/master_esm2_embeddings.parquet"
 RECORDS = "results/records.parquet"
+GATHERED = f"{VECTORS}/gathered.json"
+PROOF = f"{VECTORS}/checksums.sha256"
 BUCKETS = ("0000", "0001", "0002")
 SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
 INPUTS = tuple(f"inputs/{name}" for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet"))
@@ -50,17 +53,17 @@ ONE_JOB = ("weights", "deduplicate", "embed", "gather", "validate", "report")
 BY_INPUT = ("weights", "scan", "split", "collect", *ONE_JOB[2:])
 _SEQUENCES = [f"results/sequences/{name}" for name in ("records.parquet", "summary.json", "buckets", "members")]
 OUTPUTS = {
-    "weights": [f"{WEIGHTS}/{name}" for name in ("model.safetensors", "manifest.json", "self_test.npz")],
+    "weights": [f"{VECTORS}/weights.json"],
     "deduplicate": _SEQUENCES,
     "scan": ["results/sequences/scans"],
     "split": ["results/sequences/splits"],
     "collect": _SEQUENCES,
     "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
-    "gather": [MASTER, INDEX, RECORDS],
-    "validate": [f"{VECTORS}/checksums.sha256"],
+    "gather": [GATHERED],
+    "validate": [PROOF],
     "report": ["results/report.html", "results/ro-crate-metadata.json"],
 }
-"""What Snakemake deletes before it runs a rule."""
+"""What Snakemake deletes before it runs a rule, and what makes it run the rule when it is missing."""
 
 
 def commands(step: str) -> list[list[str]]:
@@ -70,10 +73,11 @@ def commands(step: str) -> list[list[str]]:
     splits = [f"{sequences}/splits/{number:02d}" for number in range(len(BUCKETS))]
     places = ["--sequences", sequences, "--embedded", f"{VECTORS}/embedded", "--store", store, "--master", MASTER]
     places += ["--index", INDEX, "--records", RECORDS]
-    proofs = ["--report", "results/validation.json", "--checksums", f"{VECTORS}/checksums.sha256"]
+    proofs = ["--report", "results/validation.json", "--checksums", PROOF]
+    adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
     count = ["--buckets", str(len(BUCKETS))]
     found: dict[str, list[list[str]]] = {
-        "weights": [["weights", "--model", MODEL, "--source", "model.pt", "--output", weights]],
+        "weights": [["weights", "--model", MODEL, "--source", "model.pt", *adopted]],
         "deduplicate": [["deduplicate", *INPUTS, "--output", sequences, *count]],
         "scan": [
             ["scan", path, "--number", str(number), "--output", scans[number], *count]
@@ -82,7 +86,7 @@ def commands(step: str) -> list[list[str]]:
         "split": [["split", *scans, "--range", str(at), "--output", split] for at, split in enumerate(splits)],
         "collect": [["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]],
         "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
-        "gather": [["gather", *places, "--workflow-commit", "0123abc"]],
+        "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
         "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
         "report": [["report", "results", "--output", "results/report.html"], ["summary", "results"]],
     }
@@ -278,14 +282,14 @@ def _half_embedded(folder: Path) -> None:
 
 
 def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
-    """Digests of what master, index and records hold, but for the commit; `inputs` False: nor what the inputs were."""
+    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what the inputs were."""
     found: dict[str, Any] = {}
     with h5py.File(folder / MASTER) as master:
         master.visititems(
             lambda name, item: found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
         )
         for name, value in master.attrs.items():
-            if name != "workflow_commit" and (inputs or name != "inputs"):
+            if name not in ("workflow_commit", SEAL) and (inputs or name != "inputs"):
                 found[f"attribute {name}"] = str(value.tolist() if isinstance(value, np.ndarray) else value)
     for path in (INDEX, RECORDS):
         found[path] = hashlib.sha256(repr(pq.read_table(folder / path).to_pylist()).encode()).hexdigest()

@@ -301,6 +301,8 @@ def validate(
         checksums=checksums,
     )
     if problems:
+        if not any("`" in problem for problem in problems):  # none says what to do: the fault is in what gather wrote
+            problems += ["`snakemake --forcerun gather` writes these files again from the store"]
         raise UserError("\n  ".join([f"{master} is not valid ({report} has the details):", *problems]))
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from plm_embed import published
 from plm_embed.attempts import Attempt, read_attempts
+from plm_embed.buckets import bucket_names
+from plm_embed.campaign import read_completion
 from plm_embed.costs import campaign_records, completion_records, device_label
 from plm_embed.deduplicated import SUMMARY, read_summary
 from plm_embed.errors import UserError
@@ -101,9 +103,7 @@ def collect(results: Path) -> Facts:
     if not summary and not models:
         raise UserError(f"{results}: nothing of a campaign in it yet; run the workflow first")
     newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
-    facts = Facts(
-        results, newest.name if models else "", summary, _sealed(results / "plan.json", "a plan", "remove it")
-    )
+    facts = Facts(results, newest.name if models else "", summary, _read_plan(results))
     facts.model = facts.model or (facts.plan or {}).get("model", "")
     if models:
         records = _records(newest / "embedded", summary)
@@ -121,23 +121,30 @@ def collect(results: Path) -> Facts:
     return facts
 
 
+def read_validation(results: Path) -> dict[str, Any] | None:
+    """What validate found, None when it has not run. UserError when validation.json was changed."""
+    path = results / "validation.json"
+    return read_sealed(path, "a report of validate", "run `snakemake --forcerun validate`") if path.is_file() else None
+
+
+def _read_plan(results: Path) -> dict[str, Any] | None:
+    path = results / "plan.json"
+    return read_sealed(path, "a plan", f"remove {path}: the report goes without it") if path.is_file() else None
+
+
 def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
     """What a model's folder says of the weights with this SHA-256, those that its vectors were computed with."""
     record = read_record(folder)
     return record if record and record.weights_sha256 == sha256 else None
 
 
-def read_validation(results: Path) -> dict[str, Any] | None:
-    """What validate has found, if it has run. UserError when the file was changed."""
-    return _sealed(results / "validation.json", "a validation", "run `snakemake --forcerun validate`")
-
-
-def _sealed(path: Path, what: str, remedy: str) -> dict[str, Any] | None:
-    return read_sealed(path, what, remedy) if path.is_file() else None
-
-
 def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return campaign_records(embedded, summary["buckets"]) if summary else list(completion_records(embedded))
+    if not summary:
+        return list(completion_records(embedded))
+    for path in (embedded / f"{name}.json" for name in bucket_names(summary["buckets"])):
+        if path.is_file():
+            read_completion(path)  # one that is damaged must not look like one that is not there yet
+    return campaign_records(embedded, summary["buckets"])
 
 
 def _add_runs(facts: Facts, records: Sequence[Mapping[str, Any]]) -> None:

@@ -55,14 +55,13 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a weights folder. UserError, with what to run, when there is none or it is damaged."""
-    command = f"plm-embed weights --model {folder.name} --output {folder}"
-    return _read(folder / MANIFEST, f"run the workflow again with --forcerun weights, or as at first: {command}")
+    return _read(folder / MANIFEST, "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first")
 
 
 def read_record(folder: Path) -> Manifest | None:
     """The campaign's copy of the manifest in its model's folder; None when there is none. UserError when damaged."""
     path = folder / RECORD
-    return _read(path, "run the workflow again with --forcerun weights") if path.exists() else None
+    return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
 
 
 def _read(path: Path, remedy: str) -> Manifest:

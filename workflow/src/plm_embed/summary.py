@@ -57,7 +57,7 @@ def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
 
 def _validation(results: Path) -> str:
     report = read_validation(results)
-    if report is None:
+    if not report:
         return "not done"
     failed = [check["check"] for check in report["checks"] if check["problems"]]
     done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
