@@ -1,6 +1,8 @@
 """The literal command `snakemake --profile pbs` on a PBS whose server bears a site's name, on the plugin's stand-in."""
 
 import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -82,14 +84,22 @@ def planned(folder: Path, *options: str, **config: object) -> tuple[int, str, di
     return done.returncode, done.stdout, {name: value for name, _, value in pairs}
 
 
-def test_sophia_gives_a_gpu_to_every_job(
+def test_sophia_gives_a_gpu_to_every_job_and_a_deleted_one_comes_again(
     campaign: Campaign, undisturbed: Campaign, pbs: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("sophia-pbs-01.lab.alcf.anl.gov", tmp_path, monkeypatch, pbs, "by-gpu")
     monkeypatch.setenv("PBS_ACCOUNT", "MyProject")
-    campaign.run("pbs")
+    with (campaign.folder / "out").open("w") as out:
+        running = subprocess.Popen(campaign.command("pbs"), stdout=out, stderr=out)
+    while not list(campaign.vectors.glob("store/*/fingerprint.json")) and running.poll() is None:
+        time.sleep(0.1)
+    with pbs.lock:
+        for job in [job for job in pbs.jobs.values() if job.name.startswith("embed") and job.state == "R"][:1]:
+            pbs.delete(job)
+    running.wait(timeout=900)
+    assert running.returncode == 0, (campaign.folder / "out").read_text()
     words = asked(pbs)
-    assert words["embed"] == [SOPHIA_WORDS.format(rule="embed", time="06:00:00")] * 4
+    assert words["embed"] == [SOPHIA_WORDS.format(rule="embed", time="06:00:00")] * 5
     assert words["deduplicate"] == [SOPHIA_WORDS.format(rule="deduplicate", time="00:30:00")]
     assert campaign.master() == undisturbed.master()
 

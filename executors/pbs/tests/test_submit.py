@@ -4,12 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from conftest import run
-from snakemake_executor_plugin_pbs.commands import Answer, Pbs
+from conftest import Cut, run, until
+from snakemake_executor_plugin_pbs.commands import Answer
 from snakemake_executor_plugin_pbs.ledger import Entry, Ledger
 from snakemake_executor_plugin_pbs.refusals import refusal
 from snakemake_executor_plugin_pbs.request import Request
@@ -22,16 +23,16 @@ class Driver:
     """A submitter as one run of Snakemake has it, and what it called back."""
 
     folder: Path
+    pbs: StandIn
     submitted: dict[str, tuple[str, bool]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     held: int = 0
-    timeout: float = 2.0
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.folder / "ledger")
         self.submitter = Submitter(
-            pbs=Pbs(timeout=self.timeout),
+            pbs=Cut(self.pbs),
             ledger=self.ledger,
             submitted=lambda request, entry, adopted: self.submitted.update({request.name: (entry.id or "", adopted)}),
             refused=lambda request, error: self.refused.update({request.name: str(error)}),
@@ -44,7 +45,7 @@ class Driver:
 
     def request(self, name: str = "embed-0", *words: str, queue: str = "workq", work: str = "w") -> Request:
         script = self.folder / f"{name}.sh"
-        script.write_text("#!/bin/sh\nsleep 60\n")
+        script.write_text("#!/bin/sh\nsleep 600\n")
         log = self.folder / "logs" / f"{name}.log"
         found = ("-N", name, "-q", queue, "-j", "oe", "-o", str(log), *words)
         return Request(name, work, queue, None, found, script, log)
@@ -58,29 +59,22 @@ class Driver:
         return self.submitted[name]
 
 
-def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
 @pytest.fixture
-def drivers(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+def drivers(tmp_path: Path, pbs: StandIn) -> Iterator[Callable[[], Driver]]:
     """Makes drivers of one working directory, as restarts do; each new one ends the one before."""
     made: list[Driver] = []
 
-    def make(**changes: float) -> Driver:
+    def make() -> Driver:
         if made:
             made[-1].submitter.stop()
-        made.append(Driver(tmp_path, **changes))  # type: ignore[arg-type]
+        made.append(Driver(tmp_path, pbs))
         return made[-1]
 
     yield make
     made[-1].submitter.stop()
 
 
-Make = Callable[..., Driver]
+Make = Callable[[], Driver]
 
 
 def test_a_job_is_submitted_once_with_its_log_folder_and_ledger(pbs: StandIn, drivers: Make) -> None:
@@ -181,8 +175,9 @@ def test_pauses_grow(pbs: StandIn, drivers: Make) -> None:
     pbs.config.queues["workq"].enabled = False
     driver = drivers()
     driver.add(driver.request())
-    time.sleep(1.0)
-    assert 3 <= pbs.count("qsub") <= 6  # 0.05, 0.1, 0.2, 0.4, 0.8
+    until(lambda: pbs.count("qsub") == 5)
+    times = [at for at, name, _ in pbs.calls if name == "qsub"]
+    assert all(later - at >= 0.05 * 2**power for power, (at, later) in enumerate(pairwise(times)))
     pbs.config.queues["workq"].enabled = True
     driver.wait()
 
@@ -199,13 +194,13 @@ def test_an_absent_server_is_waited_for(pbs: StandIn, drivers: Make) -> None:
 
 
 def test_a_qsub_cut_while_the_server_hung_is_not_repeated(pbs: StandIn, drivers: Make) -> None:
-    driver = drivers(timeout=0.4)
+    driver = drivers()
     driver.add(driver.request("embed-0"))
     driver.wait("embed-0")
     pbs.hang()
     driver.add(driver.request("embed-1"))
     until(lambda: bool(driver.said))
-    assert "qsub gave no answer within 0.4 s" in driver.said[0]
+    assert "qsub gave no answer within 0.2 s" in driver.said[0]
     pbs.resume()
     assert driver.wait("embed-1") == ("2.pbs01", True)
     time.sleep(0.3)
@@ -309,7 +304,7 @@ def test_a_running_job_that_was_asked_for_otherwise_is_kept_and_told(pbs: StandI
 
 def test_two_copies_are_brought_down_to_one(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
-    script.write_text("#!/bin/sh\nsleep 60\n")
+    script.write_text("#!/bin/sh\nsleep 600\n")
     run(f"qsub -N embed-0 {script}; qsub -N embed-0 {script}", tmp_path)
     driver = drivers()
     driver.add(driver.request())
@@ -331,22 +326,24 @@ def test_a_living_job_of_other_parameters_goes_before_the_new_one_comes(pbs: Sta
 
 
 def test_nothing_is_submitted_beside_a_deleted_job_that_is_not_gone(pbs: StandIn, drivers: Make) -> None:
-    pbs.config.kill_delay = 1.0
+    pbs.config.kill_delay = 1e6
     first = drivers()
     request = first.request()
-    request.script.write_text('#!/bin/bash\ntrap "" TERM\nwhile :; do sleep 0.1; done\n')
+    begun = first.folder / "begun"
+    request.script.write_text(f'#!/bin/bash\ntrap "" TERM\ntouch {begun}\nwhile :; do sleep 0.1; done\n')
     first.add(request)
     first.wait()
-    pbs.wait_for(1, "R")
-    time.sleep(0.2)
+    until(begun.exists)
     run("qdel 1", first.folder)
     entry = first.ledger.read("embed-0")
     assert entry
     first.ledger.write(replace(entry, deleted=True))
     second = drivers()
     second.add(second.request())
-    time.sleep(0.3)
+    looks = pbs.count("qselect")
+    until(lambda: pbs.count("qselect") >= looks + 3)
     assert not second.submitted
+    pbs.jobs[1].kill_at = 0.0
     assert second.wait() == ("2.pbs01", False)
     assert pbs.jobs[1].state == "F"
 
@@ -405,7 +402,7 @@ def test_withdrawn_requests_are_refused_and_never_sent(pbs: StandIn, drivers: Ma
 
 
 def test_a_withdrawn_job_that_a_hung_server_queued_is_found(pbs: StandIn, drivers: Make) -> None:
-    driver = drivers(timeout=0.4)
+    driver = drivers()
     driver.add(driver.request("embed-0"))
     driver.wait("embed-0")
     pbs.hang()

@@ -21,7 +21,10 @@ _ATTEMPTS = 21
 
 
 class StandIn:
-    """A PBS of its own in a temporary folder. `bin` holds the commands; `calls` lists every command that was run."""
+    """A PBS of its own in a temporary folder. `bin` holds the commands; `calls` lists every command that was run.
+
+    `taken` counts what clients have asked so far, also of a hung server.
+    """
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
@@ -35,6 +38,7 @@ class StandIn:
         self.lock = threading.RLock()
         self._answering = threading.Event()
         self._answering.set()
+        self.taken = 0
         self.last = 0
         self._over = threading.Event()
         self._server: socketserver.BaseServer | None = None
@@ -68,6 +72,8 @@ class StandIn:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 request = json.loads(self.rfile.readline())
+                with standin.lock:
+                    standin.taken += 1
                 standin._answering.wait()
                 answer = standin.answer(request)
                 try:
@@ -96,6 +102,10 @@ class StandIn:
     def hang(self) -> None:
         """Requests are taken and not answered, as when the server process is stopped."""
         self._answering.clear()
+
+    @property
+    def hung(self) -> bool:
+        return not self._answering.is_set()
 
     def resume(self) -> None:
         """The hung server goes on, with everything that was asked in the meantime."""
