@@ -134,7 +134,7 @@ class Campaign:
             )
         return self._process
 
-    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 600) -> int:
+    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 1800) -> int:
         """Wait for Snakemake and return its exit status; kill it when it does not end."""
         try:
             return process.wait(timeout)

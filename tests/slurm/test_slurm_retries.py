@@ -79,7 +79,7 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
     text = configuration.read_text()
     try:
         with campaign.running(GATHERED):
-            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=300)
+            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=600)
             configuration.write_text(text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n")
             resume()
             campaign.hold(3)
