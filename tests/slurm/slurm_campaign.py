@@ -283,8 +283,15 @@ class Campaign:
     def master(self) -> dict[str, object]:
         """What the master holds and says, but for the commit: this clone may have moved on between two campaigns."""
         with h5py.File(self.folder / MASTER) as master:
-            said = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
-            return said | {name: (values.dtype, values[...].tolist()) for name, values in master.items()}
+            held: dict[str, object] = {
+                name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"
+            }
+
+            def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+                held[name] = (item.dtype, item[...].tolist()) if isinstance(item, h5py.Dataset) else sorted(item)
+
+            master.visititems(add)
+        return held
 
 
 def command_line(process: int) -> list[str]:
