@@ -281,10 +281,14 @@ class Campaign:
         return states
 
     def master(self) -> dict[str, object]:
-        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns."""
+        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns.
+
+        Nor the digest of what it says, in which the commit is.
+        """
         with h5py.File(self.folder / MASTER) as master:
+            said = {name: str(value) for name, value in master.attrs.items()}
             held: dict[str, object] = {
-                name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"
+                name: said[name] for name in set(said) - {"workflow_commit", "attributes_sha256"}
             }
 
             def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
