@@ -59,6 +59,8 @@ def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
     assert not campaign.states()
 
     campaign.edit_profile(("slurm_partition: nosuch", "slurm_partition: gpu"))
+    # the workflow by itself asks for no more than the partition gives
+    campaign.edit_profile(("# runtime: 240 * attempt", "runtime: 20 * attempt"))
     campaign.log.unlink()
     campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=5")
     process = campaign.start(GATHERED)
