@@ -229,7 +229,7 @@ class Trial:
 
 
 _WAYS = re.compile(
-    r"--forcerun (?P<forced>[^`\s,;]+)|run: plm-embed (?P<command>[^`\n]+)|by hand `plm-embed (?P<step>\w+)`"
+    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed (?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
 )
 """What messages say that one can do: run the workflow by a rule or a file, run a command as it stands, or a step."""
 

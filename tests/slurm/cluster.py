@@ -104,7 +104,7 @@ class Cluster:
         lines = self.run("squeue", "--noheader", "--array", "--format", "%i|%N", *chosen).splitlines()
         return dict(line.split("|", 1) for line in lines)
 
-    def wait_for(self, what: str, condition: Callable[[], object], *, timeout: float = 180) -> None:
+    def wait_for(self, what: str, condition: Callable[[], object], *, timeout: float = 600) -> None:
         """Return once `condition()` is true; ClusterError after `timeout` seconds."""
         end = time.monotonic() + timeout
         while True:

@@ -134,7 +134,7 @@ class Campaign:
             )
         return self._process
 
-    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 600) -> int:
+    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 1800) -> int:
         """Wait for Snakemake and return its exit status; kill it when it does not end."""
         try:
             return process.wait(timeout)
@@ -281,10 +281,21 @@ class Campaign:
         return states
 
     def master(self) -> dict[str, object]:
-        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns."""
+        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns.
+
+        Nor the digest of what it says, in which the commit is.
+        """
         with h5py.File(self.folder / MASTER) as master:
-            said = {name: str(value) for name, value in master.attrs.items() if name != "workflow_commit"}
-            return said | {name: (values.dtype, values[...].tolist()) for name, values in master.items()}
+            said = {name: str(value) for name, value in master.attrs.items()}
+            held: dict[str, object] = {
+                name: said[name] for name in set(said) - {"workflow_commit", "attributes_sha256"}
+            }
+
+            def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
+                held[name] = (item.dtype, item[...].tolist()) if isinstance(item, h5py.Dataset) else sorted(item)
+
+            master.visititems(add)
+        return held
 
 
 def command_line(process: int) -> list[str]:

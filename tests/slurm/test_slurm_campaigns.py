@@ -148,7 +148,7 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[float]()
     with campaign.running(GATHERED) as process:
-        cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=300)
+        cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=600)
         seen = {campaign.gpus_of(bucket) for bucket in range(8)}
         while len(lost) < 20:
             assert process.poll() is None, f"all done after {len(lost)} kills"
@@ -208,9 +208,9 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
         with campaign.running(GATHERED):
             # The old job of the first bucket begins when its successor has done all.
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"
-            campaign.cluster.wait_for("the first bucket", done.exists, timeout=300)
+            campaign.cluster.wait_for("the first bucket", done.exists, timeout=600)
             run("scontrol", "release", late)
-        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=300)
+        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=600)
         with campaign.running(GATHERED):
             pass
     finally:
@@ -229,7 +229,7 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
         for _ in range(interrupts):
             process.send_signal(signal.SIGINT)
             time.sleep(0.2)
-        assert campaign.finish(process, timeout=300) != 0
+        assert campaign.finish(process, timeout=600) != 0
         campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
     finally:
         campaign.abandon(process)
@@ -312,7 +312,7 @@ def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) ->
     campaign.edit_profile(('"buckets_per_submission":16', '"buckets_per_submission":16,"local_rules":["gather"]'))
     campaign.adopt(undisturbed)
     with campaign.running(GATHERED):
-        cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=300)
+        cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=600)
         assert campaign.gpus_of(0)[1] == "0,1,2,3"
         cluster.wait_for("parts", campaign.parts)
         kill(campaign.workers(0)[:1])

@@ -59,6 +59,8 @@ def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
     assert not campaign.states()
 
     campaign.edit_profile(("slurm_partition: nosuch", "slurm_partition: gpu"))
+    # the workflow by itself asks for no more than the partition gives
+    campaign.edit_profile(("# runtime: 240 * attempt", "runtime: 20 * attempt"))
     campaign.log.unlink()
     campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=5")
     process = campaign.start(GATHERED)
@@ -79,7 +81,7 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
     text = configuration.read_text()
     try:
         with campaign.running(GATHERED):
-            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=300)
+            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=600)
             configuration.write_text(text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n")
             resume()
             campaign.hold(3)

@@ -32,7 +32,8 @@ class Unedited(Campaign):
     """A campaign with the profile as it is shipped, and nothing on the command line."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        super().__init__(folder, cluster)
+        # short, because each job has all four threads of the profile
+        super().__init__(folder, cluster, sequences=40, lengths=(50, 100))
         shutil.copytree(ROOT / "profiles" / "slurm", self.folder / "slurm", dirs_exist_ok=True)
 
     def command(self, *options: str) -> list[str]:
@@ -42,7 +43,7 @@ class Unedited(Campaign):
 @pytest.fixture
 def unedited(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Unedited:
     campaign = Unedited(tmp_path / "c", cluster)
-    campaign.adopt(undisturbed)
+    campaign.adopt_weights(undisturbed)
     return campaign
 
 

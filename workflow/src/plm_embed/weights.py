@@ -96,7 +96,8 @@ def _damage(file: FileIO, manifest: Manifest) -> str:
 def remedy(manifest: Manifest, folder: Path) -> str:
     """The command that makes a damaged weights folder whole."""
     source = ["--source", manifest.source.path] if manifest.source.path else []
-    return "run: " + shlex.join(["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)])
+    command = shlex.join(["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)])
+    return f"run `{command}`"
 
 
 def sha256_of(tensors: Mapping[str, torch.Tensor]) -> str:
