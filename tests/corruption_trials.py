@@ -197,7 +197,7 @@ class Trial:
             return []
         if failed == "snakemake":
             return list(self.steps)
-        return steps_from(failed, self.steps) if failed in self.steps else ["use"]
+        return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
 
     def _go(self, way: re.Match[str] | None) -> list[str]:
         """Go one of `_WAYS`: the steps that are left to do."""

@@ -129,7 +129,8 @@ def read_validation(results: Path) -> dict[str, Any] | None:
 
 def _read_plan(results: Path) -> dict[str, Any] | None:
     path = results / "plan.json"
-    return read_sealed(path, "a plan", f"remove {path}: the report goes without it") if path.is_file() else None
+    remedy = "remove it, and run this again: the report goes without"
+    return read_sealed(path, "a plan", remedy) if path.is_file() else None
 
 
 def weights_of(folder: Path, sha256: str | None) -> Manifest | None:

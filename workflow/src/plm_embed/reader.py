@@ -137,7 +137,7 @@ class Embeddings(Vectors):
             if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
                 raise UserError(
                     f"{self.index}: not the index of {self.path}: it names other rows or sequences\n"
-                    "put the two files of one run side by side, or run the workflow again"
+                    "put the two files of one run side by side, or run `snakemake --forcerun gather`"
                 )
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
