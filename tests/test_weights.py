@@ -42,11 +42,11 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     with pytest.raises(UserError) as error:
         use(folder)
     assert str(error.value).startswith(str(path))
-    _, _, command = str(error.value).partition("plm-embed ")
+    command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]
     words = shlex.split(command)
-    if name == "manifest.json":  # which knows the source, and now nobody does
-        assert "--forcerun weights" in str(error.value)
-        words += ["--source", str(DEMO)]
+    if name == "manifest.json":  # which knows what it was made from, and now nobody does
+        assert "`snakemake --forcerun weights`" in str(error.value) and command == "weights"
+        words += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
     subprocess.run([sys.executable, "-m", "plm_embed", *words], check=True, capture_output=True)
     use(folder)
     assert path.read_bytes() == whole or name == "manifest.json"
