@@ -10,6 +10,7 @@ of an undisturbed run, and nothing may be left behind. Prints a line per campaig
 import argparse
 import contextlib
 import hashlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -224,7 +225,10 @@ def disturbed(
         campaigns, disk = [new(folder.name)], None
         if any(getattr(what, "__wrapped__", what) in ON_A_DISK for _, what in planned):
             disk = leave.enter_context(Disk(cluster, folder.with_name(f"{folder.name}-disk")))
-            (folder / "results").symlink_to(disk.folder)
+            results = folder / "results"
+            shutil.copytree(results, disk.folder, dirs_exist_ok=True)  # the record of the weights is there already
+            shutil.rmtree(results)
+            results.symlink_to(disk.folder)
         if company == "clone":
             campaigns.append(Neighbour(campaigns[0]))
         elif company == "store":
