@@ -106,40 +106,6 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     assert campaign.master() == undisturbed.master()
 
 
-def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """What was computed by then is published, although no part was due for minutes."""
-    campaign = Campaign(tmp_path / "c", cluster, flush_minutes=10)
-    campaign.adopt(undisturbed)
-    campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: warned"))
-    with campaign.running(GATHERED):
-        computing = set(range(4))
-
-        def stopped() -> bool:
-            # the log has whole seconds; the signal is not to come before the worker is ready for it
-            for bucket in [bucket for bucket in computing if campaign.unsecured(bucket) > 2]:
-                processes = campaign.processes(bucket)
-                assert processes, f"bucket {bucket} ended before it could be stopped"
-                for process in processes:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGSTOP)
-                computing.remove(bucket)
-            return not computing
-
-        cluster.wait_for("four jobs to compute", stopped, timeout=600)
-        assert not campaign.parts()
-        jobs = {campaign.job_of(bucket) for bucket in range(4)}
-        assert {node for _, node in jobs} == {"g1"}
-        all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null", "--parsable")
-        other = cluster.run("sbatch", *all_of_g1, "--time=20", "--wrap", "sleep 600").strip()
-        cluster.wait_for("g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG")))
-        assert all(len(campaign.parts(bucket)) == 1 for bucket in range(4))
-        cluster.run("scancel", other)
-    states = campaign.states()
-    assert all(states[job][0] in ("PREEMPTED", "FAILED", "CANCELLED") for job, _ in jobs)
-    assert campaign.computed_again() == 0
-    assert campaign.master() == undisturbed.master()
-
-
 def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
     """Each at a random instant of a computing job, eight on eight GPUs: no sequence is lost, little is done twice."""
     flush_seconds, slack = 0.5, 3.0  # until the batch is done and the part is written, on a busy machine
