@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,21 @@ from plm_embed.files import whole_files
 from plm_embed.store import Store
 from plm_embed.validate import validate
 
+# killed at the n-th change of a name; n of 0: counts them
 COMPACT = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from plm_embed.compact import compact
-compact(Path(sys.argv[1]), 25_000, 0)
+changes, last = 0, int(sys.argv[2])
+def watch(event, _):
+    global changes
+    if event in ("os.rename", "os.remove"):
+        changes += 1
+        if changes == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+compact(Path(sys.argv[1]), 100_000, 0)
+print(changes)
 """
 
 
@@ -137,25 +146,20 @@ def test_a_reader_and_a_publisher_at_work_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.workflow
 def test_kill_9_leaves_a_whole_store_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    killed = 0
-    for attempt in range(40):
-        campaign = make_campaign(tmp_path / str(attempt), buckets=16, parts=3)
+    def run(campaign: Campaign, last: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", COMPACT, str(campaign.store), str(last)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    changes = int(run(make_campaign(tmp_path / "0", buckets=16, parts=3), 0).stdout)
+    assert changes > 16
+    for last in (1, *sorted(random.sample(range(2, changes), 3)), changes):
+        campaign = make_campaign(tmp_path / str(last), buckets=16, parts=3)
         expected = digest(campaign)
-        before = set(campaign.parts.glob("*.h5"))
-        run = subprocess.Popen([sys.executable, "-c", COMPACT, str(campaign.store)])
-        wanted = random.randint(1, 5)
-        while len(set(campaign.parts.glob("*.h5")) - before) < wanted and run.poll() is None:
-            time.sleep(0.0005)
-        run.kill()
-        killed += run.wait() == -signal.SIGKILL
-        assert digest(campaign) == expected
+        assert run(campaign, last).returncode == -signal.SIGKILL
+        assert digest(campaign) == expected, last
         compact(campaign.store, 10_000_000, 0)
-        assert digest(campaign) == expected
+        assert digest(campaign) == expected, last
         assert problems(campaign) == []
         assert len(listed(campaign)) == 1
-        assert all(
-            json.loads(note.read_text())["by"] for note in whole_files(campaign.parts.parent / "compacted", "*.json")
-        )
-        if killed == 4:
-            return
-    raise AssertionError("it always ended before it could be killed")
+        for note in whole_files(campaign.parts.parent / "compacted", "*.json"):
+            assert json.loads(note.read_text())["by"]

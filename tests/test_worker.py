@@ -30,7 +30,7 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
         (engine.Engine, "forward", RuntimeError("CUDA error: device-side assert triggered"), "device-side", "device"),
         (weights, "load", torch.OutOfMemoryError(FULL), "too little free memory for this model", "device"),
         (embed, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
-        (embed, "write_json", OSError(28, "No space left on device"), "no space left on the disk", "user"),
+        (embed, "write_sealed", OSError(28, "No space left on device"), "no space left on the disk", "user"),
     ],
 )
 def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
