@@ -47,6 +47,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	cd executors/pbs && ../../$(BIN)/mypy --strict src
 	$(BIN)/snakefmt --line-length 120 --check Snakefile workflow
 	$(BIN)/snakemake --lint

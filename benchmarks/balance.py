@@ -23,9 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from plm_embed import buckets, costs, hashing, submission
-from plm_embed.models import MODELS
-from plm_embed.settings import Settings
+from plm_embed import keys as buckets
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import submission
+from plm_embed.models.registry import MODELS
+from plm_embed.planning import costs
+from plm_embed.sequences import hashing
 
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)

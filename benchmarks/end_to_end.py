@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 
 import checkpoints
-from plm_embed.files import write_json
-from plm_embed.models import find_model
+from plm_embed.io.files import write_json
+from plm_embed.models.registry import find_model
 
 ROOT = Path(__file__).parents[1]
 

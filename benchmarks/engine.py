@@ -24,11 +24,11 @@ import peers
 import torch
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
-from plm_embed import attention
-from plm_embed.devices import device_name
-from plm_embed.engine import Engine
-from plm_embed.linear import Linear
-from plm_embed.models import Model, find_model
+from plm_embed.kernels import attention
+from plm_embed.kernels.devices import device_name
+from plm_embed.kernels.linear import Linear
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.registry import Model, find_model
 
 ROOT = Path(__file__).parents[1]
 REAL = ROOT.parent / "shared" / "data" / "proteins_20k.fasta.gz"

@@ -16,8 +16,8 @@ import engine as benchmark
 import peers
 import torch
 
-from plm_embed.devices import device_name
-from plm_embed.models import find_model
+from plm_embed.kernels.devices import device_name
+from plm_embed.models.registry import find_model
 
 SETTINGS = {
     "2 workers, 1 thread each": (2, 1, 2048),

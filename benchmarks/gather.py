@@ -25,13 +25,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from plm_embed.buckets import bucket_bounds, bucket_names
-from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.parts import PartRows, write_part
-from plm_embed.rowgroups import row_group_writer
-from plm_embed.sealed import write_sealed
-from plm_embed.store import Store, keys_sha256
+from plm_embed.io.files import sha256_file
+from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.sealed import write_sealed
+from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
+from plm_embed.store.parts import PartRows, write_part
+from plm_embed.store.store import Store
 
 DIM = 1280
 FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x")

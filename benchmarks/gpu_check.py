@@ -91,7 +91,7 @@ class Bench:
         """tokens: how many the engine embeds per timed run, for 650M; others in proportion."""
         import torch
 
-        from plm_embed.engine import TOKENS
+        from plm_embed.models.packed import TOKENS
 
         self.torch, self.device, self.tokens = torch, device, tokens
         self.cuda = device.type == "cuda"
@@ -125,7 +125,7 @@ class Bench:
         """Throughput and accuracy of one model; stops adding rounds at `end`."""
         import peers
 
-        from plm_embed.models import find_model
+        from plm_embed.models.registry import find_model
 
         model = find_model(name)
         tensors = peers.RandomTensors(model, self.device)
@@ -202,7 +202,7 @@ class Bench:
         """Mean vectors of every dtype and attention kernel against fp32."""
         import peers
 
-        from plm_embed.devices import set_up
+        from plm_embed.kernels.devices import set_up
 
         texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
         exact = None
@@ -223,7 +223,7 @@ class Bench:
 
     def other_kernels(self, made: Any) -> list[Any]:
         """The attention kernels that work here for a model besides the one that it uses."""
-        from plm_embed import attention
+        from plm_embed.kernels import attention
 
         heads, dtype = made.manifest.heads, made.dtype
         offered = [each for each in attention._candidates(self.device, dtype) if each.name != made.attention.name]
@@ -246,14 +246,14 @@ class Bench:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from plm_embed import weights
-        from plm_embed.buckets import key
-        from plm_embed.embed import Embedder
-        from plm_embed.files import sha256_file
-        from plm_embed.manifest import Manifest, Source
-        from plm_embed.models import find_model
-        from plm_embed.preparation import seal
-        from plm_embed.settings import Settings
+        from plm_embed.inference.settings import Settings
+        from plm_embed.io.files import sha256_file
+        from plm_embed.jobs.bucket import Embedder
+        from plm_embed.jobs.prepare_weights import seal
+        from plm_embed.keys import key
+        from plm_embed.models import weights
+        from plm_embed.models.manifest import Manifest, Source
+        from plm_embed.models.registry import find_model
 
         model = find_model(name)
         with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as scratch:
@@ -299,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     import torch
 
-    from plm_embed.devices import set_up
+    from plm_embed.kernels.devices import set_up
 
     if asked.device == "cuda" and not torch.cuda.is_available():
         print(f"no usable CUDA device (torch {torch.__version__}, CUDA {torch.version.cuda})")

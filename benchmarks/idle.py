@@ -22,8 +22,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import checkpoints
-from plm_embed.models import find_model
-from plm_embed.preparation import prepare
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.models.registry import find_model
 
 MODEL = "esm2_t6_8M_UR50D"
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)

@@ -11,12 +11,14 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from plm_embed.batches import Packer
-from plm_embed.engine import DTYPES, TOKENS, Engine
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
-from plm_embed.inference import Inference, Prefetch
-from plm_embed.manifest import Manifest, Source
-from plm_embed.models import Model, tensor_shapes
+from plm_embed.inference.batches import Packer
+from plm_embed.inference.pipeline import Inference, Prefetch
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.esm.tensors import tensor_shapes
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.packed import DTYPES, TOKENS
+from plm_embed.models.registry import Model
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
@@ -149,7 +151,7 @@ def hugging_face(  # noqa: PLR0917
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
-        from plm_embed.tokens import tokenize
+        from plm_embed.models.esm.tokens import tokenize
 
         order = list(range(len(sequences)))
         if budget is not None:

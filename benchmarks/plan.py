@@ -24,15 +24,15 @@ import numpy as np
 import yaml
 
 import checkpoints
-from plm_embed import costs
-from plm_embed import plan as planning
-from plm_embed.deduplicate import deduplicate
-from plm_embed.files import write_json
-from plm_embed.gather import gather
-from plm_embed.models import find_model
-from plm_embed.preparation import prepare
-from plm_embed.readers import Table
-from plm_embed.residues import ResiduePolicy
+from plm_embed.io.files import write_json
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.master.gather import gather
+from plm_embed.models.registry import find_model
+from plm_embed.planning import costs
+from plm_embed.planning import plan as planning
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
-from plm_embed.identifiers import Identifiers
+from plm_embed.reading.ids import Identifiers
+from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 DIM = 1280
 FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x")

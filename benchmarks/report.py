@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.files import write_json
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
-from plm_embed.sealed import write_sealed
+from plm_embed.io.files import write_json
+from plm_embed.io.sealed import write_sealed
+from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
 FINGERPRINT = Fingerprint("esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSequences(), "float32", "float16", "x")

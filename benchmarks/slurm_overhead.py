@@ -20,7 +20,7 @@ from typing import Any
 from cluster import Cluster
 from slurm_campaign import MODEL, ROOT, RULES, Campaign
 
-from plm_embed.files import write_json
+from plm_embed.io.files import write_json
 
 BUCKETS = 32
 FLAGS = {"embed": ("--partition=gpu", "--gpus=1", "--mem=6000", "--time=10")}

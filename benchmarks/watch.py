@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from plm_embed.files import write_json
-from plm_embed.watch import Watch
-from plm_embed.watch_view import MOST_ROWS, SECONDS_BETWEEN_LOOKS, view
+from plm_embed.io.files import write_json
+from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.watch_view import MOST_ROWS, SECONDS_BETWEEN_LOOKS, view
 from test_watch import beat, campaign, finish
 
 LOOKS = 10

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.buckets import bucket_names, bucket_of, key
-from plm_embed.files import sha256_file
 from plm_embed.fingerprint import Fingerprint, LongSequences
-from plm_embed.gather import gather
-from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
-from plm_embed.sealed import read_sealed, write_sealed
-from plm_embed.store import PartRows, Store, keys_sha256, write_part
-from plm_embed.tokens import RESIDUES
+from plm_embed.io.files import sha256_file
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
+from plm_embed.master.gather import gather
+from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
+from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.store.store import PartRows, Store, write_part
 from plm_embed.windows import spans, window_count
 
 DIM = 16

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from plm_embed.files import sha256_file
-from plm_embed.manifest import MANIFEST, read_manifest, write_manifest
-from plm_embed.models import MODELS, VOCABULARY, Model, tensor_shapes
-from plm_embed.self_test import FILE
-from plm_embed.tokens import MASK
+from plm_embed.inference.self_test import FILE
+from plm_embed.io.files import sha256_file
+from plm_embed.models.esm.tensors import VOCABULARY, tensor_shapes
+from plm_embed.models.esm.tokens import MASK
+from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
+from plm_embed.models.registry import MODELS, Model
 
 DEMO = Path(__file__).parents[1] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022

@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = {"plm-embed": "plm_embed.cli", "snakemake": "snakemake.cli"}
+SCRIPTS = {"plm-embed": "plm_embed.cli.main", "snakemake": "snakemake.cli"}
 
 SCRIPT = """#!{venv}/bin/python
 import sys

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from campaign_runs import snakemake
 from corruption import Case, damage
-from plm_embed.gathered import forget
+from plm_embed.master.gathered import forget
 from tiny_campaign import (
     BY_INPUT,
     GATHERED,

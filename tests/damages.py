@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from campaigns import MEAN, Campaign, edit_completion, make_campaign, part_rows, seal_sequences
-from plm_embed.deduplicated import read_summary
-from plm_embed.manifest import MANIFEST, read_manifest, write_manifest
-from plm_embed.store import write_part
+from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
+from plm_embed.sequences.summary import read_summary
+from plm_embed.store.store import write_part
 
 
 def edit(campaign: Campaign, change) -> None:

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.adopt import Adopted, Files, adopt
-from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
-from plm_embed.hdf5 import encode
-from plm_embed.parts import read_part
-from plm_embed.readers import Table
-from plm_embed.reference import hidden_states
-from plm_embed.settings import Settings
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.master.import_master import Adopted, Files, adopt
+from plm_embed.models.esm.reference import hidden_states
+from plm_embed.sequences.records import Table
+from plm_embed.store.hdf5 import encode
+from plm_embed.store.parts import read_part
 from test_embed import write_bucket
 
 RANDOM = np.random.default_rng(3)

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from plm_embed.attempts import noted, read_attempts
-from plm_embed.energy import Meter
 from plm_embed.errors import UserError
+from plm_embed.jobs.attempts import noted, read_attempts
+from plm_embed.jobs.gpus import Meter
 
 
 def test_each_start_is_noted_with_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from plm_embed import attention, devices
-from plm_embed.attention import Kernel, blocked, choose, pack, sdpa
+from plm_embed.kernels import attention, devices
+from plm_embed.kernels.attention import Kernel, blocked, choose, pack, sdpa
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 2, 700)

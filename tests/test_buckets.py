@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plm_embed.buckets import SPACE, bucket_bounds, bucket_names, bucket_of, key, key_words
 from plm_embed.errors import UserError
+from plm_embed.keys import SPACE, bucket_bounds, bucket_names, bucket_of, key, key_words
 
 COUNTS = st.integers(1, 10_000)
 KEYS = st.binary(min_size=32, max_size=32).map(bytes.hex)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign
-from plm_embed import checksums
-from plm_embed.diff import compare
 from plm_embed.errors import UserError
-from plm_embed.export import export
-from plm_embed.reader import open_vectors
+from plm_embed.reading.diff import compare
+from plm_embed.reading.export import export
+from plm_embed.reading.master import open_vectors
+from plm_embed.store import checksums
 
 
 @given(rows=st.integers(1, 5), width=st.integers(1, 40), data=st.data())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed import claims
-from plm_embed.claims import Claim, is_stale
+from plm_embed.jobs import claims
+from plm_embed.jobs.claims import Claim, is_stale
 
 HOLD = """
 import sys, time

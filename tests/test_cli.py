@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from plm_embed import __version__
-from plm_embed.cli import group
+from plm_embed._version import __version__
+from plm_embed.cli.main import group
 
 pytestmark = pytest.mark.workflow
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from plm_embed.cli import group, main
+from plm_embed.cli.main import group, main
 
 
 def loop(path: Path) -> Path:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, publish, reference
-from plm_embed.compact import compact
 from plm_embed.errors import UserError
-from plm_embed.files import whole_files
-from plm_embed.store import Store
-from plm_embed.validate import validate
+from plm_embed.io.files import whole_files
+from plm_embed.master.validate import validate
+from plm_embed.store.compact import compact
+from plm_embed.store.store import Store
 
 # killed at the n-th change of a name; n of 0: counts them
 COMPACT = """

@@ -14,19 +14,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plm_embed.config import (
-    checked,
-    options,
-    plan_line,
-    workflow_commit,
-)
 from plm_embed.errors import UserError
-from plm_embed.models import MODELS
-from plm_embed.sealed import write_sealed
+from plm_embed.io.sealed import write_sealed
+from plm_embed.models.registry import MODELS
+from plm_embed.workflow.campaign import options, plan_line, workflow_commit
+from plm_embed.workflow.config import checked, schema
 
 ROOT = Path(__file__).parents[1]
-SCHEMA_FILE = ROOT / "workflow" / "schemas" / "config.schema.yaml"
-SCHEMA: dict[str, Any] = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+SCHEMA = schema()
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
 
 
@@ -43,7 +38,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def problems(**changes: Any) -> list[str]:
     with pytest.raises(UserError) as caught:
-        checked(config(**changes), SCHEMA_FILE)
+        checked(config(**changes))
     heading, *lines = str(caught.value).splitlines()
     assert heading.startswith(f"The configuration has {len(lines)} problem")
     return [line.strip() for line in lines]
@@ -95,23 +90,23 @@ def test_unknown_keys_are_refused_everywhere() -> None:
 
 def test_the_shipped_file_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert checked(SHIPPED, SCHEMA_FILE)["model"] == "esm2_t3_untrained"
+    assert checked(SHIPPED)["model"] == "esm2_t3_untrained"
 
 
 def test_defaults_are_filled_in_and_names_made_canonical() -> None:
     raw = config(model="facebook/ESM2_t6_8M_UR50D", embedding={"layers": [-1, 3, 0]})
     before = copy.deepcopy(raw)
-    complete = checked(raw, SCHEMA_FILE)
+    complete = checked(raw)
     assert raw == before
     assert complete["model"] == "esm2_t6_8M_UR50D"
     assert complete["store"] == "results/esm2_t6_8M_UR50D/store"
     assert complete["embedding"]["layers"] == [6, 3, 0]
     assert set(flat(complete)) == set(keys(SCHEMA))
-    assert checked(complete, SCHEMA_FILE) == complete
+    assert checked(complete) == complete
 
 
 def test_a_key_with_nothing_after_it_means_its_default() -> None:
-    complete = checked(config(weights=None, speed=None, embedding={"long_sequences": None}), SCHEMA_FILE)
+    complete = checked(config(weights=None, speed=None, embedding={"long_sequences": None}))
     assert complete["weights"] == ""
     assert complete["speed"]["device"] == "auto"
     assert complete["embedding"]["long_sequences"]["policy"] == "whole"
@@ -126,7 +121,7 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         speed={"flush_minutes": "1e-3"},
         results="12",
     )
-    complete = checked(given, SCHEMA_FILE)
+    complete = checked(given)
     assert complete["inputs"] == ["a.fasta"]
     assert complete["buckets"] == 16
     assert complete["embedding"]["layers"] == [3, 6]
@@ -221,7 +216,7 @@ def test_long_sequence_settings_must_fit_together(
         "embedding": {"long_sequences": {"policy": policy, "max_residues": limit, "overlap": overlap}},
     }
     if expected is None:
-        checked(config(**changes), SCHEMA_FILE)
+        checked(config(**changes))
     else:
         (problem,) = problems(**changes)
         assert problem.startswith(f"embedding.long_sequences.{expected}")
@@ -242,9 +237,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 def test_missing_keys_and_unknown_models_are_named() -> None:
     with pytest.raises(UserError, match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name"):
-        checked({}, SCHEMA_FILE)
+        checked({})
     with pytest.raises(UserError, match="did you mean esm2_t6_8M_UR50D"):
-        checked(config(model="esm2_t6_8M_UR50"), SCHEMA_FILE)
+        checked(config(model="esm2_t6_8M_UR50"))
 
 
 def test_options_repeat_the_name() -> None:
@@ -267,7 +262,7 @@ def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
 
 
 def test_the_plan_line_says_what_is_known() -> None:
-    complete = checked(config(buckets=1), SCHEMA_FILE)
+    complete = checked(config(buckets=1))
     assert plan_line(complete) == (
         "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in results/esm2_t6_8M_UR50D/store"
     )
@@ -290,7 +285,7 @@ def test_one_file_under_two_spellings_and_braces_are_refused() -> None:
 
 
 def test_whole_numbers_may_be_written_as_floats() -> None:
-    found = checked(config(buckets=64.0, speed={"toks_per_batch": "1e3"}), SCHEMA_FILE)
+    found = checked(config(buckets=64.0, speed={"toks_per_batch": "1e3"}))
     assert (found["buckets"], found["speed"]["toks_per_batch"]) == (64, 1000)
     assert isinstance(found["buckets"], int) and isinstance(found["speed"]["toks_per_batch"], int)
 
@@ -302,15 +297,13 @@ def test_mistakes_beside_each_other_are_named_together() -> None:
 
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    found = checked(config(store="~/vectors", weights_folder="~/w/", results="~x"), SCHEMA_FILE)
+    found = checked(config(store="~/vectors", weights_folder="~/w/", results="~x"))
     assert (found["store"], found["weights_folder"], found["results"]) == ("/home/me/vectors", "/home/me/w/", "~x")
 
 
 def test_one_value_may_stand_for_a_list_of_one() -> None:
     Path("3").write_text(">a\nMK\n", encoding="utf-8")
-    found = checked(
-        config(inputs="3", embedding={"layers": 6, "pooling": "mean"}, reuse="", table={"keep": "x"}), SCHEMA_FILE
-    )
+    found = checked(config(inputs="3", embedding={"layers": 6, "pooling": "mean"}, reuse="", table={"keep": "x"}))
     assert (found["inputs"], found["embedding"]["layers"], found["embedding"]["pooling"]) == (["3"], [6], ["mean"])
     assert (found["reuse"], found["table"]["keep"]) == ([], ["x"])
 
@@ -350,8 +343,8 @@ def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any)
     for name in reversed(key.split(".")):
         changes = {name: changes}
     try:
-        complete = checked(config(**changes), SCHEMA_FILE)
+        complete = checked(config(**changes))
     except UserError as error:
         assert all(len(line) < 6000 for line in str(error).splitlines())
     else:
-        assert checked(complete, SCHEMA_FILE) == complete
+        assert checked(complete) == complete

@@ -14,7 +14,7 @@ import yaml
 from snakemake.api import SnakemakeApi
 from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
 
-from plm_embed.gathered import write_record
+from plm_embed.master.gathered import write_record
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[1]

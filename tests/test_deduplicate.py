@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
-from plm_embed.buckets import bucket_names, bucket_of, key
-from plm_embed.deduplicate import Summary, deduplicate
 from plm_embed.errors import UserError
-from plm_embed.files import sha256_file
-from plm_embed.readers import Table
-from plm_embed.residues import ResiduePolicy
-from plm_embed.tables import read_summary
+from plm_embed.io.files import sha256_file
+from plm_embed.io.parquet import read_summary
+from plm_embed.keys import bucket_names, bucket_of, key
+from plm_embed.sequences.deduplicate import Summary, deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
 
 NASTY = Path(__file__).parents[2] / "shared" / "data" / "nasty"
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
@@ -289,7 +289,7 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, inputs: list[Path], mon
     def full(*_: object) -> Iterator[None]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("plm_embed.spill.sort_rows", full)
+    monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
     with pytest.raises(UserError, match="out: the disk is full"):
         run(inputs, tmp_path / "out")
     assert set(files(tmp_path / "out")) <= {"records.parquet"}  # which was whole when the disk was full
@@ -308,7 +308,9 @@ def test_the_bytes_do_not_depend_on_the_memory(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = run(inputs, tmp_path / "much")
-    monkeypatch.setattr("plm_embed.deduplicate.OWN_MEMORY_MB", 499.999)  # a thousand bytes are left: all is spilled
+    monkeypatch.setattr(
+        "plm_embed.sequences.deduplicate.OWN_MEMORY_MB", 499.999
+    )  # a thousand bytes are left: all is spilled
     check(tmp_path / "much", run(inputs, tmp_path / "little"), inputs)
     check(tmp_path / "little", summary, inputs)
     assert files(tmp_path / "much") == files(tmp_path / "little")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nasty_inputs import M2
-from plm_embed.lean import KEEP_MEMORY, NO_HUGE_PAGES
+from plm_embed.cli.startup import KEEP_MEMORY, NO_HUGE_PAGES
 
 pytestmark = pytest.mark.workflow
 

@@ -12,16 +12,15 @@ import pytest
 
 from campaigns import Campaign, make_campaign, seal_sequences
 from nasty_inputs import M2, NEP, PLAIN, write
-from plm_embed.campaign import load_bucket
-from plm_embed.collect import collect
-from plm_embed.deduplicate import deduplicate
-from plm_embed.deduplicated import known_summary, read_summary, verified
 from plm_embed.errors import UserError
-from plm_embed.readers import Table
-from plm_embed.residues import ResiduePolicy
-from plm_embed.scan import scan
-from plm_embed.split import split
-from plm_embed.tables import bucket_table, read_batches
+from plm_embed.io.parquet import read_batches
+from plm_embed.jobs.finished import load_bucket
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import collect, split
+from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
 
 TABLE = Table("id", "sequence")
 AGAIN = r"run `snakemake --forcerun \S*sequences/summary\.json`, or by hand `plm-embed deduplicate`"

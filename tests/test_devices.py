@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from plm_embed import devices
 from plm_embed.errors import DeviceError, UserError, device_lost, out_of_memory
+from plm_embed.kernels import devices
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
-from plm_embed import diff
-from plm_embed.diff import compare, in_words
 from plm_embed.errors import UserError
+from plm_embed.reading import diff
+from plm_embed.reading.diff import compare, in_words
 
 
 def gathered(folder: Path, **options: Any) -> Campaign:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plm_embed.download import BLOCK, download
 from plm_embed.errors import UserError
-from plm_embed.sealed import write_sealed
+from plm_embed.io.download import BLOCK, download
+from plm_embed.io.sealed import write_sealed
 
 CONTENT = np.random.default_rng(1).bytes(20 * BLOCK)
 

@@ -14,18 +14,21 @@ import pytest
 import torch
 
 import checkpoints
-from plm_embed import compute, devices, weights
-from plm_embed.buckets import key
-from plm_embed.embed import Embedder
-from plm_embed.engine import Batch, Engine
 from plm_embed.errors import DeviceError, UserError
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
-from plm_embed.models import MODELS
-from plm_embed.parts import read_part
-from plm_embed.preparation import prepare
-from plm_embed.reference import reference_vectors
-from plm_embed.sealed import read_sealed, write_sealed
-from plm_embed.settings import Settings
+from plm_embed.inference.reference import reference_vectors
+from plm_embed.inference.settings import Settings
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.jobs import compute
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.kernels import devices
+from plm_embed.keys import key
+from plm_embed.models import weights
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.packed import Batch
+from plm_embed.models.registry import MODELS
+from plm_embed.store.parts import read_part
 
 MODEL = MODELS["esm2_t3_untrained"]
 SEQUENCES = [("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length] for start, length in enumerate(range(1, 400, 7))]

@@ -15,14 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoints
-from plm_embed import attention, weights
-from plm_embed.engine import ROWS, Engine
-from plm_embed.manifest import Manifest, Source
-from plm_embed.models import MODELS, Model
-from plm_embed.pooling import pool
-from plm_embed.preparation import prepare
-from plm_embed.reference import hidden_states
-from plm_embed.tokens import RESIDUES, tokenize
+from plm_embed.inference.pooling import pool
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.kernels import attention
+from plm_embed.models import weights
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.esm.reference import hidden_states
+from plm_embed.models.esm.tokens import tokenize
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.packed import ROWS
+from plm_embed.models.registry import MODELS, Model
+from plm_embed.sequences.alphabet import RESIDUES
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "esm2_golden"
 CPU = torch.device("cpu")
@@ -89,7 +92,7 @@ def test_every_layer_of_whole_models_equals_fair_esm(model: Model, paths: tuple[
 
 
 def test_a_token_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plm_embed.engine.tokenize", lambda sequence: tokenize(sequence)[1:])
+    monkeypatch.setattr("plm_embed.models.esm.engine.tokenize", lambda sequence: tokenize(sequence)[1:])
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         random_engine(checkpoints.TINY_ESM2).prepare(["MKT"])
 

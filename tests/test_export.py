@@ -10,10 +10,9 @@ import pytest
 
 import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
-from plm_embed.buckets import key
 from plm_embed.errors import UserError
-from plm_embed.export import export
-from plm_embed.names import FileNames
+from plm_embed.keys import key
+from plm_embed.reading.export import FileNames, export
 
 LONG = "L" * 400
 ODD_IDS = [
@@ -184,7 +183,7 @@ def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata", "pt"])
 def test_a_failure_leaves_nothing(campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str) -> None:
-    take, calls = plm_embed.reader.Embeddings.rows, []
+    take, calls = plm_embed.reading.master.Embeddings.rows, []
 
     def fail(self, rows, name="emb"):
         calls.append(rows)
@@ -192,7 +191,7 @@ def test_a_failure_leaves_nothing(campaign: Campaign, tmp_path: Path, monkeypatc
             raise OSError(28, "No space left on device")
         return take(self, rows, name)
 
-    monkeypatch.setattr("plm_embed.reader.Embeddings.rows", fail)
+    monkeypatch.setattr("plm_embed.reading.master.Embeddings.rows", fail)
     with pytest.raises(OSError, match="No space"):
         export(campaign.master, to, tmp_path / "out")
     assert calls and not list(tmp_path.iterdir())

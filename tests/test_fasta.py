@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nasty_inputs import PLAIN, write
-from plm_embed.fasta import TooLarge, parse_clean, record_blocks
-from plm_embed.readers import Reader, Table
+from plm_embed.sequences.fasta import TooLarge, parse_clean, record_blocks
+from plm_embed.sequences.records import Reader, Table
 
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
 LINE = st.text("ACDKX", max_size=8) | st.text("ACDk*- \t>\x1c\u00e9", max_size=5)
@@ -32,10 +32,10 @@ def test_both_ways_read_the_same(records: list[tuple[str, list[str]]], line_end:
     lines = [line for header, residues in records for line in (">" + header, *residues)]
     content = (line_end.join(lines) + line_end * closed).encode()
     found = []
-    with TemporaryDirectory() as folder, patch("plm_embed.readers.BATCH_CHARACTERS", size):
+    with TemporaryDirectory() as folder, patch("plm_embed.sequences.records.BATCH_CHARACTERS", size):
         path = write(Path(folder, "a.fasta"), content)
         for way in (parse_clean, lambda *_: None):
-            with patch("plm_embed.readers.parse_clean", way):
+            with patch("plm_embed.sequences.records.parse_clean", way):
                 batches = list(Reader(path, Table("id", "sequence")))
             firsts = [batch.first + place for batch in batches for place in range(len(batch.ids))]
             assert firsts == list(range(1, len(firsts) + 1))
@@ -66,7 +66,7 @@ def test_records_that_are_too_large_are_left_out_wherever_they_lie(
     content = text.encode()
     starts = [0, *(found.start() for found in re.finditer(rb"(?<=[\r\n])>", content)), len(content)]
     pieces = [content[start:end] for start, end in pairwise(starts)]
-    with patch("plm_embed.fasta.LARGEST_RECORD", largest), patch("plm_embed.fasta._HEAD_BYTES", 8):
+    with patch("plm_embed.sequences.fasta.LARGEST_RECORD", largest), patch("plm_embed.sequences.fasta._HEAD_BYTES", 8):
         found = blocks(content, size, at_once)
     left_out = [block for block in found if isinstance(block, TooLarge)]
     assert left_out == [TooLarge(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
@@ -76,7 +76,7 @@ def test_records_that_are_too_large_are_left_out_wherever_they_lie(
 
 def test_damage_within_a_record_that_is_too_large() -> None:
     pieces = iter([b">a\nMK\n>b\n", b"A" * 30])
-    with patch("plm_embed.fasta.LARGEST_RECORD", 20):
+    with patch("plm_embed.sequences.fasta.LARGEST_RECORD", 20):
         found = record_blocks(lambda _: next(pieces), 10)
         assert next(found) == b">a\nMK\n"
         with pytest.raises(RuntimeError):

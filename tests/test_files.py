@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.files import atomic_path, exclusive, sha256_file, size, whole_files, write_json
+from plm_embed.io.files import atomic_path, exclusive, sha256_file, size, whole_files, write_json
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.buckets import key
-from plm_embed.claims import Claim
+from plm_embed.jobs.claims import Claim
+from plm_embed.keys import key
 
 
 @pytest.fixture

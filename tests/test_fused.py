@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import checkpoints
-from plm_embed import devices, elementwise
-from plm_embed.elementwise import PLAIN, Elementwise
-from plm_embed.engine import DTYPES, Engine
-from plm_embed.manifest import Manifest, Source
-from plm_embed.models import MODELS
+from plm_embed.kernels import devices, elementwise
+from plm_embed.kernels.elementwise import PLAIN, Elementwise
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.packed import DTYPES
+from plm_embed.models.registry import MODELS
 
 CPU = torch.device("cpu")
 SHAPES = {name: (MODELS[name].dim, MODELS[name].heads) for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")}

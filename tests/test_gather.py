@@ -26,13 +26,13 @@ from campaigns import (
     vectors,
     write_completion,
 )
-from plm_embed import campaign as campaign_module
-from plm_embed import tables
-from plm_embed.deduplicated import read_summary
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.hdf5 import encode
-from plm_embed.store import Store
+from plm_embed.io import parquet as tables
+from plm_embed.jobs import finished as campaign_module
+from plm_embed.sequences.summary import read_summary
+from plm_embed.store.hdf5 import encode
+from plm_embed.store.store import Store
 
 CROP = replace(EVERYTHING, storage_dtype="bfloat16", long_sequences=LongSequences("crop", 30))
 

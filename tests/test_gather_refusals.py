@@ -13,7 +13,7 @@ import pytest
 
 from campaigns import DIM, MEAN, Campaign, edit_completion, make_campaign, make_records, part_rows, seal_sequences
 from plm_embed.errors import UserError
-from plm_embed.store import Store, write_part
+from plm_embed.store.store import Store, write_part
 
 
 def remove_part(campaign: Campaign) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from campaign_runs import snakemake, working_folder
 from campaigns import make_campaign, make_records
-from plm_embed.diff import compare
-from plm_embed.gathered import forget, write_record
+from plm_embed.master.gathered import forget, write_record
+from plm_embed.reading.diff import compare
 
 MASTER = "results/esm2_t3_untrained/master_esm2_embeddings.h5"
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.gpus import near_cores, visible_gpus
+from plm_embed.jobs.gpus import near_cores, visible_gpus
 
 TOOL = """#!/bin/sh
 case "$*" in

@@ -14,7 +14,7 @@ from snakemake_interface_executor_plugins import utils
 from campaign_runs import ROOT, working_folder
 from clones import clone, environment
 from plm_embed.errors import UserError
-from plm_embed.handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.handover import check_folders, freeze, notes_file, quote_words
 
 NASTY = 'it\'s a $HOME & (co); [größe] `x` "y" 日本 \\'
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed import hashing
-from plm_embed.deduplicate import deduplicate
 from plm_embed.errors import UserError
-from plm_embed.hashing import AHEAD, WORTH_IT, Hasher, digests
-from plm_embed.readers import Table
-from plm_embed.residues import ResiduePolicy
+from plm_embed.sequences import hashing
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.hashing import AHEAD, WORTH_IT, Hasher, digests
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
 
 BATCHES = st.lists(st.lists(st.binary(max_size=40), max_size=30), min_size=1, max_size=8)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from campaigns import MEAN, Campaign, make_campaign
-from plm_embed.diff import compare
 from plm_embed.errors import UserError
-from plm_embed.hdf5 import open_hdf5
-from plm_embed.reader import open_vectors
-from plm_embed.reuse import fingerprints
+from plm_embed.reading.diff import compare
+from plm_embed.reading.master import open_vectors
+from plm_embed.store.hdf5 import open_hdf5
+from plm_embed.store.reuse import fingerprints
 
 NAME = "representations/mean_l3"
 

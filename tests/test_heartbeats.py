@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from plm_embed import heartbeats
-from plm_embed.heartbeats import Heartbeat
+from plm_embed.jobs import heartbeats
+from plm_embed.jobs.heartbeats import Heartbeat
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed import identifiers
 from plm_embed.errors import UserError
-from plm_embed.identifiers import ABSENT, SEVERAL, Identifiers
+from plm_embed.reading import ids as identifiers
+from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["a", "b", "a/b", "c" * 400])
 

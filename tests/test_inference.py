@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import checkpoints
-from plm_embed.batches import Packer
-from plm_embed.engine import Batch, Engine
 from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
-from plm_embed.inference import Inference, Prefetch, budget_from
-from plm_embed.manifest import Manifest, Source
-from plm_embed.pooling import pool, pool_packed
+from plm_embed.inference.batches import Packer
+from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
+from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.packed import Batch
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
 POOLINGS: tuple[Pooling, ...] = ("mean", "max", "bos", "per_residue")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import UserError
-from plm_embed.launch import allocated_hosts, commands, on_all_nodes
+from plm_embed.jobs.nodes import allocated_hosts, commands, on_all_nodes
 from test_submission import published, records, start, wait_for_parts, write_buckets
 
 HERE = socket.gethostname()

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed import slurm_site
 from plm_embed.errors import UserError
-from plm_embed.layer import Given, layer
-from plm_embed.recognise import Here, recognise, scheduler_here
-from plm_embed.sites import read_site
+from plm_embed.sites import slurm as slurm_site
+from plm_embed.sites.recognize import Here, recognise, scheduler_here
+from plm_embed.sites.site import read_site
+from plm_embed.workflow.site import Given, layer
 
 CONFIG = """\
 Configuration data as of 2026-11-22T09:00:00

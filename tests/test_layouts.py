@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from checkpoints import TINY_ESM1B, TINY_ESM1V, TINY_ESM2, random_state, write_fair_esm, write_hugging_face
-from plm_embed import layouts
 from plm_embed.errors import UserError
-from plm_embed.models import MODELS, Model
-from plm_embed.tokens import MASK
+from plm_embed.models import checkpoints as layouts
+from plm_embed.models.esm.tokens import MASK
+from plm_embed.models.registry import MODELS, Model
 
 
 def read(source: Path, model: Model) -> layouts.Checkpoint:

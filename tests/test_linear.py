@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from plm_embed import linear
-from plm_embed.linear import Linear
+from plm_embed.kernels import linear
+from plm_embed.kernels.linear import Linear
 
 
 @pytest.mark.parametrize("gelu", [False, True])

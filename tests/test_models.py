@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from plm_embed.errors import UserError
-from plm_embed.models import MODELS, find_model, tensor_shapes
+from plm_embed.models.esm.tensors import tensor_shapes
+from plm_embed.models.registry import MODELS, find_model
 
 
 @pytest.mark.parametrize(

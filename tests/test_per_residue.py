@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
-from plm_embed.buffer import Buffer
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.hdf5 import open_hdf5
-from plm_embed.per_residue import announce, per_residue_bytes
-from plm_embed.settings import Settings
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.compute import Buffer
+from plm_embed.planning.sizes import announce, per_residue_bytes
+from plm_embed.store.hdf5 import open_hdf5
 
 SETTINGS = Settings(
     layers=(2, 3), pooling=("mean", "max", "per_residue"), long_sequences=LongSequences("window", 40, 10)

@@ -13,18 +13,20 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import checkpoints
-from plm_embed import costs, plan, sites
-from plm_embed.attempts import noted, read_attempts
-from plm_embed.cli import group
-from plm_embed.embed import Embedder
+from plm_embed.cli.main import group
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.gather import gather
-from plm_embed.models import MODELS
-from plm_embed.plan_view import histogram, readable, show
-from plm_embed.preparation import prepare
-from plm_embed.sealed import read_sealed
-from plm_embed.settings import Settings
+from plm_embed.inference.settings import Settings
+from plm_embed.io.sealed import read_sealed
+from plm_embed.jobs.attempts import noted, read_attempts
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.master.gather import gather
+from plm_embed.models.registry import MODELS
+from plm_embed.planning import costs, plan
+from plm_embed.planning.view import histogram, show
+from plm_embed.sites import site as sites
+from plm_embed.words import readable
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 M650 = MODELS["esm2_t33_650M_UR50D"]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from plm_embed.fingerprint import POOLING_DEFINITIONS
-from plm_embed.pooling import pool
+from plm_embed.inference.pooling import pool
 
 HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]])
 

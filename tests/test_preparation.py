@@ -31,14 +31,14 @@ from checkpoints import (
     write_fair_esm,
     write_hugging_face,
 )
-from plm_embed import published
-from plm_embed.download import BLOCK
 from plm_embed.errors import UserError
-from plm_embed.files import sha256_file
-from plm_embed.manifest import Manifest, Source, read_manifest
-from plm_embed.models import MODELS, Model
-from plm_embed.preparation import prepare
-from plm_embed.weights import load
+from plm_embed.io.download import BLOCK
+from plm_embed.io.files import sha256_file
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.models import published
+from plm_embed.models.manifest import Manifest, Source, read_manifest
+from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.weights import load
 from test_download import FileServer, server
 
 __all__ = ["server"]  # a fixture

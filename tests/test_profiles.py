@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from campaign_runs import ROOT, snakemake, working_folder
-from plm_embed import sites
-from plm_embed.plan import read_config
-from plm_embed.slurm_site import site_of
+from plm_embed.planning.plan import read_config
+from plm_embed.sites import site as sites
+from plm_embed.sites.slurm import site_of
 
 PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))
 

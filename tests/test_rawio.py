@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaigns import EVERYTHING, make_campaign
-from plm_embed import campaign as campaign_module
-from plm_embed import pipeline, rawio
 from plm_embed.errors import UserError
-from plm_embed.hdf5 import connect, create_vectors, read_bits, write_bits
-from plm_embed.pipeline import OneAtATime
-from plm_embed.rawio import Extents, Scatter, extents, read_scattered, write_block
+from plm_embed.io.threads import OneAtATime
+from plm_embed.jobs import finished as campaign_module
+from plm_embed.store import rawio
+from plm_embed.store import writer as pipeline
+from plm_embed.store.hdf5 import connect, create_vectors, read_bits, write_bits
+from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered, write_block
 
 EDGES = np.array([0, 20, 21, 60])
 

@@ -22,10 +22,10 @@ import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
 from damages import put, swap
 from plm_embed.errors import UserError
-from plm_embed.export import export
-from plm_embed.hdf5 import connect, create_column, create_vectors, write_bits
-from plm_embed.store import part_files
-from plm_embed.vectors import Vectors
+from plm_embed.reading.export import export
+from plm_embed.reading.vectors import Vectors
+from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
+from plm_embed.store.store import part_files
 
 RECORDS = [record for record in make_records() if record["key"]]
 SEQUENCES = {record["key"]: record["sequence"] for record in RECORDS}
@@ -283,9 +283,9 @@ def test_a_folder_of_several_stores_is_refused(tmp_path: Path) -> None:
 def test_keys_of_a_large_master_are_found_without_reading_them_all(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plm_embed.reader._SMALL", 1)
+    monkeypatch.setattr("plm_embed.reading.master._SMALL", 1)
     for spread in (4, 0):  # with 0 the first guess is mostly wrong
-        monkeypatch.setattr("plm_embed.reader._SPREAD", spread)
+        monkeypatch.setattr("plm_embed.reading.master._SPREAD", spread)
         with plm_embed.open(campaign.master) as embeddings:
             for key in KEYS:
                 np.testing.assert_array_equal(embeddings.by_key([key]), expected([key]))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 from plm_embed.errors import UserError
-from plm_embed.readers import BATCH_RECORDS, Batch, Reader, Table
-from plm_embed.streams import LARGEST_RECORD
+from plm_embed.sequences.records import BATCH_RECORDS, Batch, Reader, Table
+from plm_embed.sequences.streams import LARGEST_RECORD
 
 TABLE = Table("id", "seq", ("note",))
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -154,7 +154,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_citation_is_of_this_version() -> None:
-    from plm_embed import __version__
+    from plm_embed._version import __version__
 
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors", "type"} <= set(cited)

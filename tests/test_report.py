@@ -16,29 +16,29 @@ from click.testing import CliRunner
 
 import checkpoints
 from campaigns import seal_sequences
-from plm_embed.attempts import noted
-from plm_embed.buckets import bucket_names
-from plm_embed.citing import citation, methods
-from plm_embed.cli import group
-from plm_embed.crate import write_crate
-from plm_embed.deduplicate import deduplicate
-from plm_embed.deduplicated import read_summary
-from plm_embed.effort import comparison, failures
-from plm_embed.embed import Embedder
-from plm_embed.energy import Meter
+from plm_embed.cli.main import group
 from plm_embed.errors import UserError
-from plm_embed.facts import collect, principal_components
-from plm_embed.gather import gather
-from plm_embed.manifest import write_manifest
-from plm_embed.models import MODELS
-from plm_embed.preparation import prepare
-from plm_embed.readers import Table
-from plm_embed.report import write_report
-from plm_embed.residues import ResiduePolicy
-from plm_embed.sealed import write_sealed
-from plm_embed.settings import Settings
-from plm_embed.summary import summarise
-from plm_embed.validate import validate
+from plm_embed.inference.settings import Settings
+from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.attempts import noted
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.gpus import Meter
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.keys import bucket_names
+from plm_embed.master.gather import gather
+from plm_embed.master.validate import validate
+from plm_embed.models.manifest import write_manifest
+from plm_embed.models.registry import MODELS
+from plm_embed.reporting.citing import citation, methods
+from plm_embed.reporting.crate import write_crate
+from plm_embed.reporting.facts import collect, principal_components
+from plm_embed.reporting.report import write_report
+from plm_embed.reporting.summary import summarise
+from plm_embed.reporting.usage import comparison, failures
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.summary import read_summary
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 MODEL = "esm2_t3_untrained"

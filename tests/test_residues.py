@@ -2,16 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.residues import (
-    EVENTS,
-    Normalised,
-    ResiduePolicy,
-    Skipped,
-    format_events,
-    is_clean,
-    normalise,
-)
-from plm_embed.tokens import RESIDUES
+from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.normalize import EVENTS, Normalised, ResiduePolicy, Skipped, format_events, is_clean, normalise
 
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")

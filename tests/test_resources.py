@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from plm_embed.resources import (
+from plm_embed.io.sealed import write_sealed
+from plm_embed.workflow.resources import (
     gather_minutes,
     host_memory_mb,
     job_memory_mb,
@@ -11,7 +12,6 @@ from plm_embed.resources import (
     records_minutes,
     validate_minutes,
 )
-from plm_embed.sealed import write_sealed
 
 
 def test_memory_grows_with_the_model() -> None:

@@ -11,7 +11,7 @@ from snakemake.iocontainers import Wildcards
 from snakemake.resources import Resources
 
 from campaign_runs import snakemake, working_folder
-from plm_embed.retries import by_cause, watch_failures
+from plm_embed.workflow.retries import by_cause, watch_failures
 
 
 class Job(SimpleNamespace):

@@ -12,20 +12,19 @@ import pytest
 
 from campaign_runs import snakemake, working_folder
 from campaigns import EVERYTHING, MEAN, make_campaign, make_records, part_rows
-from plm_embed import reuse
-from plm_embed.buckets import bucket_of, key
-from plm_embed.config import check_reuse
-from plm_embed.costs import campaign_records, completion_records
-from plm_embed.diff import compare
-from plm_embed.embed import Embedder
 from plm_embed.errors import UserError
-from plm_embed.hdf5 import encode
-from plm_embed.manifest import MANIFEST, Manifest, Source, write_manifest
-from plm_embed.reuse import Reuse
-from plm_embed.savings import savings
-from plm_embed.sealed import write_sealed
-from plm_embed.settings import Settings
-from plm_embed.store import Store
+from plm_embed.inference.settings import Settings
+from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.completion import campaign_records, completion_records, savings
+from plm_embed.keys import bucket_of, key
+from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
+from plm_embed.reading.diff import compare
+from plm_embed.store import reuse
+from plm_embed.store.hdf5 import encode
+from plm_embed.store.reuse import Reuse
+from plm_embed.store.store import Store
+from plm_embed.workflow.campaign import check_reuse
 from test_embed import SEQUENCES, write_bucket
 
 Counts = tuple[int, int, int]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.rowgroups import row_group_writer
+from plm_embed.io.parquet import row_group_writer
 
 SCHEMA = pa.schema([("sequence", pa.string()), ("length", pa.int32())])
 

@@ -10,14 +10,13 @@ import pytest
 
 from campaign_runs import snakemake, working_folder
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
-from plm_embed.buckets import bucket_bounds, bucket_names, bucket_ranges, range_bounds
-from plm_embed.collect import collect
-from plm_embed.deduplicate import deduplicate
 from plm_embed.errors import UserError
-from plm_embed.readers import Table
-from plm_embed.residues import ResiduePolicy
-from plm_embed.scan import scan
-from plm_embed.split import split
+from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, range_bounds
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import collect, split
 
 TABLE = Table("id", "sequence", ("kept",))
 POLICY = ResiduePolicy()
@@ -68,8 +67,8 @@ def test_a_range_that_exceeds_the_memory_is_split_the_same(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = files(in_many_jobs(inputs, tmp_path / "much", 2))
-    monkeypatch.setattr("plm_embed.split.OWN_MEMORY_MB", 499.999)
-    monkeypatch.setattr("plm_embed.scan.PIECE", 1000)
+    monkeypatch.setattr("plm_embed.sequences.split.OWN_MEMORY_MB", 499.999)
+    monkeypatch.setattr("plm_embed.sequences.scan.PIECE", 1000)
     assert files(in_many_jobs(inputs, tmp_path / "little", 2)) == once
 
 

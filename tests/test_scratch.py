@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed import scratch
 from plm_embed.errors import UserError, no_space
-from plm_embed.scratch import filesystem, scratch_folder, unfit
+from plm_embed.io import scratch
+from plm_embed.io.scratch import filesystem, scratch_folder, unfit
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_embed.errors import UserError
-from plm_embed.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed import read_sealed, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plm_embed.shares import worker_shares
+from plm_embed.jobs.completion import worker_shares
 
 BEGAN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 

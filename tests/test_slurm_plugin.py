@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from plm_embed import slurm_plugin, slurm_states
-from plm_embed.slurm_plugin import Controller, mend
-from plm_embed.slurm_states import Answer, States
+from plm_embed.workflow import slurm_plugin, slurm_states
+from plm_embed.workflow.slurm_plugin import Controller, mend
+from plm_embed.workflow.slurm_states import Answer, States
 
 log = logging.getLogger(__name__)
 

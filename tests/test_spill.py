@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.spill import KEY, KeySorter, sort_order
+from plm_embed.io.sorting import KeySorter, sort_order
+from plm_embed.keys import KEY
 
 SCHEMA = pa.schema([("key", KEY), ("number", pa.int64()), ("sequence", pa.string())])
 KEYS = st.one_of(

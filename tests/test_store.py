@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaigns import DIM, EVERYTHING, MEAN, part_rows, publish, vectors
-from plm_embed.buckets import key
 from plm_embed.errors import UserError
-from plm_embed.hdf5 import decode, encode, flat_rows, take_bits
-from plm_embed.parts import DamagedPartError
-from plm_embed.reuse import fingerprints
-from plm_embed.store import PartRows, Store, read_part, write_part
-from plm_embed.store_reader import StoreVectors
+from plm_embed.keys import key
+from plm_embed.reading.store import StoreVectors
+from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
+from plm_embed.store.parts import DamagedPartError
+from plm_embed.store.reuse import fingerprints
+from plm_embed.store.store import PartRows, Store, read_part, write_part
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
 KEYS = np.sort(np.array([key(sequence) for sequence in SEQUENCES], dtype="S64"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nasty_inputs import COMPRESS, write
 from plm_embed.errors import UserError
-from plm_embed.streams import Stream, named_errors
+from plm_embed.sequences.streams import Stream, named_errors
 
 CODECS = sorted(set(COMPRESS) - {"none"})
 TEXT = "".join(f">{number}\n{'MKTAYIAKQR' * (number % 5)}{number * 7919}\n" for number in range(40)).encode()

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpoints import spoil_golden
-from plm_embed import submission
-from plm_embed.buckets import key
 from plm_embed.errors import UserError
-from plm_embed.settings import Settings
-from plm_embed.submission import Plan, embed_buckets
-from plm_embed.worker import WorkerError
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import submission
+from plm_embed.jobs.submission import Plan, embed_buckets
+from plm_embed.jobs.worker import WorkerError
+from plm_embed.keys import key
 
 pytestmark = pytest.mark.workflow
 

@@ -10,8 +10,8 @@ from campaigns import MEAN, make_campaign
 from damages import flip_a_bit
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.sealed import write_sealed
-from plm_embed.summary import summarise
+from plm_embed.io.sealed import write_sealed
+from plm_embed.reporting.summary import summarise
 
 
 def run(text: str) -> object:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from campaign_runs import snakemake, working_folder
 from campaigns import make_campaign, make_records
-from plm_embed.console import Terminal
-from plm_embed.terminal import printable
+from plm_embed.io.console import Terminal
+from plm_embed.io.terminal import printable
 
 EVIL = "a\x1b]0;owned\x07\x9b2J\rb"
 SHOWN = r"a\x1b]0;owned\x07\x9b2J\rb"

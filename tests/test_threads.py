@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plm_embed.threads import Behind, ahead
+from plm_embed.io.threads import Behind, ahead
 
 
 def numbers(stop: int) -> Iterator[int]:

@@ -4,7 +4,8 @@ from esm.data import Alphabet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.tokens import CLS, EOS, MASK, PAD, RESIDUES, UNK, tokenize
+from plm_embed.models.esm.tokens import CLS, EOS, MASK, PAD, UNK, tokenize
+from plm_embed.sequences.alphabet import RESIDUES
 
 
 @given(st.text(RESIDUES, min_size=1, max_size=80))

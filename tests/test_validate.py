@@ -13,9 +13,10 @@ import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records, reference
 from damages import DAMAGES, drop_row, edit, edit_table
-from plm_embed import check_vectors, tables
 from plm_embed.fingerprint import LongSequences
-from plm_embed.validate import validate
+from plm_embed.io import parquet as tables
+from plm_embed.master import check_vectors
+from plm_embed.master.validate import validate
 
 
 def check(campaign: Campaign, spot_checks: int = 4, reference: Any = reference) -> list[str]:

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from plm_embed.cli import group
+from plm_embed.cli.main import group
 from plm_embed.errors import UserError
-from plm_embed.sealed import write_sealed
-from plm_embed.watch import State, Watch
-from plm_embed.watch_view import duration, view
+from plm_embed.io.sealed import write_sealed
+from plm_embed.reporting.watch import State, Watch
+from plm_embed.reporting.watch_view import view
+from plm_embed.words import duration
 
 MODEL = "esm2_t33_650M_UR50D"
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
-from plm_embed.devices import choose_device
-from plm_embed.engine import Engine
 from plm_embed.errors import UserError
-from plm_embed.manifest import read_manifest
-from plm_embed.models import MODELS
-from plm_embed.preparation import prepare
-from plm_embed.self_test import self_test
-from plm_embed.weights import load
+from plm_embed.inference.self_test import self_test
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.kernels.devices import choose_device
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import read_manifest
+from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import load
 
 FILES = ("manifest.json", "model.safetensors", "self_test.npz")
 

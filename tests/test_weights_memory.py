@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import checkpoints
-from plm_embed.models import Model, tensor_shapes
-from plm_embed.preparation import prepare
+from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.models.esm.tensors import tensor_shapes
+from plm_embed.models.registry import Model
 
 MODEL = Model("esm2_t7_generated", "esm2", layers=7, dim=640, heads=20)
 

@@ -8,8 +8,11 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from plm_embed import embed, engine, weights, worker
-from plm_embed.settings import Settings
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import bucket as embed
+from plm_embed.jobs import worker
+from plm_embed.models import weights
+from plm_embed.models.esm import engine
 from test_embed import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow

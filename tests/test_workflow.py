@@ -23,8 +23,8 @@ import checkpoints
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from plm_embed.errors import UserError
-from plm_embed.manifest import read_manifest, read_record
-from plm_embed.models import MODELS
+from plm_embed.models.manifest import read_manifest, read_record
+from plm_embed.models.registry import MODELS
 
 pytestmark = pytest.mark.workflow
 

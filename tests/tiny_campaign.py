@@ -29,10 +29,10 @@ from backports import zstd
 
 import plm_embed
 from checkpoints import random_state, write_fair_esm
-from plm_embed import cli
-from plm_embed.checksums import SEAL
+from plm_embed.cli import main as cli
 from plm_embed.errors import UserError
-from plm_embed.models import MODELS
+from plm_embed.models.registry import MODELS
+from plm_embed.store.checksums import SEAL
 
 FORK = multiprocessing.get_context("fork")
 MODEL = "esm2_t3_untrained"
@@ -161,7 +161,7 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
 
 
 class _ForkedWorkers:
-    """For `multiprocessing`'s context in `plm_embed.worker`: a worker that is spawned takes seconds to load torch."""
+    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to load torch."""
 
     def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
         self._ours, theirs = FORK.Pipe()
@@ -178,7 +178,7 @@ class _ForkedWorkers:
 
 
 def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
-    from plm_embed import worker
+    from plm_embed.jobs import worker
 
     worker.CONTEXT = _ForkedWorkers()
     logging.root.handlers.clear()

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from plm_embed.devices import set_up
+from plm_embed.kernels.devices import set_up
 
 if torch.cuda.is_available():
     os.environ.pop("TRITON_INTERPRET", None)  # where tests/conftest.py saw no GPU in /dev

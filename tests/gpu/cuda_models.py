@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 import checkpoints
-from plm_embed.devices import set_up
-from plm_embed.engine import Engine
-from plm_embed.manifest import Manifest, Source
-from plm_embed.models import Model
-from plm_embed.tokens import RESIDUES
+from plm_embed.kernels.devices import set_up
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.registry import Model
+from plm_embed.sequences.alphabet import RESIDUES
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
 """Of processes that tests start: they find what this one finds."""

@@ -10,11 +10,11 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
-from plm_embed import attention
-from plm_embed.engine import DTYPES, ROWS, TOKENS
-from plm_embed.inference import token_budget
-from plm_embed.models import MODELS, Model
-from plm_embed.pooling import pool, pool_packed
+from plm_embed.inference.pipeline import token_budget
+from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.kernels import attention
+from plm_embed.models.packed import DTYPES, ROWS, TOKENS
+from plm_embed.models.registry import MODELS, Model
 
 pytestmark = pytest.mark.gpu
 

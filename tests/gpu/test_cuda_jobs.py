@@ -14,14 +14,16 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
 import checkpoints
-from plm_embed import preparation, weights
-from plm_embed.buckets import key
-from plm_embed.embed import Embedder
-from plm_embed.engine import ROWS, Engine
-from plm_embed.models import MODELS, Model
-from plm_embed.parts import read_part
-from plm_embed.pooling import pool
-from plm_embed.settings import Settings
+from plm_embed.inference.pooling import pool
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import prepare_weights as preparation
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.keys import key
+from plm_embed.models import weights
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.packed import ROWS
+from plm_embed.models.registry import MODELS, Model
+from plm_embed.store.parts import read_part
 
 pytestmark = pytest.mark.gpu
 

@@ -30,7 +30,10 @@ import esm  # noqa: F401 -- loaded once, for all that is forked
 import h5py
 import torch
 
-from plm_embed import claims, cli, embed, gather, launch, submission, validate, worker  # noqa: F401 -- the same
+from plm_embed.cli import main as cli
+from plm_embed.jobs import bucket, claims, submission, worker  # noqa: F401 -- the same
+from plm_embed.jobs import nodes as launch
+from plm_embed.master import gather, validate  # noqa: F401 -- the same
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"

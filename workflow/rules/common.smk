@@ -11,30 +11,32 @@ ROOT = Path(workflow.basedir)
 SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
-from plm_embed.buckets import bucket_names
-from plm_embed.config import (
+from plm_embed.workflow import (
+    UserError,
     bucket_files,
+    bucket_names,
+    by_cause,
+    check_folders,
     check_reuse,
     checked,
-    options,
-    plan_line,
-    submissions,
-    workflow_commit,
-)
-from plm_embed.errors import UserError
-from plm_embed.gathered import forget
-from plm_embed.handover import check_folders, freeze, notes_file, quote_words
-from plm_embed.resources import (
+    forget,
+    freeze,
     gather_minutes,
     host_memory_mb,
     job_memory_mb,
     job_minutes,
+    notes_file,
+    options,
+    plan_line,
+    printable,
+    quote_words,
     records_minutes,
+    submissions,
     validate_minutes,
+    watch_failures,
+    workflow_commit,
 )
-from plm_embed.retries import by_cause, watch_failures
-from plm_embed.slurm_plugin import end_with_step, mend
-from plm_embed.terminal import printable
+from plm_embed.workflow.slurm_plugin import end_with_step, mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -48,7 +50,7 @@ include: "site.smk"
 
 
 try:
-    config.update(checked(config, ROOT / "workflow" / "schemas" / "config.schema.yaml"))
+    config.update(checked(config))
     if workflow.is_main_process:
         check_folders([SOURCES, Path(sys.executable).parent])
         check_reuse(config)

@@ -2,7 +2,7 @@
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
 #                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
 
-from plm_embed.buckets import bucket_ranges
+from plm_embed.workflow import bucket_ranges
 
 # the inputs by number, and ranges of buckets, for the jobs of by_input
 SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]

@@ -3,8 +3,7 @@ import sys
 
 from snakemake.resources import Resource, Resources
 
-from plm_embed.errors import UserError
-from plm_embed.layer import Given, layer
+from plm_embed.workflow import Given, UserError, layer
 
 # What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
 SETTINGS = workflow.resource_settings

@@ -2,14 +2,15 @@
 
 import typing as _typing
 
+from plm_embed._version import __version__
+
 if _typing.TYPE_CHECKING:
     from pathlib import Path
 
-    from plm_embed.reader import Embeddings
-    from plm_embed.store_reader import StoreVectors
+    from plm_embed.reading.master import Embeddings
+    from plm_embed.reading.store import StoreVectors
 
 __all__ = ["__version__", "open"]
-__version__ = "0.1.0"
 
 
 def open(path: "str | Path") -> "Embeddings | StoreVectors":
@@ -20,6 +21,6 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     """
     from pathlib import Path
 
-    from plm_embed.reader import open_vectors
+    from plm_embed.reading.master import open_vectors
 
     return open_vectors(Path(path))

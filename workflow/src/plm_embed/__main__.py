@@ -1,5 +1,5 @@
 """`python -m plm_embed` is `plm-embed`."""
 
-from plm_embed.cli import main
+from plm_embed.cli.main import main
 
 main()

@@ -48,7 +48,7 @@ class Fingerprint:
     compute_dtype: ComputeDtype
     storage_dtype: StorageDtype
     engine: str
-    """Version of the arithmetic and label of the attention kernel, see `plm_embed.engine`."""
+    """Version of the arithmetic and label of the attention kernel, see `plm_embed.models.esm.engine`."""
 
     @property
     def batch_invariant(self) -> bool:
@@ -84,3 +84,8 @@ class Fingerprint:
     def representations(self) -> tuple[str, ...]:
         """Dataset names `{pooling}_l{layer}`, layer by layer within each pooling, in the order asked for."""
         return tuple(f"{pooling}_l{layer}" for pooling in self.pooling for layer in self.layers)
+
+
+def is_per_residue(name: str) -> bool:
+    """Whether a representation has a row per residue rather than one per sequence."""
+    return name.startswith("per_residue_")

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import LongSequences, Pooling
+from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
 
 Span = tuple[int, int]
 """First residue and one past the last, 0-based."""
@@ -64,3 +65,11 @@ def combine(pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequ
         )
     weights = np.array([stop - start for start, stop in where], dtype=np.float32)
     return np.average(np.stack(pieces), axis=0, weights=weights).astype(np.float32)
+
+
+def stored_residues(length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint) -> NDArray[np.int64]:
+    """Rows that a sequence of each length has in per-residue data sets: one per residue that was not cropped."""
+    policy = fingerprint.long_sequences
+    limit = policy.max_residues if policy.policy == "crop" and policy.max_residues else np.iinfo(np.int32).max
+    rows: NDArray[np.int64] = np.minimum(length, limit).astype(np.int64)
+    return rows

@@ -1,0 +1,143 @@
+"""Commands that show a campaign: before it is paid for, while it runs, and when it is done."""
+
+from pathlib import Path
+
+import click
+
+from plm_embed.cli.options import EXISTING, FOLDER, Step
+from plm_embed.io.terminal import say
+
+
+@click.command()
+@click.argument("results", type=EXISTING, default=Path("results"))
+@click.option("--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron.")
+def watch(results: Path, once: bool) -> None:
+    """Show a running campaign: progress, time left, every worker, what failed and where its log is.
+
+    Reads only small files of the results folder, so it runs anywhere that sees the folder. Ctrl-C ends it, and nothing
+    else.
+
+    \b
+    Example:
+      plm-embed watch results
+    """
+    from plm_embed.reporting.watch_view import watch as run
+
+    run(results, once=once)
+
+
+@click.command()
+@click.option(
+    "--configfile",
+    "--config",
+    type=EXISTING,
+    help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
+)
+@click.option(
+    "--site",
+    default="",
+    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a YAML file like executors/pbs has. "
+    "Without it, the configuration's, or the one that is recognised here.",
+)
+@click.option("--queue", default="", help="Queue of the site; without it, its default one.")
+@click.option("--device", default="", help="Device to plan for, such as A100; without it, the site's or the one here.")
+@click.option(
+    "--measure", is_flag=True, help="Try some of the sequences on the device that is here, for half a minute."
+)
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads of each worker, for --measure.")
+@click.option(
+    "--workers",
+    default=0,
+    type=click.IntRange(0),
+    help="Embed jobs that will run here at a time, for --measure; 0: one per GPU, without GPUs one per core.",
+)
+@click.option(
+    "--lengths",
+    type=EXISTING,
+    help="Plan by a table of lengths (lines of `length number`, or another campaign's summary.json), not by the input.",
+)
+@click.option(
+    "--elsewhere",
+    multiple=True,
+    type=EXISTING,
+    help="Folder of completion records (results/MODEL/embedded) of another campaign with this model (repeatable).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(
+    *,
+    configfile: Path | None,
+    site: str,
+    queue: str,
+    device: str,
+    measure: bool,
+    threads: int,
+    workers: int,
+    lengths: Path | None,
+    elsewhere: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions, bytes, the command.
+
+    The plan is kept as plan.json in the results folder, and the report compares it with what happened. Once vectors of
+    the campaign are stored, a plan is only shown.
+
+    \b
+    Example:
+      plm-embed plan --configfile my_config.yaml --site polaris
+    """
+    import json
+
+    from plm_embed.io.console import Terminal
+    from plm_embed.io.sealed import write_sealed
+    from plm_embed.planning import plan as planning
+    from plm_embed.planning.view import show
+
+    question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
+    found = planning.plan(question)
+    kept = Path(planning.read_config(configfile)["results"]) / "plan.json"
+    if not (found.stored and kept.exists()):
+        write_sealed(kept, found.to_json())
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2))
+    else:
+        show(found, Terminal(highlight=False))
+
+
+@click.command(cls=Step)
+@click.argument("results", type=EXISTING, default=Path("results"))
+@click.option("--output", type=FOLDER, help="The HTML file to write; without it, report.html in RESULTS.")
+def report(results: Path, output: Path | None) -> None:
+    """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
+
+    For machines, the same goes into ro-crate-metadata.json in RESULTS.
+
+    \b
+    Example:
+      plm-embed report results --output so_far.html
+    """
+    from plm_embed.reporting.crate import write_crate
+    from plm_embed.reporting.facts import collect
+    from plm_embed.reporting.report import write_report
+
+    output = output or results / "report.html"
+    facts = collect(results)
+    write_report(facts, output)
+    write_crate(facts)
+    say(f"{output}: open it in a browser")
+
+
+@click.command()
+@click.argument("results", type=EXISTING, default=Path("results"))
+def summary(results: Path) -> None:
+    """Say what a campaign has produced and how to open it.
+
+    \b
+    Example:
+      plm-embed summary results
+    """
+    from plm_embed.reporting.summary import summarise
+
+    say(summarise(results))
+
+
+COMMANDS = (plan, watch, report, summary)

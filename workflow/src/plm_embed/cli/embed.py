@@ -1,0 +1,147 @@
+"""The commands that compute: weights and embed."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+
+from plm_embed.cli.options import EXISTING, FOLDER, Step, Workers, choice
+from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+
+
+@click.command(cls=Step)
+@click.option(
+    "--model",
+    required=True,
+    help="Name or alias, such as esm2_t33_650M_UR50D, facebook/esm2_t33_650M_UR50D, esm2_650m.",
+)
+@click.option(
+    "--source",
+    type=FOLDER,
+    help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
+)
+@click.option(
+    "--output", required=True, type=FOLDER, help="Folder for model.safetensors, manifest.json and self_test.npz."
+)
+@click.option("--record", type=FOLDER, help="Also write the manifest to this file: a campaign's note of what it uses.")
+def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
+    """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
+
+    \b
+    Example:
+      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --output resources/weights/esm2_t33_650M_UR50D
+    """
+    from plm_embed.jobs.prepare_weights import prepare
+    from plm_embed.models.manifest import write_manifest
+    from plm_embed.models.registry import find_model
+
+    manifest = prepare(find_model(model), source, output)
+    if record:
+        write_manifest(record, manifest)
+
+
+@click.command(cls=Step)
+@click.argument("buckets", nargs=-1, required=True, type=EXISTING)
+@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
+@click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
+@click.option("--records", required=True, type=FOLDER, help="Folder for the buckets' completion records.")
+@click.option("--output", required=True, type=FOLDER, help="Written when all these buckets are complete (JSON).")
+@click.option("--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable).")
+@click.option(
+    "--layers", multiple=True, type=int, default=(-1,), help="0 to the number of layers, -1: last (repeatable)."
+)
+@click.option("--pooling", multiple=True, type=choice(Pooling), default=("mean",), help="What is stored (repeatable).")
+@click.option(
+    "--compute-dtype",
+    default="auto",
+    type=click.Choice(["auto", *get_args(ComputeDtype)]),
+    help="auto: bfloat16 from compute capability 8.0 on, else float32.",
+)
+@click.option("--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk.")
+@click.option("--long-sequences", default="whole", type=choice(LongPolicy), help="What happens above --max-residues.")
+@click.option("--max-residues", default=0, type=click.IntRange(0), help="Longest piece for the model; 0: no limit.")
+@click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
+@click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes of the PBS job; the workers are per node.")
+@click.option(
+    "--workers",
+    "--gpus",
+    default=1,
+    type=Workers(),
+    metavar="N|all",
+    help="Processes, one per GPU; all: of those visible.",
+)
+@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
+@click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
+@click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
+@click.option("--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most this much work.")
+@click.option("--per-residue-limit-gb", default=100.0, type=click.FloatRange(0), help="More per-residue output: stop.")
+@click.option("--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the SLURM or PBS job; 0: none.")
+def embed(
+    *,
+    buckets: tuple[Path, ...],
+    weights_folder: Path,
+    store: Path,
+    records: Path,
+    output: Path,
+    reuse: tuple[Path, ...],
+    layers: tuple[int, ...],
+    pooling: tuple[Pooling, ...],
+    compute_dtype: ComputeDtype | Literal["auto"],
+    storage_dtype: StorageDtype,
+    long_sequences: LongPolicy,
+    max_residues: int,
+    overlap: int,
+    device: Literal["auto", "cpu", "cuda"],
+    nodes: int,
+    workers: int,
+    threads: int,
+    toks_per_batch: int,
+    scratch: str,
+    flush_minutes: float,
+    per_residue_limit_gb: float,
+    minutes: float,
+) -> None:
+    """Embed what the store lacks of some buckets.
+
+    \b
+    Example:
+      plm-embed embed results/sequences/buckets/*.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+        --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
+        --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
+    """
+    from plm_embed.inference.settings import Settings
+    from plm_embed.jobs.attempts import noted
+    from plm_embed.jobs.gpus import Meter, visible_gpus
+    from plm_embed.jobs.nodes import on_all_nodes
+    from plm_embed.jobs.submission import Plan, embed_buckets
+    from plm_embed.planning.sizes import announce
+
+    if nodes > 1:
+        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)  # of a repeated option the last counts
+        return
+    settings = Settings(
+        layers=layers,
+        pooling=pooling,
+        compute_dtype=compute_dtype,
+        storage_dtype=storage_dtype,
+        long_sequences=LongSequences(long_sequences, max_residues, overlap),
+        device=device,
+        toks_per_batch=toks_per_batch,
+        scratch=scratch,
+        flush_minutes=flush_minutes,
+        threads=threads,
+        reuse=reuse,
+    )
+    announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
+    workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
+    scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
+    plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
+    energy = None if device == "cpu" else Meter(workers)
+    with noted(records, output.stem, [bucket.stem for bucket in buckets], workers, energy):
+        embed_buckets(plan, settings, output)
+
+
+COMMANDS = (weights, embed)

@@ -1,0 +1,67 @@
+"""The command line: one sub-command per rule of the workflow."""
+
+import errno
+import io
+import os
+import sys
+
+import click
+
+from plm_embed._version import __version__
+from plm_embed.cli import campaign, embed, results, sequences, startup
+from plm_embed.errors import PassingError, UserError, no_space
+from plm_embed.io.terminal import log_to_stderr, printable
+
+OF_PATHS = (errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""What the system says when a path that a user named is of no use."""
+LEAN = ("deduplicate", "scan", "split", "gather")
+
+
+def main() -> None:
+    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback.
+
+    A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
+    """
+    log_to_stderr()
+    try:
+        group.main(prog_name="plm-embed", standalone_mode=False)
+    except PassingError as error:
+        sys.exit(printable(f"plm-embed: unfinished: {error}"))
+    except UserError as error:
+        sys.exit(printable(f"plm-embed: error: {error}"))
+    except click.UsageError as error:
+        words = io.StringIO()
+        error.show(words)
+        sys.exit(printable(words.getvalue().rstrip()))
+    except click.Abort:
+        sys.exit("plm-embed: stopped")
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in OF_PATHS:
+            said = f"{error.filename}: {error.strerror}" if error.filename else error
+            sys.exit(printable(f"plm-embed: error: {said}"))
+        full = no_space(error)
+        if not full:
+            raise
+        print(printable(f"plm-embed: error: {full}"), file=sys.stderr, flush=True)
+        os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
+
+
+@click.group(name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__)
+@click.pass_context
+def group(context: click.Context) -> None:
+    """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand.
+
+    \b
+    Examples:
+      plm-embed plan --configfile my_config.yaml
+      plm-embed watch results
+      plm-embed COMMAND --help
+    """
+    if context.invoked_subcommand in LEAN:
+        startup.set_up(huge_pages=context.invoked_subcommand == "gather")
+
+
+for module in (campaign, sequences, embed, results):
+    for command in module.COMMANDS:
+        group.add_command(command)

@@ -1,0 +1,69 @@
+"""What the commands have in common: kinds of paths, and the first line of a step's log."""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+
+from plm_embed.io.terminal import printable
+
+
+class _Path(click.Path):
+    """A path as text that every system can hold; what has to be there is a file or a folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        if re.search("[\0\ud800-\udfff]", str(value)):
+            self.fail(f"{value}: is no text in UTF-8; rename it", param, context)
+        path = Path(str(super().convert(value, param, context)))
+        if self.exists and not (path.is_file() or path.is_dir()):
+            self.fail(f"{path}: is a pipe or a device, not a file", param, context)
+        return path
+
+
+FOLDER = _Path()
+EXISTING = _Path(exists=True)
+
+
+class Step(click.Command):
+    """A step of the workflow: the first line of its log is the command that repeats it."""
+
+    def invoke(self, context: click.Context) -> Any:
+        print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
+        return super().invoke(context)
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def choice(literal: Any) -> click.Choice[str]:
+    return click.Choice(list(get_args(literal)))
+
+
+class Workers(click.ParamType[int]):
+    """A number of workers; `all` is 0, which stands for one per visible GPU."""
+
+    name = "workers"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+        number: int = 0 if value == "all" else click.IntRange(0).convert(value, param, context)
+        return number
+
+
+def campaign_options(command: Command) -> Command:
+    """The places of a campaign that both gather and validate need."""
+    for option in (
+        click.option(
+            "--records", required=True, type=FOLDER, help="records.parquet: what became of every input record."
+        ),
+        click.option("--index", required=True, type=FOLDER, help="Parquet index of the master."),
+        click.option("--master", required=True, type=FOLDER, help="Master HDF5 file."),
+        click.option("--store", required=True, type=EXISTING, help="Store of vectors."),
+        click.option("--embedded", required=True, type=EXISTING, help="Folder with the completion records."),
+        click.option("--sequences", required=True, type=EXISTING, help="Folder made by `plm-embed deduplicate`."),
+    ):
+        command = option(command)
+    return command

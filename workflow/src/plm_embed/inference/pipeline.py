@@ -1,0 +1,186 @@
+"""Batches through the model: prepared ahead in a thread, queued on the device, pooled there, fetched when done.
+
+On a GPU three things happen at a time: a thread packs the next batch, the device computes one, and the host takes over
+the pooled vectors of the one before. On a CPU they happen one after the other.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.batches import Packer
+from plm_embed.inference.pooling import pool_batch
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.packed import TOKENS, Batch
+
+Vectors = dict[str, NDArray[np.float32]]
+"""Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
+
+SHARE_OF_FREE_MEMORY = 0.8
+"""What batches may take; the rest is for fragments, and for sequences longer than those that were measured."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A batch on its way: `rows` are its pooled rows by representation, in pinned memory on CUDA.
+
+    marks: CUDA events of the begin, of the end and of the rows' arrival; none on a CPU, where the batch is done.
+    """
+
+    sequences: list[str]
+    batch: Batch
+    rows: dict[str, Tensor]
+    marks: Sequence[Any] = ()
+
+
+@dataclass
+class Inference:
+    """Runs sequences through a model. busy: seconds that the device was at work on what was collected."""
+
+    model: Engine
+    fingerprint: Fingerprint
+    busy: float = 0.0
+    exact: int = 0
+    """Sequences that were computed in fp32, because float16 could not hold their numbers."""
+
+    def launch(self, sequences: list[str], batch: Batch, exact: bool = False) -> Launched:
+        """Queue a batch. An error about memory leaves nothing that matters in the queue."""
+        if self.model.device.type != "cuda":
+            began = time.monotonic()
+            rows = self._pooled(batch, exact)
+            self.busy += time.monotonic() - began
+            return Launched(sequences, batch, rows)
+        marks: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
+        marks[0].record()
+        pooled = self._pooled(batch, exact)
+        marks[1].record()
+        rows = {name: torch.empty(found.shape, pin_memory=True) for name, found in pooled.items()}
+        for name, found in pooled.items():
+            rows[name].copy_(found, non_blocking=True)
+        marks[2].record()
+        return Launched(sequences, batch, rows, marks)
+
+    def collect(self, launched: Launched) -> list[Vectors]:
+        """The vectors of a batch, when it is done. What is not finite in float16 is computed again in fp32."""
+        self._wait(launched)
+        found = self._split(launched)
+        if self.model.dtype == torch.float16:
+            broken = [i for i, vectors in enumerate(found) if not all(np.isfinite(v).all() for v in vectors.values())]
+            # fp32 takes twice the memory that the budget was measured for
+            for batch in Packer([launched.batch.lengths[i] for i in broken], self.model.rows):
+                texts = [launched.sequences[broken[at]] for at in batch]
+                again = self.launch(texts, self.model.prepare(texts), exact=True)
+                self._wait(again)
+                for at, vectors in zip(batch, self._split(again), strict=True):
+                    found[broken[at]] = vectors
+            self.exact += len(broken)
+        return found
+
+    def _wait(self, launched: Launched) -> None:
+        if launched.marks:
+            began, ended, copied = launched.marks
+            copied.synchronize()
+            self.busy += began.elapsed_time(ended) / 1000
+
+    @torch.inference_mode()
+    def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
+        """Rows of each representation, on the device: one per sequence, or one per residue."""
+        batch = batch.to(self.model.device)
+        rows = {}
+        for layer, states in self.model.forward(batch, self.fingerprint.layers, exact).items():
+            for pooling in self.fingerprint.pooling:
+                rows[f"{pooling}_l{layer}"] = pool_batch(pooling, states, batch.lengths, batch.segments)
+        return rows
+
+    def _split(self, launched: Launched) -> list[Vectors]:
+        lengths = np.array(launched.batch.lengths) - 2
+        found: list[Vectors] = [{} for _ in lengths]
+        for name, rows in launched.rows.items():
+            # pinned memory is scarce: the next batches need it
+            array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
+            parts = np.split(array, np.cumsum(lengths)[:-1]) if name.startswith("per_residue") else list(array)
+            for vectors, part in zip(found, parts, strict=True):
+                vectors[name] = part
+        return found
+
+
+def token_budget(model: Engine, layers: Sequence[int]) -> int:
+    """Tokens per batch for a device: on CUDA from its free memory and what a first batch takes."""
+    if model.device.type != "cuda":
+        return TOKENS["cpu"]
+    batch = model.prepare(["M" * (model.rows // 32 - 2)] * 32)
+    torch.cuda.synchronize(model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    model.forward(batch, layers)
+    torch.cuda.synchronize(model.device)
+    taken = torch.cuda.max_memory_allocated(model.device) - before
+    torch.cuda.empty_cache()
+    return budget_from(torch.cuda.mem_get_info(model.device)[0], taken, model.rows, TOKENS["cuda"])
+
+
+def budget_from(free: int, taken: int, rows: int, largest: int) -> int:
+    """Tokens for `free` bytes when `rows` tokens take `taken` bytes: a multiple of `rows`, at least one, at most
+    `largest`."""
+    slices = int(SHARE_OF_FREE_MEMORY * free / max(taken, 1))
+    return max(rows, min(largest, slices * rows))
+
+
+@dataclass
+class Prefetch:
+    """Batches of a packer, with their sequences packed; `ahead` of them in a thread before they are asked for."""
+
+    packer: Packer
+    costs: Sequence[int]
+    prepare: Callable[[list[int]], Batch]
+    ahead: int
+    _pool: ThreadPoolExecutor | None = None
+    _waiting: deque[tuple[list[int], Callable[[], Batch]]] = field(default_factory=deque)
+
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(1) if self.ahead else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def next(self) -> tuple[list[int], Batch] | None:
+        """The next batch's indices and the batch; None when there are no more, until some are put back.
+
+        What `prepare` raises is raised here; then the batch still waits.
+        """
+        while len(self._waiting) <= self.ahead and (indices := self.packer.take()):
+            self._waiting.append((indices, self._start(indices)))
+        if not self._waiting:
+            return None
+        indices, prepared = self._waiting[0]
+        batch = prepared()
+        self._waiting.popleft()
+        return indices, batch
+
+    def _start(self, indices: list[int]) -> Callable[[], Batch]:
+        if self._pool is None:
+            return partial(self.prepare, indices)
+        return self._pool.submit(self.prepare, indices).result
+
+    def give_up(self) -> list[int]:
+        """The indices of the batch that could not be prepared; it waits no longer."""
+        return self._waiting.popleft()[0]
+
+    def put_back(self, indices: list[int], budget: int) -> None:
+        """Have these packed again, in batches of at most `budget` tokens, and all that was packed ahead too."""
+        self.packer.budget = budget
+        for each in (indices, *(taken for taken, _ in self._waiting)):
+            self.packer.put_back([self.costs[at] for at in each], each)
+        self._waiting.clear()

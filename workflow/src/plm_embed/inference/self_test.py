@@ -1,0 +1,109 @@
+"""Golden vectors of the very weights in use, and the check against them at the start of each job.
+
+The reference path writes them once when the weights are prepared; every job compares its own device, kernel and dtype
+with them before it computes anything that is kept.
+"""
+
+import hashlib
+import io
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plm_embed.errors import DeviceError, UserError
+from plm_embed.inference.accuracy import COSINE, RELATIVE_ERROR
+from plm_embed.inference.pooling import pool_batch
+from plm_embed.inference.reference import last_means
+from plm_embed.io.files import atomic_path
+from plm_embed.kernels.devices import device_name
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import Manifest
+from plm_embed.models.weights import remedy
+
+log = logging.getLogger(__name__)
+PROBES = (
+    # human insulin B chain, ubiquitin, and every letter of the alphabet that may reach a model
+    "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
+    "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
+    "MLAGVSERTIDPKQNFYMHWCXBUZO",
+)
+PAIR = ((PROBES[1] + PROBES[0]) * 6)[:600], ((PROBES[0] + PROBES[1]) * 6)[:600]
+"""Long, and of one length: a kernel that shares out its work by what else is in the call shows it with these."""
+PAIR_LAYERS = 2
+"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 residues take their time."""
+FILE = "self_test.npz"
+
+
+def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32, beside the weights.
+
+    Returns the SHA-256 of the file, which is left alone when it is right already.
+    """
+    memory = io.BytesIO()
+    np.savez(memory, mean=last_means(manifest, tensors, PROBES))
+    content, path = memory.getvalue(), folder / FILE
+    if not path.is_file() or path.read_bytes() != content:
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
+    path = folder / FILE
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
+        raise UserError(f"{path} is missing, damaged or of other weights\n{remedy(manifest, folder)}")
+    with np.load(io.BytesIO(content)) as stored:
+        return torch.from_numpy(stored["mean"])
+
+
+def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
+    """Compare the engine with the golden vectors; raise DeviceError when they disagree.
+
+    Returns `relative_error` and `cosine` (worst over the probes), `batch_invariant`: whether probes, and a pair of 600
+    residues, give the same bits alone and in company, and the names of the kernels in use.
+    """
+    golden = _golden(folder, engine.manifest)
+    last = engine.manifest.layers
+    together = _run(engine, list(PROBES), last)[1].cpu()
+    alone = torch.cat([_run(engine, [probe], last)[1] for probe in PROBES]).cpu()
+    relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
+    cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
+    good = relative <= RELATIVE_ERROR if engine.precision == "float32" else cosine >= COSINE
+    if not good:
+        raise DeviceError(
+            f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} "
+            f"in {engine.precision} differ from the reference (relative error {relative:.1e}, cosine {cosine:.6f})\n"
+            "nothing was computed; exclude this node or device, or report it with this line"
+        )
+    invariant = torch.equal(together, alone) and _pair_is_invariant(engine)
+    if not invariant:
+        log.warning("%s: a vector's last bits depend on its batch here", device_name(engine.device))
+    return {
+        "relative_error": relative,
+        "cosine": cosine,
+        "batch_invariant": invariant,
+        "attention": engine.attention.name,
+        "elementwise": engine.elementwise.name,
+    }
+
+
+def _pair_is_invariant(engine: Engine) -> bool:
+    layer = min(PAIR_LAYERS, engine.manifest.layers)
+    states, means = _run(engine, [PROBES[0], *PAIR, PROBES[2]], layer)
+    alone = (_run(engine, [one], layer) for one in PAIR)
+    return all(
+        torch.equal(states[1 + i], ours[0]) and torch.equal(means[1 + i], mean[0])
+        for i, (ours, mean) in enumerate(alone)
+    )
+
+
+def _run(engine: Engine, sequences: list[str], layer: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """States (L + 2, D) of each sequence, and their means (n, D), pooled as an embed job does it."""
+    batch = engine.prepare(sequences).to(engine.device)
+    hidden = engine.forward(batch, [layer])[layer]
+    return engine.split(batch, hidden), pool_batch("mean", hidden, batch.lengths, batch.segments)

@@ -1,0 +1,163 @@
+"""Parquet files read in bounded pieces, with the checksums of their pages, and a number for every input record."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.io.files import atomic_path
+
+_GROUP_BYTES = 1 << 23
+_CELL_BYTES = 8  # what a cell counts for besides its text
+_KEYS = frozenset({"key", "cache_key"})  # random digits: compressing them would take longer than all else together
+_LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
+_COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
+
+
+class _HashedFile(io.FileIO):
+    """A new file that hashes what is written to it, in the thread that writes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "wb")
+        self.hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        left = memoryview(data).cast("B")
+        while left:  # a large write may be cut short
+            left = left[super().write(left) :]
+        return memoryview(data).nbytes
+
+
+class RowGroupWriter:
+    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it starts.
+
+    `sha256` of the file is known once it is whole.
+    """
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self.sha256 = ""
+        self._writer = writer
+        self._pending: list[pa.RecordBatch] = []
+        self._group = 0
+        self._end = 0  # of the last row, in bytes
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        costs = _row_bytes(rows)
+        ends = self._end + np.cumsum(costs)
+        groups = (ends - costs) // _GROUP_BYTES
+        self._end = int(ends[-1])
+        first = 0
+        for cut in np.flatnonzero(np.diff(groups, prepend=self._group)).tolist():
+            self._pending.append(rows.slice(first, cut - first))
+            self.flush()
+            first = cut
+        self._pending.append(rows.slice(first))
+        self._group = int(groups[-1])
+
+    def flush(self) -> None:
+        # the writer would cut pages where the pieces end
+        table = pa.Table.from_batches(self._pending, self._writer.schema).combine_chunks()
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._pending = []
+
+
+@contextmanager
+def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
+    """A writer of `final`, which appears whole when the block succeeds and not at all when it fails."""
+    compressed = [name for name in schema.names if name not in _KEYS]
+    with atomic_path(final) as temporary, _HashedFile(temporary) as file:
+        with pq.ParquetWriter(
+            file,
+            schema,
+            compression={name: "zstd" if name in compressed else "none" for name in schema.names},
+            compression_level=dict.fromkeys(compressed, 1),
+            use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED} or None,
+            write_statistics=[name for name in schema.names if name not in ("sequence", "header")],
+            write_page_checksum=True,
+        ) as writer:
+            rows = RowGroupWriter(writer)
+            yield rows
+            rows.flush()
+        rows.sha256 = file.hash.hexdigest()
+
+
+def _row_bytes(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    costs = np.full(rows.num_rows, _CELL_BYTES * rows.num_columns, dtype=np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type):
+            costs += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return costs
+
+
+_ROWS = 1 << 16
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
+
+
+def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
+    """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is an OSError."""
+    return pq.ParquetFile(source, page_checksum_verification=True, **options)
+
+
+def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
+    with _reading(path):
+        file = parquet_file(path)
+    with file:
+        batches = file.iter_batches(rows, columns=columns)
+        while True:
+            with _reading(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
+
+    UserError when the file is missing or damaged.
+    """
+    rows: pa.Table | None = None
+    for batch in record_batches(path, columns, _ROWS):
+        more = pa.Table.from_batches([batch])
+        rows = pa.concat_tables([rows, more]) if rows is not None else more
+        if rows.num_rows >= _ROWS:
+            yield rows.slice(0, _ROWS)
+            rows = rows.slice(_ROWS)
+    if rows is not None and rows.num_rows:
+        yield rows
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
+    with _reading(path), parquet_file(path) as file:  # pq.read_table would import pandas
+        return file.read(columns)
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Column names and types of a Parquet file. UserError when it is missing or damaged."""
+    with _reading(path):
+        return pq.read_schema(path)

@@ -1,0 +1,71 @@
+"""Paths of the configuration: which of them can be used, and what to say of the others."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from plm_embed.words import did_you_mean
+
+
+def unusable(path: str, *, in_rules: bool = True) -> str:
+    """Why a path cannot be used whatever lies there, in words; empty when it can. `in_rules`: Snakemake expands it."""
+    if in_rules and set("{}<>") & set(path):
+        return "must not hold braces or < >, which Snakemake takes for wildcards"
+    if re.match(r"\$\w+(/|$)", path):
+        return "environment variables are not expanded; write ~ or the path"
+    return ""
+
+
+def folder_problem(folder: str) -> str:
+    """Why files cannot be written to a folder, which need not exist, in words; else empty."""
+    path = Path(folder)
+    wrong = _trouble(path)
+    if wrong in ("", "not there"):
+        return "is a link to something that is not there" if wrong and path.is_symlink() else ""
+    return "is a file, not a folder" if wrong == "a file" else wrong
+
+
+def missing(path: Path) -> str:
+    """Why there is nothing to be read at a path, with the nearest name in its folder; else empty."""
+    wrong = _trouble(path)
+    if wrong in ("", "a file"):
+        return ""
+    return _not_found(path) if wrong == "not there" else wrong
+
+
+def input_problems(inputs: Sequence[Path]) -> Iterator[str]:
+    """One line for each input that is no file, or named twice."""
+    seen: dict[str, Path] = {}
+    for path in inputs:
+        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
+        if seen.setdefault(real, path) is not path:
+            yield f"inputs: {path}: is the same file as {seen[real]}; name it once"
+        if wrong := missing(path):
+            yield f"inputs: {path}: {wrong}"
+        elif path.is_dir():
+            yield f"inputs: {path}: is a folder, not a file"
+        elif not path.is_file():
+            yield f"inputs: {path}: is a pipe or a device, not a file"
+
+
+def _trouble(path: Path) -> str:
+    """What hinders a path from being a folder: 'not there', 'a file', or what the system says; empty: it is one."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return "not there" if error.errno == errno.ENOENT else f"{error.strerror}"
+    return "" if stat.S_ISDIR(mode) else "a file"
+
+
+def _not_found(path: Path) -> str:
+    """'not found', with the nearest name in its folder, or with the first folder that does not exist."""
+    if path.is_symlink():
+        return "is a link to something that is not there"
+    if path.parent.is_dir():
+        names = os.listdir(path.parent) if os.access(path.parent, os.R_OK) else []  # noqa: PTH208
+        return "not found" + did_you_mean(path.name, names)
+    absent = next(folder for folder in reversed(path.parents) if not folder.is_dir())
+    return f"not found: there is no folder {absent}" + ("" if path.is_absolute() else f" in {Path.cwd()}")

@@ -1,0 +1,57 @@
+"""Progress of long work: a bar with ETA on a terminal, a line now and then in a log."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from plm_embed.io.console import Terminal
+
+log = logging.getLogger(__name__)
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Meter:
+    """Counts what is done of `total`; `unit` is what one step is called."""
+
+    def __init__(self, label: str, total: float, unit: str, bar: Progress | None) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done = 0.0
+        self._started = self._said = time.monotonic()
+        self._bar = bar
+        self._task = bar.add_task(label, total=total) if bar else None
+
+    def advance(self, steps: float) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, steps)
+        elif now - self._said >= SECONDS_BETWEEN_LINES:
+            self._said = now
+            rate = self.done / (now - self._started)
+            left = (self.total - self.done) / rate if rate else float("inf")
+            log.info(
+                "%s: %.0f %% (%.3g of %.3g %s), %.3g %s/s, about %.0f s left",
+                self.label, 100 * self.done / max(self.total, 1), self.done, self.total, self.unit,
+                rate, self.unit, left,
+            )  # fmt: skip
+
+
+@contextmanager
+def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[Meter]:
+    """A meter that draws on stderr when that is a terminal and a `bar` is wanted, and logs otherwise."""
+    if not (bar and sys.stderr.isatty()):
+        yield Meter(label, total, unit, None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Terminal(stderr=True)) as drawn:
+        yield Meter(label, total, unit, drawn)

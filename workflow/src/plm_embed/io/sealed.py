@@ -1,0 +1,46 @@
+"""JSON files that carry the SHA-256 of their own content: a changed bit is named and never believed.
+
+The key `sha256` of the file is the SHA-256 of everything else in it, as JSON with sorted keys and without white space.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plm_embed.errors import UserError
+from plm_embed.io.files import write_json
+
+SEAL = "sha256"
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content`, which has no key `sha256`, as sealed JSON, atomically."""
+    write_json(path, {**content, SEAL: _digest(content)})
+
+
+def read_sealed(path: Path, what: str, remedy: str) -> dict[str, Any]:
+    """The content of a sealed JSON file, without its seal.
+
+    UserError when it is missing, damaged or changed: it names the path, says that it is not `what` ("a summary of
+    sequences") and ends with `remedy` ("run `plm-embed deduplicate` again").
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        seal = content.pop(SEAL)
+        sound = seal == _digest(content)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; {remedy}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"{path}: not {what}, or damaged; {remedy}") from None
+    if not sound:
+        raise UserError(f"{path}: changed since it was written (its sha256 does not fit); {remedy}")
+    return dict(content)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    # through JSON and back: what was written as a tuple or with numbers as keys is read otherwise
+    plain = json.loads(json.dumps(content, ensure_ascii=False))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

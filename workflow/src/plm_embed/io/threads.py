@@ -1,0 +1,122 @@
+"""Ways to let one thread work while another one reads, writes or compresses: what they do lets go of the lock."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, ParamSpec, Self, TypeVar
+
+Item = TypeVar("Item")
+_END: Any = object()
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Threads that make short calls of the system wait 0.2 ms, not 5 ms each, for a busy one to give way."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
+    """The same items, up to `count` of them made in a thread before they are asked for; errors come in their place."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, items, _END) for _ in range(count))
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(pool.submit(next, items, _END))
+            yield item
+
+
+class Behind:
+    """Makes calls one after the other in a thread, at most `count` behind; a context manager.
+
+    After a call that fails none is made any more, and the error is raised by the next `do` or at the end.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
+        self._failed = False
+
+    def do(self, call: Callable[..., object], *arguments: Any) -> None:
+        if len(self._waiting) == self._count:
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(self._make, call, *arguments))
+
+    def _make(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._failed:
+            return
+        try:
+            call(*arguments)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._failed = self._failed or kind is not None
+        self._pool.shutdown()
+        if kind is None:
+            while self._waiting:
+                self._waiting.popleft().result()
+
+
+P = ParamSpec("P")
+
+
+class OneAtATime:
+    """A thread that runs one function while the caller goes on; the next `run` waits for it. A context manager."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[None] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(quick_turns())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        self._stack.close()
+
+    def run(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Start a call when the one before has ended; raises what that one raised."""
+        self.wait()
+        self._running = self._pool.submit(function, *args, **kwargs)
+
+    def wait(self) -> None:
+        """Return when nothing runs; raises what the last call raised."""
+        if self._running is not None:
+            self._running.result()
+            self._running = None
+
+
+class Aside(OneAtATime):
+    """A thread for one long function, which ends early when the caller's block does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = threading.Event()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        super().__exit__(*error)
+
+    def go_on(self) -> None:
+        """For the function, now and then: ends it when nobody needs its result any more."""
+        if self._over.is_set():
+            raise InterruptedError
+
+    def check(self) -> None:
+        """For the caller, now and then: raises what the function raised."""
+        if self._running is not None and self._running.done():
+            self.wait()

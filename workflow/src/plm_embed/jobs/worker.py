@@ -1,0 +1,158 @@
+"""One process per GPU: it embeds the buckets that its parent sends, with the model loaded once.
+
+The parent never touches CUDA. A worker that fails in any way ends its process, and with it whatever state the device
+was left in; the parent decides what happens to the bucket.
+"""
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from plm_embed.errors import DeviceError, PassingError, UserError, device_lost, no_space, out_of_memory
+from plm_embed.inference.settings import Settings
+from plm_embed.io.terminal import log_to_stderr
+from plm_embed.jobs.gpus import near_cores
+
+Blames = Literal["", "device", "user"]
+CONTEXT = multiprocessing.get_context("spawn")
+SECONDS_TO_START = 900.0
+"""A worker that has not checked its device by then hangs; libraries on a busy network filesystem load in minutes."""
+
+
+class WorkerError(Exception):
+    """A worker ended without finishing its bucket; says why.
+
+    blames: "device" when another device may do the same bucket, "user" when trying again is of no use, else "".
+    """
+
+    def __init__(self, reason: str, blames: Blames = "") -> None:
+        super().__init__(reason)
+        self.blames = blames
+
+
+class Worker:
+    """The parent's handle on one worker process."""
+
+    def __init__(self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
+        """Start the process. `gpu` becomes its CUDA_VISIBLE_DEVICES; None leaves that as it is."""
+        self._connection, theirs = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=serve, args=(theirs, weights_folder, store, settings, gpu), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the worker has checked its device; raises WorkerError when that failed."""
+        if not self._connection.poll(SECONDS_TO_START):
+            self._process.kill()
+            self._process.join(10)  # the kernel may never let go of a process that waits for a broken device
+            raise WorkerError(f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device")
+        self._answer()
+
+    def embed(self, bucket: Path, output: Path) -> bool:
+        """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended.
+
+        Returns whether anything had to be computed.
+        """
+        with suppress(OSError):  # of a worker that has ended; the answer says how
+            self._connection.send((bucket, output))
+        return self._answer()
+
+    def _answer(self) -> bool:
+        try:
+            answer: tuple[str, Blames] | bool = self._connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            names = {number.value: number.name for number in signal.Signals}
+            raise WorkerError(f"killed by {names.get(-code, -code)}" if code < 0 else f"ended with {code}") from None
+        if isinstance(answer, tuple):
+            self._process.join()
+            raise WorkerError(*answer)
+        return answer
+
+    def terminate(self) -> None:
+        """Ask the worker to publish what it has and to end."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def close(self) -> None:
+        """Let an idle worker end."""
+        self._connection.close()
+        self._process.join()
+
+
+def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
+    """The worker's process: check the device, embed each bucket received; after a failure say what went wrong and end.
+
+    The answers: True for the device, then for each bucket whether anything was computed; or what went wrong and who is
+    to blame.
+    """
+    log_to_stderr()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
+    _end_with_parent()
+    if gpu is not None:
+        _take(gpu)
+    embedder = None
+    try:
+        from plm_embed.jobs.bucket import Embedder
+        from plm_embed.kernels import devices
+
+        device = devices.choose_device(settings.device)
+        devices.set_up(device, settings.threads, settings.compute_dtype)
+        devices.check(device)
+        connection.send(True)
+        while True:
+            bucket, output = connection.recv()
+            embedder = embedder or Embedder(weights_folder, store, settings)
+            computed = not embedder.is_complete(bucket, output) and embedder.embed(bucket, output)["computed"] > 0
+            connection.send(computed)
+    except EOFError:
+        return
+    except DeviceError as error:
+        connection.send((str(error), "device"))
+        _end_at_once()
+    except PassingError as error:
+        connection.send((str(error), ""))
+    except UserError as error:
+        connection.send((str(error), "user"))
+    except BaseException as error:
+        full = no_space(error)
+        if not full:
+            traceback.print_exc()
+        # another device may do the same bucket
+        blames = "user" if full else "device" if device_lost(error) or out_of_memory(error) else ""
+        connection.send((full or f"{type(error).__name__}: {error}", blames))
+        if blames == "device":
+            _end_at_once()
+    sys.exit(1)
+
+
+def _end_at_once() -> NoReturn:
+    """Without cleaning up: once a CUDA context is lost, to give back pinned memory aborts the process."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _take(gpu: str) -> None:
+    """See this GPU only (CUDA is not loaded yet), and stay on the CPU cores next to it."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    if hasattr(os, "sched_setaffinity"):
+        cores = near_cores(gpu) & os.sched_getaffinity(0)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed pipe must do."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -1,0 +1,260 @@
+"""Checks of completion records, parts and master: every vector is there, once, in order, and what its part holds."""
+
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import is_per_residue
+from plm_embed.io.files import sha256_file
+from plm_embed.jobs.completion import read_completion
+from plm_embed.jobs.finished import Bucket, load_bucket, serve
+from plm_embed.keys import bucket_bounds
+from plm_embed.master.findings import Findings, Problem
+from plm_embed.master.gather import Plan
+from plm_embed.sequences.summary import bucket_names
+from plm_embed.store import checksums
+from plm_embed.store.blocks import Block, Served, blocks
+from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
+from plm_embed.store.parts import read_part
+from plm_embed.store.store import PartInfo, current_parts, part_files, store_folder
+
+_KEYS_AT_ONCE = 1 << 20
+_FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
+_LISTED = 100
+
+
+def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tuple[Plan, dict[bytes, str]]:
+    """Look at every completion record. Returns what they say together, and the reason for each skipped key.
+
+    The plan names the buckets whose record is sound; UserError when there is none.
+    """
+    names = bucket_names(sequences)
+    plan: Plan | None = None
+    sound: list[str] = []
+    skipped: dict[bytes, str] = {}
+    for name in names:
+        with findings.check("completion records") as problem:
+            bucket = load_bucket(sequences, embedded, name)
+            plan = plan or Plan(bucket.completion.fingerprint, sound)
+            if bucket.completion.fingerprint != plan.fingerprint:
+                differences = "; ".join(bucket.completion.fingerprint.differences(plan.fingerprint))
+                problem(f"{bucket.completion.path}: another fingerprint than that of bucket {sound[0]} ({differences})")
+                continue
+            sound.append(name)
+            plan.count(bucket)
+            skipped |= bucket.completion.skipped
+    if plan is None:
+        raise UserError(f"{embedded}: no bucket has a sound completion record")
+    return plan, skipped
+
+
+def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> None:
+    """Every part that a completion record names is there, unchanged, and of the fingerprint; so are all others."""
+    folder = store_folder(store, plan.fingerprint) / "parts"
+    named: dict[str, PartInfo] = {}
+    with findings.check("parts") as problem:
+        for name in plan.names:
+            for part in current_parts(read_completion(embedded / f"{name}.json").parts, folder.parent):
+                if named.setdefault(part.name, part) != part:
+                    problem(f"{part.name}: completion records disagree about its size or hash")
+    for name, part in sorted(named.items()):
+        with findings.check("parts") as problem:
+            path = folder / name
+            if not path.is_file():
+                problem(f"{path}: missing, though completion records name it")
+            elif path.stat().st_size != part.bytes:
+                problem(f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} (truncated?)")
+            elif sha256_file(path) != part.sha256:
+                problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
+    for path in part_files(folder):
+        if path.name in named and path.stat().st_size != named[path.name].bytes:
+            continue
+        with findings.check("fingerprints in the store") as problem, read_part(path) as part_file:
+            part_file.check(plan.fingerprint)
+            plan.dims = plan.dims or part_file.dims
+            if part_file.dims != plan.dims:
+                problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
+
+
+def text(key: bytes) -> str:
+    """A key as it can be printed, whatever a damaged file says it is."""
+    return key.decode("ascii", "backslashreplace")
+
+
+class MasterCheck:
+    """The master, of `count` rows, against the parts, bucket by bucket."""
+
+    def __init__(self, findings: Findings, file: h5py.File, plan: Plan) -> None:
+        self._findings = findings
+        self._file = file
+        self._plan = plan
+        self.count: int = file["emb_keys"].shape[0]
+        names = plan.fingerprint.representations
+        self._norms = {name: np.full(self.count, np.nan, dtype=np.float32) for name in names}
+
+    def layout(self) -> bool:
+        """Data sets, shapes and types; whether the vectors can be compared at all."""
+        file, plan = self._file, self._plan
+        sound = True
+        with self._findings.check("shapes and types") as problem:
+
+            def wrong(text: str) -> None:
+                nonlocal sound
+                sound = False
+                problem(text)
+
+            if self.count != plan.vectors:
+                problem(f"{self.count:,} rows, but {plan.vectors:,} sequences have a vector")
+            for name in ("length", "windows"):
+                if file[name].shape != (self.count,):
+                    wrong(f"{name} has shape {file[name].shape} for {self.count:,} keys")
+            for name in plan.fingerprint.representations:
+                dataset = file["representations"][name]
+                flat = is_per_residue(name)
+                shape = (int(file["offset"][-1]) if flat else self.count, plan.dims.get(name, 0))
+                if dataset.shape != shape:
+                    wrong(f"{name} has shape {dataset.shape}, expected {shape}")
+                elif storage_dtype(dataset) != plan.fingerprint.storage_dtype:
+                    wrong(f"{name} is stored as {dataset.dtype}, expected {plan.fingerprint.storage_dtype}")
+            for name in sorted(set(file["representations"]) - set(plan.fingerprint.representations)):
+                problem(f"{name} is not among the representations of the fingerprint: nothing vouches for it")
+            pooled = [name for name in plan.fingerprint.representations if not is_per_residue(name)]
+            if pooled and file["emb"] != file["representations"][pooled[0]]:
+                wrong(f"emb is not {pooled[0]}")
+            return sound
+        return False
+
+    def keys(self) -> bool:
+        """Whether the keys are strictly increasing over the whole file."""
+        before, increasing = b"", True
+        with self._findings.check("keys") as problem:
+            for start in range(0, self.count, _KEYS_AT_ONCE):
+                keys = self._file["emb_keys"][start : start + _KEYS_AT_ONCE]
+                previous = np.concatenate([np.array([before], dtype="S64"), keys[:-1]])
+                for at in np.flatnonzero(keys <= previous).tolist():
+                    increasing = False
+                    what = "a duplicate of" if keys[at] == previous[at] else "out of order after"
+                    problem(f"row {start + at:,}: key {text(keys[at])} is {what} {text(previous[at])}")
+                before = keys[-1]
+        return increasing
+
+    def bucket(self, sequences: Path, embedded: Path, store: Path, name: str) -> None:
+        """The keys of one bucket and, when all are there, its lengths and vectors, bit for bit."""
+        with self._findings.check("keys") as problem:
+            bucket = load_bucket(sequences, embedded, name)
+            start, stop = self._range(name, len(bucket_names(sequences)))
+            held = self._file["emb_keys"][start:stop]
+            if not np.array_equal(held, bucket.keys):
+                for key in np.setdiff1d(bucket.keys, held):
+                    problem(f"bucket {name}: key {key.decode()} has no row")
+                for key in np.setdiff1d(held, bucket.keys):
+                    problem(f"bucket {name}: key {text(key)} has a row, but is not in the input or was skipped")
+                return
+            with self._findings.check("rows equal their parts") as differs:
+                served = serve(bucket, store)
+                self._columns(bucket, served, start, differs)
+                for block in blocks(served):
+                    self._block(bucket, served, block, start, differs)
+
+    def _range(self, name: str, buckets: int) -> tuple[int, int]:
+        """The rows whose keys fall into a bucket's range."""
+        bounds = bucket_bounds(buckets)[int(name) : int(name) + 2]
+        # 2**64 in hexadecimal would sort first: the end of the last bucket is the end of the file
+        low, high = (
+            self.count if bound == 1 << 64 else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
+            for bound in bounds
+        )
+        return low, high
+
+    def _columns(self, bucket: Bucket, served: Served, start: int, problem: Problem) -> None:
+        stop = start + len(bucket.keys)
+        self._checksums("emb_keys", start, checksums.of_rows(bucket.keys), problem)
+        for name, expected in (("length", bucket.length), ("windows", served.windows)):
+            self._checksums(name, start, checksums.of_rows(expected), problem)
+            found = self._file[name][start:stop]
+            for at in np.flatnonzero(found != expected).tolist():
+                problem(f"row {start + at:,}: {name} is {found[at]}, expected {expected[at]}")
+        if "offset" in self._file:
+            counts = np.diff(self._file["offset"][start : stop + 1])
+            for at in np.flatnonzero(counts != served.residues).tolist():
+                problem(f"row {start + at:,}: offset leaves room for {counts[at]} residues, not {served.residues[at]}")
+
+    def _checksums(self, name: str, start: int, expected: checksums.Sums, problem: Problem) -> None:
+        kept = checksums.kept(self._file, name, np.arange(start, start + len(expected)))
+        if kept is not None:
+            for at in np.flatnonzero(kept != expected).tolist():
+                problem(f"row {start + at:,}: the checksum of {name} is not that of what its part holds")
+
+    def _block(self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem) -> None:
+        first, stop = start + block.start, start + block.stop
+        for name, expected in block.bits.items():
+            dataset = self._file["representations"][name]
+            edges = np.arange(block.stop - block.start + 1)
+            at = first
+            if is_per_residue(name):
+                offset = self._file["offset"][first : stop + 1]
+                if not np.array_equal(np.diff(offset), served.residues[block.start : block.stop]):
+                    continue  # said by _columns
+                edges, at = offset - offset[0], int(offset[0])
+            sums = (
+                checksums.of_sequences(expected, np.diff(edges))
+                if is_per_residue(name)
+                else checksums.of_rows(expected)
+            )
+            self._checksums(name, first, sums, problem)
+            found = read_bits(dataset, at, at + len(expected))
+            same = np.logical_and.reduceat((found == expected).all(axis=1), edges[:-1])
+            for row in np.flatnonzero(~same).tolist():
+                part = served.parts[served.part[block.start + row]].name
+                key = bucket.keys[block.start + row].decode()
+                problem(f"row {first + row:,} of {name} (key {key}) differs from its part {part}")
+            numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(np.float32, copy=False)
+            squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
+            self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
+            finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
+            with self._findings.check("finite") as infinite:
+                for row in np.flatnonzero(~finite).tolist():
+                    key = bucket.keys[block.start + row].decode()
+                    infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
+
+    def norm_statistics(self) -> dict[str, dict[str, Any]]:
+        """By representation: how the vectors' norms are distributed, and the rows whose norm is far from the rest.
+
+        Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look and no proof of an
+        error; the farthest 100 are listed.
+        """
+        return {name: _distribution(norms, self._file["emb_keys"]) for name, norms in self._norms.items()}
+
+
+def _distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> dict[str, Any]:
+    valid = np.flatnonzero(np.isfinite(norms) & (norms > 0))
+    if not len(valid):
+        return {"rows": 0, "outliers": 0, "listed": []}
+    logs = np.log(norms[valid])
+    median = np.median(logs)
+    scale = 1.4826 * np.median(np.abs(logs - median)) or 1e-6
+    z = (logs - median) / scale
+    far = np.flatnonzero(np.abs(z) > _FAR)
+    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:_LISTED]
+    return {
+        "rows": len(valid),
+        "zero": int((norms == 0).sum()),
+        "min": float(norms[valid].min()),
+        "median": float(np.exp(median)),
+        "max": float(norms[valid].max()),
+        "outliers": len(far),
+        "listed": [
+            {
+                "row": int(valid[at]),
+                "key": text(keys[int(valid[at])]),
+                "norm": float(norms[valid[at]]),
+                "z": round(float(z[at]), 1),
+            }
+            for at in worst
+        ],
+    }

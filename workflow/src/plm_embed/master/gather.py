@@ -1,0 +1,291 @@
+"""The gather job: parts of the store to one master file in key order, its index, and what became of every record."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint, is_per_residue
+from plm_embed.io.files import atomic_path, whole_files
+from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
+from plm_embed.io.threads import Aside
+from plm_embed.jobs.completion import EMBED_AGAIN, read_completion
+from plm_embed.jobs.finished import Bucket, load_bucket, named_parts, serve
+from plm_embed.keys import key_array
+from plm_embed.master.outcomes import Fates
+from plm_embed.sequences.summary import RecordNumbers, bucket_names, make_again, verified
+from plm_embed.store import checksums
+from plm_embed.store.blocks import Memory, Served, blocks
+from plm_embed.store.hash_ahead import HashAhead
+from plm_embed.store.hdf5 import connect, create_column, create_vectors
+from plm_embed.store.parts import SCHEMA_VERSION, read_part, write_checksums
+from plm_embed.store.store import PartInfo, store_folder
+from plm_embed.store.writer import VectorWriter
+from plm_embed.windows import stored_residues, window_counts
+
+MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
+INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
+
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Plan:
+    """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in `dims`.
+
+    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices and versions: from
+    all completion records.
+    """
+
+    fingerprint: Fingerprint
+    names: list[str]
+    dims: dict[str, int] = field(default_factory=dict)
+    parts: list[PartInfo] = field(default_factory=list)
+    vectors: int = 0
+    residues: int = 0
+    devices: set[str] = field(default_factory=set)
+    versions: dict[str, set[str]] = field(default_factory=dict)
+    batch_dependent: bool = False
+
+    def count(self, bucket: Bucket) -> None:
+        """Add the vectors, and what computed them, of one bucket."""
+        self.vectors += len(bucket.keys)
+        self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
+        self.devices.update(bucket.completion.devices)
+        self.batch_dependent |= bucket.completion.batch_dependent
+        for library, version in bucket.completion.versions.items():
+            self.versions.setdefault(library, set()).add(version)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """By representation: (n, D), or (R, D) per residue."""
+        return {
+            name: (self.residues if is_per_residue(name) else self.vectors, self.dims.get(name, 0))
+            for name in self.fingerprint.representations
+        }
+
+    @property
+    def bytes(self) -> int:
+        width = 4 if self.fingerprint.storage_dtype == "float32" else 2
+        columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
+        return columns * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
+
+
+def gather(  # noqa: PLR0917
+    sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any],
+) -> None:  # fmt: skip
+    """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
+
+    `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
+    provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
+    the first byte is written, and so does a disk with too little room. A part whose bytes have changed raises it too.
+    """
+    plan = make_plan(sequences, embedded, store)
+    numbers = RecordNumbers(sequences)
+    _check_space(plan, sequences, numbers, [master, index, records])
+    accounted = verified(sequences, "records.parquet")
+    members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
+    index_schema = _index_schema(read_schema(members[0]))
+    with ExitStack() as stack:
+        # the master is renamed last: whoever sees it finds its index beside it
+        file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
+        rows = stack.enter_context(row_group_writer(index, index_schema))
+        final = stack.enter_context(row_group_writer(records, Fates.schema(accounted)))
+        fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
+        create_master(file, plan)
+        writer = stack.enter_context(VectorWriter(file))
+        tables = stack.enter_context(Aside())
+        parts_folder = store_folder(store, plan.fingerprint) / "parts"
+        hashes = stack.enter_context(HashAhead(parts_folder, plan.parts, EMBED_AGAIN))
+
+        def write_tables() -> None:
+            start = 0
+            for name in plan.names:
+                tables.go_on()
+                bucket = load_bucket(sequences, embedded, name)
+                windows = window_counts(bucket.length, plan.fingerprint.long_sequences)
+                for table, found, row in _members(sequences, bucket, start):
+                    if not found.all():
+                        fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
+                        table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
+                    fates.embedded(table, row, windows[row - start])
+                    for batch in _index_rows(table, row, index_schema).to_batches():
+                        rows.write(batch)
+                start += len(bucket.keys)
+            fates.write(accounted, final, tables.go_on)
+
+        # reads every bucket a second time, which is quick, so that nothing of it has to wait for the vectors
+        tables.run(write_tables)
+        memory = Memory()
+        start, flat = 0, 0
+        for name in plan.names:
+            tables.check()
+            bucket = load_bucket(sequences, embedded, name)
+            hashes.check(named_parts(bucket.completion, store))
+            served = serve(bucket, store)
+            ends = _write_columns(file, bucket, served, start, flat)
+            for block in blocks(served, memory):
+                residue = int(ends[block.start] - served.residues[block.start])
+                for representation, bits in block.bits.items():
+                    residues = served.residues[block.start : block.stop]
+                    write_checksums(file, representation, start + block.start, bits, residues)
+                    writer.write(
+                        representation, residue if is_per_residue(representation) else start + block.start, bits
+                    )
+            start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
+        writer.sync()
+        file.attrs.update(attributes(plan, numbers.summary, provenance))
+        checksums.seal_attributes(file)
+        writer.wait()
+        tables.wait()
+    _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
+
+
+def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
+    """Read every completion record, check that all belong together and that the parts are there, and count."""
+    names = bucket_names(sequences)
+    plan = Plan(read_completion(embedded / f"{names[0]}.json").fingerprint, names)
+    for name in names:
+        bucket = load_bucket(sequences, embedded, name)
+        completion = bucket.completion
+        if completion.fingerprint != plan.fingerprint:
+            differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
+            raise UserError(
+                f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
+                "remove the records of the settings that you do not want and run again"
+            )
+        parts = named_parts(completion, store)
+        plan.parts += parts
+        if parts and not plan.dims:
+            with read_part(store_folder(store, plan.fingerprint) / "parts" / parts[0].name) as part:
+                plan.dims = part.dims
+        plan.count(bucket)
+    return plan
+
+
+def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
+    for path in outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
+    # twice the tables: they are compressed, and the new ones have a column more
+    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    free = shutil.disk_usage(outputs[0].parent).free
+    _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
+    old = f"\n{outputs[0]} stays until the new one is whole; it may be removed" if outputs[0].exists() else ""
+    if needed > free:
+        raise UserError(
+            f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
+            "make room and run again (nothing was written, the store is whole)" + old
+        )
+
+
+def create_master(file: h5py.File, plan: Plan) -> None:
+    """Lay out all data sets of the master at their final size."""
+    checksums.create(file, plan.fingerprint.representations, plan.vectors)
+    create_column(file, "emb_keys", plan.vectors, "S64")
+    create_column(file, "length", plan.vectors, "<i4")
+    create_column(file, "windows", plan.vectors, "<i4")
+    group = file.create_group("representations")
+    for name, shape in plan.shapes.items():
+        create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
+        if is_per_residue(name) and "offset" not in file:
+            create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
+        if not is_per_residue(name) and "emb" not in file:
+            file["emb"] = group[name]
+
+
+def _write_columns(file: h5py.File, bucket: Bucket, served: Served, start: int, flat: int) -> Numbers:
+    """Write what there is about each key of a bucket but its vectors, from row `start`; where its residues end.
+
+    `flat`: where the bucket's per-residue rows begin.
+    """
+    stop = start + len(bucket.keys)
+    for name, values in zip(checksums.COLUMNS, (bucket.keys, bucket.length, served.windows), strict=True):
+        file[name][start:stop] = values
+        checksums.write(file, name, start, checksums.of_rows(values))
+    ends = flat + np.cumsum(served.residues)
+    if "offset" in file:
+        file["offset"][start + 1 : stop + 1] = ends
+    return ends
+
+
+def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
+    inputs = {name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")}
+    found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
+        "schema_version": SCHEMA_VERSION,
+        "fingerprint": plan.fingerprint.to_json(),
+        "pooling_definition": "\n".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
+        "batch_invariance": _batch_invariance(plan),
+        "library_versions": {name: ", ".join(sorted(found)) for name, found in plan.versions.items()},
+        "devices": sorted(plan.devices),
+        "inputs": inputs | {"embedded": plan.vectors},
+    }
+    found |= provenance
+    return {
+        name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+        for name, value in sorted(found.items())
+    }
+
+
+def _batch_invariance(plan: Plan) -> str:
+    """In words: whether a vector's bits may depend on the batch that it was computed in."""
+    if not plan.fingerprint.batch_invariant:
+        return "not promised by the engine"
+    return "promised by the engine" + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+
+
+def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
+    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0: no limit."""
+    return {
+        "fingerprint_id": fingerprint.id,
+        "model_name": fingerprint.model,
+        "weights_sha256": fingerprint.weights_sha256,
+        "layers": list(fingerprint.layers),
+        "pooling": list(fingerprint.pooling),
+        "precision": fingerprint.storage_dtype,
+        "compute_dtype": fingerprint.compute_dtype,
+        "long_sequences": fingerprint.long_sequences.policy,
+        "max_length": fingerprint.long_sequences.max_residues,
+        "window_overlap": fingerprint.long_sequences.overlap,
+        "engine": fingerprint.engine,
+    }
+
+
+def _index_schema(members: pa.Schema) -> pa.Schema:
+    kept = [column for column in members if column.name not in MEMBER_COLUMNS]
+    types = [pa.string(), pa.string(), pa.int64(), pa.int32(), pa.string(), pa.int64()]
+    return pa.schema([*zip(INDEX_COLUMNS, types, strict=True), *kept])
+
+
+def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
+    """The records of a bucket: columns, whether each has a vector, and its row in the master if so."""
+    path = verified(sequences, f"members/{bucket.name}.parquet")
+    skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
+    for table in read_batches(path):
+        keys = key_array(table["key"])
+        at = np.searchsorted(bucket.keys, keys)
+        found = np.zeros(len(keys), dtype=bool)
+        inside = at < len(bucket.keys)
+        found[inside] = bucket.keys[at[inside]] == keys[inside]
+        if not np.isin(keys[~found], skipped).all():
+            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; {make_again(sequences)}")
+        yield table, found, start + at
+
+
+def _index_rows(table: pa.Table, row: Numbers, schema: pa.Schema) -> pa.Table:
+    table = table.append_column("row", pa.array(row)).append_column("cache_key", table["key"])
+    return table.select(schema.names).cast(schema)

@@ -1,0 +1,239 @@
+"""Adopting a master of another program: checked against the reference path, then published into a store.
+
+Its vectors count as equal to computed ones within the tolerance of the spot checks, not bit for bit.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
+from plm_embed.inference.resolve import fingerprint_of
+from plm_embed.inference.settings import Settings
+from plm_embed.io.parquet import read_batches, read_schema
+from plm_embed.keys import key
+from plm_embed.models.esm.reference import hidden_states
+from plm_embed.models.manifest import Manifest, read_manifest
+from plm_embed.models.registry import find_model
+from plm_embed.sequences.normalize import Normalised, ResiduePolicy, normalise
+from plm_embed.sequences.records import Reader, Table
+from plm_embed.store.hdf5 import Array, open_hdf5
+from plm_embed.store.parts import PartRows, write_part
+from plm_embed.store.store import Store
+from plm_embed.windows import spans
+
+log = logging.getLogger(__name__)
+_BLOCK_BYTES = 128 << 20
+END, ENDS, RIGHT = "the end token pooled in", "the start and end tokens pooled in", "the residues only"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is adopted: a master (emb, emb_keys), its index (cache_key, row and ids) and the sequences behind it.
+
+    id_column: the column of the index that holds the ids of the records in `sequences`.
+    """
+
+    master: Path
+    index: Path
+    sequences: Sequence[Path]
+    table: Table
+    id_column: str
+    policy: ResiduePolicy = field(default_factory=ResiduePolicy)
+
+
+@dataclass
+class Adopted:
+    """Rows that were adopted, and those that were not, by reason; the largest deviations among the checked rows."""
+
+    rows: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    checked: int = 0
+    relative_l2: float = 0.0
+    cosine: float = 1.0
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        if count:
+            self.left_out[reason] = self.left_out.get(reason, 0) + count
+
+
+def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int) -> Adopted:
+    """Check `sample` random rows of the master against fair-esm, and publish all its rows in a store.
+
+    UserError, with the measured deviation, when they are not what the settings ask for; then nothing is published.
+    """
+    manifest = read_manifest(weights_folder)
+    fingerprint = fingerprint_of(manifest, settings, torch.device("cpu"))
+    done = Adopted()
+    with open_hdf5(files.master) as file:
+        limit = _check_claims(file, files.master, fingerprint, manifest)
+        known = _Sequences(files)
+        names = _names(file, files, len(file["emb"]))
+        rows, keys, lengths = [], [], []
+        seen: set[bytes] = set()
+        for row, candidates in enumerate(names):
+            found = next((known.by_name[name] for name in candidates if name in known.by_name), None)
+            if found is None:
+                done.leave_out("no sequence for its key or id")
+            elif found in seen:
+                done.leave_out("a sequence of an earlier row")
+            elif known.length[found] > limit or len(spans(known.length[found], fingerprint.long_sequences)) != 1:
+                done.leave_out("a sequence that may have been cut")
+            else:
+                seen.add(found)
+                rows.append(row)
+                keys.append(found)
+                lengths.append(known.length[found])
+        if not rows:
+            raise UserError(f"{files.master}: none of its {len(names):,} rows can be adopted: {done.left_out}")
+        random = np.random.default_rng(len(rows))
+        chosen = np.sort(random.choice(len(rows), size=min(sample, len(rows)), replace=False)).tolist()
+        stored = np.stack([file["emb"][rows[at]] for at in chosen]).astype(np.float32)
+        residues = known.residues([keys[at] for at in chosen])
+        layer = fingerprint.layers[0]
+        hidden = [states[layer].numpy() for states in hidden_states(weights_folder, residues, [layer])]
+        _check_sample(done, files.master, stored, hidden, fingerprint)
+        store = Store(store_root, fingerprint)
+        columns = np.array(rows), np.array(keys, dtype="S64"), np.array(lengths, dtype=np.int32)
+        _publish(done, file["emb"], columns, store, files.master)
+    return done
+
+
+def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: Manifest) -> float:
+    """Compare what the master says about itself with the settings; the longest sequence that was surely not cut."""
+    if not {"emb", "emb_keys"} <= set(file) or file["emb"].ndim != 2:
+        raise UserError(f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted")
+    said: dict[str, Any] = {name: value.item() if isinstance(value, np.generic) else value
+                            for name, value in file.attrs.items()}  # fmt: skip
+    problems = []
+    if "model_name" in said and find_model(str(said["model_name"])).name != manifest.model:
+        problems.append(f"model_name is {said['model_name']}, the weights are of {manifest.model}")
+    if str(said.get("pooling", "mean")) != "mean":
+        problems.append(f"pooling is {said['pooling']}, only mean can be adopted")
+    layer = said.get("layer", fingerprint.layers[0])
+    if str(layer) not in {"last", "-1"} | {str(fingerprint.layers[0])} or (
+        str(layer) in {"last", "-1"} and fingerprint.layers[0] != manifest.layers
+    ):
+        problems.append(f"layer is {layer}, {fingerprint.layers[0]} is asked for")
+    if file["emb"].shape[1] != manifest.dim:
+        problems.append(f"vectors have {file['emb'].shape[1]} numbers, the model's {manifest.dim}")
+    if file["emb"].dtype == np.float16 and fingerprint.storage_dtype != "float16":
+        problems.append(f"emb is float16, {fingerprint.storage_dtype} is asked for")
+    if problems:
+        raise UserError(f"{path}: cannot be adopted: {'; '.join(problems)}")
+    longest = int(said.get("max_length", 0) or 0)
+    return longest - 2 if longest > 0 else float("inf")  # it may count the two special tokens
+
+
+class _Sequences:
+    """The sequences of the input files, by record id and by key; ids of different sequences are left out."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.by_name: dict[str, bytes] = {}
+        self.length: dict[bytes, int] = {}
+        doubtful = set()
+        for id, sequence in self._read():
+            found = key(sequence).encode()
+            if self.by_name.setdefault(id, found) != found:
+                doubtful.add(id)
+            self.length[found] = len(sequence)
+        for id in doubtful:
+            del self.by_name[id]
+        self.by_name |= {found.decode(): found for found in self.length}
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        for path in self._files.sequences:
+            for batch in Reader(path, self._files.table):
+                for id, raw in zip(batch.ids, batch.residues, strict=True):
+                    found = normalise(raw, self._files.policy)
+                    if isinstance(found, Normalised):
+                        yield id, found.sequence
+
+    def residues(self, keys: Sequence[bytes]) -> list[str]:
+        """The sequences of some keys; the files are read again."""
+        wanted = set(keys)
+        found = {name: sequence for _, sequence in self._read() if (name := key(sequence).encode()) in wanted}
+        return [found[name] for name in keys]
+
+
+def _names(file: h5py.File, files: Files, count: int) -> list[list[str]]:
+    """Of each row its key in the master, and the ids that the index gives to it."""
+    keys = file["emb_keys"].asstr()[...] if h5py.check_string_dtype(file["emb_keys"].dtype) else file["emb_keys"][...]
+    names = [[str(name)] for name in keys]
+    if len(names) != count:
+        raise UserError(f"{files.master}: {count:,} vectors for {len(names):,} keys")
+    columns = read_schema(files.index).names
+    if "row" not in columns:
+        raise UserError(f"{files.index}: no column `row`; it has {', '.join(columns)}")
+    ids = [name for name in (files.id_column, "cache_key") if name in columns]
+    for table in read_batches(files.index):
+        for name in ids:
+            for row, id in zip(table["row"].to_pylist(), table[name].to_pylist(), strict=True):
+                if not 0 <= row < count:
+                    raise UserError(f"{files.index}: row {row} of {count:,} in {files.master}")
+                names[row].append(str(id))
+    return names
+
+
+def _check_sample(done: Adopted, path: Path, stored: Array, hidden: Sequence[Array], fingerprint: Fingerprint) -> None:
+    """Compare the sampled rows (k, D) with the representations (L + 2, D) that the reference gives."""
+    limit = RELATIVE_L2[fingerprint.storage_dtype]
+    kinds: dict[str, int] = {}
+    distances, cosines = [], []
+    for vector, states in zip(stored, hidden, strict=True):
+        pooled = {RIGHT: states[1:-1].mean(0), END: states[1:].mean(0), ENDS: states.mean(0)}
+        apart = {
+            name: float(np.linalg.norm(vector - wanted) / np.linalg.norm(wanted)) for name, wanted in pooled.items()
+        }
+        nearest = min(apart, key=apart.__getitem__)
+        cosine = float(vector @ pooled[RIGHT] / (np.linalg.norm(vector) * np.linalg.norm(pooled[RIGHT]) or 1))
+        close = apart[RIGHT] <= limit if fingerprint.compute_dtype == "float32" else cosine >= COSINE
+        distances.append(apart[RIGHT])
+        cosines.append(cosine)
+        if not close or nearest != RIGHT:
+            explained = nearest if nearest != RIGHT and apart[nearest] <= 10 * limit else "no known cause"
+            kinds[explained] = kinds.get(explained, 0) + 1
+    done.checked, done.relative_l2, done.cosine = len(stored), max(distances), min(cosines)
+    if kinds:
+        causes = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
+        bad, layer = sum(kinds.values()), fingerprint.layers[0]
+        raise UserError(
+            f"{path}: not adopted: {bad} of {len(stored)} sampled rows are not the mean over the residues of layer "
+            f"{layer} ({causes})\n  relative distance to the reference: largest {max(distances):.2g}, median "
+            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; embed again instead"
+        )
+
+
+def _publish(
+    done: Adopted, vectors: h5py.Dataset, columns: tuple[NDArray[np.int64], Array, NDArray[np.int32]],
+    store: Store, source: Path,
+) -> None:  # fmt: skip
+    """Publish the rows in parts, in the order of the master, which is read once from its beginning to its end."""
+    rows, keys, lengths = columns
+    (name,) = store.fingerprint.representations
+    height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
+    with tempfile.TemporaryDirectory(prefix="import-", dir=store.folder) as scratch:
+        for start in range(0, len(vectors), height):
+            inside = slice(*np.searchsorted(rows, (start, start + height)).tolist())
+            block = vectors[start : start + height][rows[inside] - start].astype(np.float32)
+            largest = np.finfo(np.float16 if store.fingerprint.storage_dtype == "float16" else np.float32).max
+            good = (np.abs(block) <= largest).all(axis=1)
+            done.leave_out("NaN, infinity or too large a number", int((~good).sum()))
+            if not good.any():
+                continue
+            once = np.ones(int(good.sum()), dtype=np.int32)
+            part = PartRows(keys[inside][good], lengths[inside][good], once, {name: block[good]})
+            provenance = {"device": "unknown (imported)", "imported": source.name}
+            write_part(Path(scratch) / "part.h5", part, store.fingerprint, provenance)
+            done.rows += store.publish(Path(scratch) / "part.h5").rows

@@ -1,0 +1,217 @@
+"""The validate job: proof that the master is complete and right, or a list of what is wrong.
+
+Everything is read again: completion records, parts, the master (each row against its part, bit for bit), the index and
+the records. Some rows are embedded again by the reference path.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, StorageDtype, is_per_residue
+from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
+from plm_embed.io.files import atomic_path, sha256_file
+from plm_embed.io.parquet import read_table
+from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.completion import EMBED_AGAIN
+from plm_embed.keys import bucket_of
+from plm_embed.master.check_records import RecordCheck
+from plm_embed.master.check_vectors import MasterCheck, check_completion, check_parts, text
+from plm_embed.master.findings import Findings
+from plm_embed.master.gather import Plan, attributes
+from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.sequences.summary import bucket_names, check_keys, read_summary, verified
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import decode, open_hdf5, read_bits
+from plm_embed.store.store import store_folder
+
+Vectors = dict[str, NDArray[np.float32]]
+Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
+
+
+def validate(
+    *, sequences: Path, embedded: Path, store: Path, weights: Path, master: Path, index: Path, records: Path,
+    spot_checks: int, report: Path, checksums: Path, reference: Reference | None = None,
+) -> list[str]:  # fmt: skip
+    """Check a gathered campaign; returns one line per problem, none when all is well.
+
+    Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own folder, only when
+    nothing is wrong. `spot_checks` rows are compared with `reference` (default: fair-esm, one sequence at a time).
+    """
+    checksums.unlink(missing_ok=True)
+    findings = Findings()
+    result: dict[str, Any] = {"counts": {}, "norms": {}, "spot_checks": [], "fingerprint": None}
+    with findings.check("completion records"):
+        plan, skipped = check_completion(findings, sequences, embedded)
+        result["fingerprint"] = json.loads(plan.fingerprint.to_json())
+        check_parts(findings, plan, embedded, store)
+        check_settings(findings, plan, store, weights)
+        with findings.check("master"), open_hdf5(master) as file:
+            _check_attributes(findings, plan, sequences, file)
+            check = MasterCheck(findings, file, plan)
+            if check.layout():  # else nothing in it can be compared
+                if check.keys():
+                    for name in plan.names:
+                        check.bucket(sequences, embedded, store, name)
+                    result["norms"] = check.norm_statistics()
+                result["counts"] = _check_tables(
+                    findings, plan, skipped, file, sequences=sequences, index=index, records=records
+                )
+                with findings.check("spot checks"):
+                    rows = _choose(file["length"][...], spot_checks, plan.fingerprint)
+                    keys = [text(file["emb_keys"][row]) for row in rows]
+                    compute = reference or _reference()
+                    expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
+                    result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
+    problems = findings.problems
+    files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
+    result |= {
+        "schema_version": 1,
+        "status": "failed" if problems else "passed",
+        "checks": findings.report(),
+        "files": {path.name: digest for path, digest in files.items()},
+    }
+    write_sealed(report, result)
+    if not problems:
+        files[report] = sha256_file(report)
+        with atomic_path(checksums) as temporary:
+            lines = [f"{digest}  {os.path.relpath(path, checksums.parent)}\n" for path, digest in files.items()]
+            temporary.write_text("".join(lines), encoding="utf-8")
+    return problems
+
+
+def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -> None:
+    """The store's note and the weights are those of the fingerprint."""
+    fingerprint = plan.fingerprint
+    with findings.check("fingerprints in the store") as problem:
+        note = store_folder(store, fingerprint) / "fingerprint.json"
+        if note.read_bytes().strip() != fingerprint.to_json().encode():
+            problem(f"{note}: not the fingerprint of the completion records; {EMBED_AGAIN}")
+    with findings.check("weights") as problem:
+        manifest = read_manifest(weights)
+        for name in ("model", "weights_sha256"):
+            found, expected = getattr(manifest, name), getattr(fingerprint, name)
+            if found != expected:
+                problem(f"{weights / MANIFEST}: {name} is {found}, the vectors were made with {expected}")
+        for name, dim in plan.dims.items():
+            if dim != manifest.dim:
+                problem(f"{name} has dimension {dim}, the model {manifest.dim}")
+
+
+def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5py.File) -> None:
+    with findings.check("attributes") as problem:
+        try:
+            checksums.check_attributes(file)
+        except ValueError as error:
+            problem(str(error))
+        for name, expected in attributes(plan, read_summary(sequences), {}).items():
+            if name not in file.attrs:
+                problem(f"{name} is missing")
+                continue
+            found = file.attrs[name]
+            plain = found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+            if plain != expected:
+                problem(f"{name} is {plain!r}, completion records and inputs say {expected!r}")
+
+
+def _check_tables(
+    findings: Findings, plan: Plan, skipped: dict[bytes, str], file: h5py.File, *,
+    sequences: Path, index: Path, records: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """The index and the records; returns their counts."""
+    counts = {"unique": plan.vectors + len(skipped), "vectors": plan.vectors}
+    with findings.check("index"), RecordCheck(findings, sequences, records.parent) as check:
+        check.index(index, file)
+        check.records(records, skipped)
+        return counts | check.counts()
+    return counts
+
+
+def _reference() -> Reference:
+    from plm_embed.inference.reference import reference_vectors
+
+    return reference_vectors
+
+
+SPOT_RESIDUES = 2000
+"""Longest sequence for a spot check: fair-esm holds heads x L x L numbers several times, 2 GB at 40 heads."""
+
+
+def _choose(lengths: NDArray[np.int32], count: int, fingerprint: Fingerprint) -> list[int]:
+    """Random rows, the same on every repetition."""
+    random = np.random.default_rng(int(fingerprint.id, 16))
+    short = np.flatnonzero(lengths <= SPOT_RESIDUES)
+    chosen: list[int] = np.sort(random.choice(short, size=min(count, len(short)), replace=False)).tolist()
+    return chosen
+
+
+def _check_spots(
+    findings: Findings, fingerprint: Fingerprint, file: h5py.File, rows: list[int], expected: list[Vectors]
+) -> list[dict[str, Any]]:
+    """Compare some rows with what the reference path computes for them."""
+    spots = []
+    with findings.check("spot checks") as problem:
+        for row, wanted in zip(rows, expected, strict=True):
+            key = text(file["emb_keys"][row])
+            for name in fingerprint.representations:
+                found = _numbers(file, name, row, fingerprint.storage_dtype)
+                if found.shape != wanted[name].shape:
+                    problem(f"row {row:,} of {name}: shape {found.shape}, the reference gives {wanted[name].shape}")
+                    continue
+                spot: dict[str, Any] = {"row": row, "key": key, "representation": name} | _distance(found, wanted[name])
+                spots.append(spot)
+                limit = RELATIVE_L2[fingerprint.storage_dtype]
+                if fingerprint.compute_dtype == "float32" and not spot["relative_l2"] <= limit:
+                    problem(
+                        f"row {row:,} of {name} (key {key}): relative distance {spot['relative_l2']:.2g} "
+                        f"to the reference, more than {limit:g}"
+                    )
+                if fingerprint.compute_dtype != "float32" and not spot["cosine"] >= COSINE:
+                    problem(
+                        f"row {row:,} of {name} (key {key}): cosine {spot['cosine']:.6f} to the reference, "
+                        f"less than {COSINE}"
+                    )
+    return spots
+
+
+def _residues(sequences: Path, keys: list[str]) -> list[str]:
+    """The sequences that the keys name."""
+    count = len(bucket_names(sequences))
+    found: dict[str, str] = {}
+    for bucket in sorted({bucket_of(key, count) for key in keys}):
+        path = verified(sequences, f"buckets/{bucket:04d}.parquet")
+        table = read_table(path, ["key", "sequence"]).filter(pc.field("key").isin(keys))
+        check_keys(path, table)
+        found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)
+    for key in keys:
+        if key not in found:
+            raise UserError(f"key {key} is in no bucket of {sequences}")
+    return [found[key] for key in keys]
+
+
+def _numbers(file: h5py.File, name: str, row: int, dtype: StorageDtype) -> NDArray[np.float64]:
+    """One stored vector (D,), or matrix (L, D) per residue."""
+    dataset = file["representations"][name]
+    if is_per_residue(name):
+        start, stop = file["offset"][row : row + 2].tolist()
+        return decode(read_bits(dataset, start, stop), dtype).astype(np.float64)
+    vector: NDArray[np.float64] = decode(read_bits(dataset, row, row + 1), dtype)[0].astype(np.float64)
+    return vector
+
+
+def _distance(found: NDArray[np.float64], expected: NDArray[np.float32]) -> dict[str, float]:
+    wanted = expected.astype(np.float64)
+    lengths = float(np.linalg.norm(found)), float(np.linalg.norm(wanted))
+    difference = float(np.linalg.norm(found - wanted))
+    return {
+        "relative_l2": difference / (lengths[1] or 1.0),
+        "cosine": float((found * wanted).sum()) / (lengths[0] * lengths[1] or 1.0),
+    }

@@ -1,0 +1,271 @@
+"""Checkpoints as their authors publish them, read into one set of names.
+
+fair-esm's `.pt` and the Hugging Face folder hold the same tensors under different names. Both become fair-esm's names
+without prefixes (`layers.0.self_attn.q_proj.weight`); the language-model head, the contact head and the rotary
+frequencies are left out. Tensors stay memory-mapped in their files where the format allows it.
+"""
+
+import argparse
+import json
+import logging
+import pickle
+import re
+import textwrap
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+
+from plm_embed.errors import UserError
+from plm_embed.models.esm.tensors import _BEFORE, _NOT_USED, _NOT_USED_HF, _common_name, tensor_shapes
+from plm_embed.models.esm.tokens import MASK
+from plm_embed.models.manifest import Layout
+from plm_embed.models.registry import MODELS, Architecture, Model
+
+log = logging.getLogger(__name__)
+
+DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""Dtypes that a checkpoint may have, and their names in safetensors."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a source says about its model, and its tensors under the common names."""
+
+    architecture: Architecture
+    layers: int
+    dim: int
+    heads: int
+    token_dropout: bool
+    tensors: dict[str, torch.Tensor]
+
+
+def layout_of(source: Path) -> Layout:
+    """Which layout a source has, by what lies there. UserError when there is nothing that can be read."""
+    if source.is_dir():
+        if not (source / "config.json").is_file():
+            raise UserError(
+                f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
+                "Name the folder that holds config.json and model.safetensors, or a fair-esm .pt file."
+            )
+        return "hugging-face"
+    if not source.is_file():
+        raise UserError(f"weights: {source} does not exist. Name a fair-esm .pt file or a Hugging Face folder.")
+    if source.suffix == ".safetensors":
+        raise UserError(f"weights: {source} is one file of a Hugging Face folder: name the folder {source.parent}.")
+    return "fair-esm"
+
+
+def files_of(source: Path, layout: Layout, model: Model) -> list[Path]:
+    """Every file that decides what a source holds, in a fixed order. `model` is for the advice in an error."""
+    return [source] if layout == "fair-esm" else [source / "config.json", *_hugging_face_files(source, model)]
+
+
+def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
+    """The checkpoint at `source`, checked: it is `model`, complete, with nothing unknown in it.
+
+    Raises UserError that names the source when it is damaged, unsafe to read, another model, or incomplete.
+    """
+    checkpoint = _read_fair_esm(source) if layout == "fair-esm" else _read_hugging_face(source, model)
+    _check_model(source, checkpoint, model)
+    _check_tensors(source, checkpoint, model)
+    if model.architecture == "esm1b":
+        # The learned row of <mask> was never seen in training (token dropout blanks it); fair-esm clears it on loading.
+        embedding = checkpoint.tensors["embed_tokens.weight"].clone()
+        embedding[MASK] = 0
+        checkpoint.tensors["embed_tokens.weight"] = embedding
+    return checkpoint
+
+
+def _read_fair_esm(path: Path) -> Checkpoint:
+    data = _unpickle(path)
+    arguments = _arguments(data)
+    if arguments is None or not isinstance(data.get("model"), dict):
+        raise UserError(f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.")
+    kind = "esm2" if "cfg" in data else arguments.get("arch")
+    if kind not in ("esm2", "roberta_large"):
+        raise UserError(f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.")
+    return Checkpoint(
+        architecture="esm2" if kind == "esm2" else "esm1b",
+        layers=_number(path, arguments, "layers"),
+        dim=_number(path, arguments, "embed_dim"),
+        heads=_number(path, arguments, "attention_heads"),
+        token_dropout=bool(arguments.get("token_dropout", False)),
+        tensors={
+            name: tensor
+            for key, tensor in data["model"].items()
+            if not _NOT_USED.match(name := str(key).removeprefix("encoder.").removeprefix("sentence_encoder."))
+        },
+    )
+
+
+def _arguments(data: Any) -> dict[str, Any] | None:
+    """The training arguments in a fair-esm checkpoint, without their `encoder_` prefixes; None when there are none."""
+    if not isinstance(data, dict):
+        return None
+    found = data["cfg"].get("model") if isinstance(data.get("cfg"), dict) else data.get("args")
+    if not isinstance(found, argparse.Namespace):
+        return None
+    return {name.removeprefix("encoder_"): value for name, value in vars(found).items()}
+
+
+def _number(path: Path, values: dict[str, Any], key: str) -> int:
+    value = values.get(key)
+    if type(value) is not int:
+        raise UserError(f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.")
+    return value
+
+
+def _unpickle(path: Path) -> Any:
+    """Read a pickle as data. The one class allowed is `argparse.Namespace`, which fair-esm's own files hold."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    mapped = start == b"PK\x03\x04"
+    if start.startswith(pickle.PROTO):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
+        log.info("%s is in torch's old format: all %.2f GB of it go into memory", path, path.stat().st_size / 1e9)
+    if mapped and (member := _damaged_member(path)):
+        raise UserError(_damaged(path, f"{member} in it is not what its checksum says"))
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
+    except MemoryError:
+        raise
+    except Exception as error:  # torch's reader raises whatever it stumbles over: struct.error, KeyError, ...
+        unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
+        if unsafe and isinstance(error, pickle.UnpicklingError):
+            raise UserError(
+                f"weights: {path} was not loaded: it asks for {unsafe[1]}, which could run code. "
+                "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm publishes."
+            ) from None
+        raise UserError(_damaged(path, str(error) or type(error).__name__)) from None
+
+
+def _damaged_member(path: Path) -> str | None:
+    """What differs from its CRC-32 in a file that torch wrote (a zip archive since torch 1.6); None if nothing does."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip()
+    except MemoryError:
+        raise
+    except Exception:  # zipfile raises whatever it stumbles over: BadZipFile, NotImplementedError, struct.error, ...
+        return "an entry"
+
+
+def _damaged(path: Path, reason: str) -> str:
+    reason = textwrap.shorten(next((line for line in reason.splitlines() if line.strip()), ""), 120)
+    return f"weights: {path} was not loaded: not a torch checkpoint, cut short or damaged ({reason}).\nGet it again."
+
+
+def _hugging_face_files(folder: Path, model: Model) -> list[Path]:
+    """The weight files of a Hugging Face folder: `model.safetensors`, or the index and its shards."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if index.is_file():
+        shards = [folder / name for name in sorted(set(_index(index).values()))]
+        absent = [shard.name for shard in shards if not shard.is_file()]
+        if absent:
+            raise UserError(f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards).")
+        return [index, *shards]
+    if any(folder.glob("pytorch_model*.bin")):
+        raise UserError(
+            f"weights: {folder} holds only pytorch_model.bin, a pickle, which is not read. Fetch the safetensors:\n"
+            f"hf download facebook/{model.name} config.json model.safetensors --local-dir {folder}"
+            f" (or give fair-esm's {model.name}.pt)"
+        )
+    raise UserError(f"weights: {folder} holds neither model.safetensors nor model.safetensors.index.json.")
+
+
+def _index(path: Path) -> dict[str, str]:
+    names = _json(path).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise UserError(f"weights: {path} has no valid 'weight_map'. Get the folder again.")
+    return names
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"weights: {path} is not valid JSON ({error}). Get the folder again.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"weights: {path} holds no JSON object. Get the folder again.")
+    return value
+
+
+def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
+    config = _json(folder / "config.json")
+    if config.get("model_type") != "esm":
+        raise UserError(f"weights: {folder} holds a model of the kind {config.get('model_type')!r}, not 'esm'.")
+    rotary = config.get("position_embedding_type", "absolute") == "rotary"
+    tensors = {}
+    for path in _hugging_face_files(folder, model):
+        if path.suffix != ".safetensors":
+            continue
+        try:
+            with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+                for key in sorted(file.keys()):
+                    name = key.removeprefix("esm.")
+                    # Converters wrote untrained position embeddings into the rotary models' files too.
+                    if _NOT_USED_HF.match(name) or (rotary and name == "embeddings.position_embeddings.weight"):
+                        continue
+                    tensors[_common_name(name)] = file.get_tensor(key)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise UserError(f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.") from None
+    return Checkpoint(
+        architecture="esm2" if rotary else "esm1b",
+        layers=_number(folder / "config.json", config, "num_hidden_layers"),
+        dim=_number(folder / "config.json", config, "hidden_size"),
+        heads=_number(folder / "config.json", config, "num_attention_heads"),
+        token_dropout=_token_dropout(folder / "config.json", config),
+        tensors=tensors,
+    )
+
+
+def _token_dropout(path: Path, config: dict[str, Any]) -> bool:
+    found = config.get("token_dropout")
+    if not isinstance(found, bool):  # Hugging Face writes it for all of these models
+        raise UserError(f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.")
+    return found
+
+
+def _check_model(source: Path, found: Checkpoint, wanted: Model) -> None:
+    have = (found.architecture, found.layers, found.dim, found.heads)
+    if have != (wanted.architecture, wanted.layers, wanted.dim, wanted.heads):
+        same = [m for m in MODELS.values() if (m.architecture, m.layers, m.dim, m.heads) == have]
+        shape = "{}, {} layers, width {}, {} heads".format(*have)
+        name = f"{same[0].name} ({shape})" if same else f"an unknown model ({shape})"
+        hint = f"Set `model: {same[0].name}`, or give the weights of {wanted.name}." if same else "Check `model`."
+        raise UserError(
+            f"weights: {source} holds {name}, but the model asked for is {wanted.name} ({wanted.shape}).\n{hint}"
+        )
+    # ESM-1b and the five ESM-1v have one shape; there only the name can tell them apart.
+    named = MODELS.get(source.stem if source.is_file() else source.name)
+    if named and named != wanted and wanted.name in MODELS:
+        raise UserError(f"weights: {source} is named after {named.name}, but the model asked for is {wanted.name}.")
+
+
+def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
+    shapes = tensor_shapes(wanted)
+    if wanted.architecture == "esm1b" and _BEFORE & set(found.tensors):
+        shapes |= dict.fromkeys(_BEFORE, (wanted.dim,))
+    wrong = [f"lacks {name}" for name in shapes if name not in found.tensors]
+    wrong += [f"has an unknown tensor {name}" for name in found.tensors if name not in shapes]
+    for name in sorted(shapes.keys() & found.tensors.keys()):
+        tensor = found.tensors[name]
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in DTYPES:
+            wrong.append(f"holds {name} as {getattr(tensor, 'dtype', type(tensor).__name__)}")
+        elif tensor.layout != torch.strided or tensor.device.type != "cpu":
+            wrong.append(f"holds {name} without its numbers, or as a sparse tensor")
+        elif tuple(tensor.shape) != shapes[name]:
+            wrong.append(f"holds {name} with shape {tuple(tensor.shape)} instead of {shapes[name]}")
+        elif not torch.isfinite(tensor).all():
+            wrong.append(f"holds NaN or infinite numbers in {name}")
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise UserError(f"weights: {source} is not a whole {wanted.name}: it {', '.join(wrong[:3])}{more}.")

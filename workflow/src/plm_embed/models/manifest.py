@@ -1,0 +1,73 @@
+"""What a weights folder holds, in a sealed JSON file: whose weights, from where, their SHA-256, published or not."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from plm_embed.errors import UserError
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.models.registry import Architecture
+
+MANIFEST = "manifest.json"
+RECORD = "weights.json"
+"""A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the results go."""
+
+Layout = Literal["fair-esm", "hugging-face"]
+Published = Literal["no", "known answers", "sha256"]
+"""How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of their file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights came from: a `path` that was adopted or a `url` that was downloaded.
+
+    `sha256` is that of the .pt file; of a Hugging Face folder it is the SHA-256 of the `sha256sum` lines of its files.
+    """
+
+    layout: Layout
+    sha256: str
+    path: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a weights folder holds. `weights_sha256` and `bytes` are those of model.safetensors."""
+
+    model: str
+    architecture: Architecture
+    layers: int
+    dim: int
+    heads: int
+    max_residues: int | None
+    token_dropout: bool
+    licence: str
+    weights_sha256: str
+    bytes: int
+    source: Source
+    self_test_sha256: str = ""
+    published: Published = "no"
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    write_sealed(path, asdict(manifest))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a weights folder. UserError, with what to run, when there is none or it is damaged."""
+    return _read(folder / MANIFEST, "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first")
+
+
+def read_record(folder: Path) -> Manifest | None:
+    """The campaign's copy of the manifest in its model's folder; None when there is none. UserError when damaged."""
+    path = folder / RECORD
+    return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
+
+
+def _read(path: Path, remedy: str) -> Manifest:
+    what = "a manifest of weights"
+    fields: dict[str, Any] = read_sealed(path, what, remedy)
+    try:
+        return Manifest(**fields | {"source": Source(**fields["source"])})
+    except (TypeError, KeyError):
+        raise UserError(f"{path}: not {what}; {remedy}") from None

@@ -1,0 +1,137 @@
+"""What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to divide them by."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import yaml
+
+from plm_embed.fingerprint import ComputeDtype, LongSequences
+from plm_embed.jobs.attempts import Attempt, read_attempts
+from plm_embed.jobs.completion import completion_records
+from plm_embed.models.registry import Model
+from plm_embed.windows import spans
+
+Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the model has to do: sequences, tokens (residues + 2 for each piece) and floating-point operations."""
+
+    sequences: int
+    tokens: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from.
+
+    startup: seconds until the first batch (libraries, weights, self-test), where they were measured.
+    workers: how many worked beside each other when it was measured here, each this fast.
+    """
+
+    device: str
+    tokens_per_second: float | None
+    basis: Basis
+    why: str
+    startup: float = 0.0
+    workers: int = 1
+
+
+def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:
+    """Of sequences given by their number by length, under the policy for long ones."""
+    sequences = tokens = 0
+    flops = 0.0
+    for length, count in lengths.items():
+        pieces = [stop - start + 2 for start, stop in spans(length, policy)]
+        sequences += count if pieces else 0
+        tokens += count * sum(pieces)
+        flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)
+    return Work(sequences, tokens, flops)
+
+
+def flops_per_token(model: Model, tokens: int) -> float:
+    """Of one token among `tokens`: 24 d^2 for the matrix products of a layer and 4 L d for its attention."""
+    return float(model.layers * (24 * model.dim**2 + 4 * tokens * model.dim))
+
+
+def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
+    """Speeds of the GPUs in gpus.yaml, from their peaks in a dtype and a stated efficiency."""
+    table = gpu_table()
+    width = min(1.0, model.dim / table["full_width"])
+    narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
+    found = []
+    for name, gpu in table["gpus"].items():
+        used = gpu["auto"] if dtype == "auto" else dtype
+        peak = gpu["peaks"].get(used)
+        if peak is None:
+            found.append(Speed(name, None, "not known", f"it is not made for {used}"))
+            continue
+        rate = peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
+        why = f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
+        found.append(Speed(name, rate, "estimated" if rate else "not known", why))
+    return found
+
+
+def measured(model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, basis: Basis) -> list[Speed]:
+    """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is auto.
+
+    Devices go by their short names. startup: the median over the attempts, noted beside that folder, of what was not
+    spent on tokens.
+    """
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    records: dict[str, list[dict[str, Any]]] = {}
+    for record in completion_records(folder):
+        computed = record["fingerprint"]
+        fits = computed["model"] == model and dtype in ("auto", computed["compute_dtype"])
+        if fits and record["tokens"] and record["tokens_per_second"]:
+            device = device_label(record["worker"])
+            tokens[device] = tokens.get(device, 0) + record["tokens"]
+            seconds[device] = seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
+            records.setdefault(device, []).append(record)
+    attempts = [one for one in read_attempts(folder.parent) if one.outcome == "complete"]
+    return [
+        Speed(
+            device=device,
+            tokens_per_second=tokens[device] / seconds[device],
+            basis=basis,
+            why=f"{len(found):,} completion records in {folder}",
+            startup=_startup(found, attempts),
+        )
+        for device, found in records.items()
+    ]
+
+
+def _startup(records: Iterable[Mapping[str, Any]], attempts: Iterable[Attempt]) -> float:
+    """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was noted."""
+    spent = {record["bucket"]: record for record in records}
+    found = []
+    for attempt in attempts:
+        mine = [spent[bucket] for bucket in attempt.buckets if bucket in spent]
+        if attempt.workers == 1 and mine and all(attempt.started <= one["started"] <= attempt.ended for one in mine):
+            found.append(attempt.seconds - sum(one["tokens"] / one["tokens_per_second"] for one in mine))
+    return max(0.0, median(found)) if found else 0.0
+
+
+def device_label(worker: Mapping[str, Any]) -> str:
+    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its threads."""
+    device = str(worker["device"])
+    for name, gpu in gpu_table()["gpus"].items():
+        if gpu["match"] in device:
+            return str(name)
+    threads = worker.get("threads")
+    return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
+
+
+@cache
+def gpu_table() -> dict[str, Any]:
+    """The content of gpus.yaml."""
+    table: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("gpus.yaml").read_text(encoding="utf-8"))
+    return table

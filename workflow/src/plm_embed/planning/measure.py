@@ -1,0 +1,144 @@
+"""How fast this machine embeds: a sample of the campaign's own sequences, tried with as many workers as will run.
+
+Workers share memory bandwidth, caches and clock rate, so one alone would promise too much: each runs the engine in a
+process of its own, as in the campaign. On machines that others use too the speed moves; the spread is told with it.
+"""
+
+import multiprocessing
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
+from plm_embed.io.parquet import read_table
+from plm_embed.models.manifest import MANIFEST
+from plm_embed.planning.costs import Speed, device_label
+from plm_embed.sequences.summary import bucket_names, verified
+from plm_embed.workflow.config import Config
+
+SLICES, SLICE_SECONDS = 3, 8.0
+"""What is timed: so many slices of the sample, each of about so many seconds."""
+ROWS = 50_000
+"""Sequences to choose the slices from."""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What one worker found. startup: seconds from its start until the model is loaded and tested."""
+
+    startup: float
+    records: list[dict[str, Any]]
+
+
+def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
+    """The speed of one of `workers` that work here at the same time, with `threads` CPU threads each.
+
+    UserError when there are no weights yet, nothing to embed, or a worker is killed.
+    """
+    weights = Path(config["weights_folder"]) / config["model"]
+    if not (weights / MANIFEST).is_file():
+        raise UserError(f"--measure: {weights}: no weights yet\nrun: snakemake weights --cores 1")
+    table = _some(sequences)
+    if not table.num_rows:
+        raise UserError(f"--measure: {sequences}: no sequence to try\nplan without --measure")
+    settings = _settings(config, threads)
+    with (
+        tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
+        ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
+        pq.write_table(table, Path(folder) / "some.parquet")
+        asked = [
+            pool.submit(_try, weights, Path(folder) / "some.parquet", Path(folder) / str(number), settings, time.time())
+            for number in range(workers)
+        ]
+        try:
+            trials = [future.result() for future in asked]
+        except BrokenProcessPool:
+            raise UserError("--measure: a worker was killed, perhaps for want of memory\ntry --workers 1") from None
+    records = [record for trial in trials for record in trial.records]
+    rates = [record["tokens_per_second"] for record in records]
+    tokens = sum(record["tokens"] for record in records)
+    at_once = f", {workers} workers at a time" if workers > 1 else ""
+    return Speed(
+        device=device_label(records[0]["worker"]),
+        tokens_per_second=tokens / sum(record["tokens"] / record["tokens_per_second"] for record in records),
+        basis="measured here",
+        why=f"{tokens:,} tokens of the sequences, just now on {records[0]['worker']['host']}{at_once}; "
+        f"{min(rates):,.0f} to {max(rates):,.0f} tokens/s in {len(rates)} slices",
+        startup=sum(trial.startup for trial in trials) / workers,
+        workers=workers,
+    )
+
+
+def _some(sequences: Path) -> pa.Table:
+    """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since keys are random."""
+    tables: list[pa.Table] = []
+    for name in bucket_names(sequences):
+        tables.append(read_table(verified(sequences, f"buckets/{name}.parquet")))
+        if sum(table.num_rows for table in tables) >= ROWS:
+            break
+    return pa.concat_tables(tables)
+
+
+def _settings(config: Config, threads: int) -> Settings:
+    asked = config["embedding"]
+    return Settings(
+        layers=tuple(asked["layers"]),
+        pooling=tuple(asked["pooling"]),
+        compute_dtype=asked["compute_dtype"],
+        storage_dtype=asked["storage_dtype"],
+        long_sequences=LongSequences(**asked["long_sequences"]),
+        device=config["speed"]["device"],
+        toks_per_batch=config["speed"]["toks_per_batch"],
+        scratch="",
+        threads=threads,
+    )
+
+
+def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
+    """A worker's process: warm up, find out how much a slice is, then time the slices."""
+    from plm_embed.jobs.bucket import Embedder
+    from plm_embed.store.store import Store
+
+    folder.mkdir()
+    table = read_table(sequences)
+    embedder = Embedder(weights, folder / "store", settings)
+    fingerprint = embedder.store.fingerprint
+
+    def run(tokens: float, name: str, phase: float = 0.5) -> dict[str, Any]:
+        """Embed about so many tokens, of lengths as in the whole, into a store of their own."""
+        pq.write_table(sample(table, tokens, phase), folder / f"{name}.parquet")
+        embedder.store = Store(folder / name, fingerprint)
+        return embedder.embed(folder / f"{name}.parquet", folder / f"{name}.json")
+
+    warm = run(2000, "warm")
+    startup = time.time() - asked - warm["tokens"] / warm["tokens_per_second"]
+    rate = run(8000, "first")["tokens_per_second"]
+    records: list[dict[str, Any]] = []
+    for number in range(SLICES):
+        records.append(run(rate * SLICE_SECONDS, f"slice{number}", (number + 0.5) / SLICES))
+        rate = records[-1]["tokens_per_second"]
+    return _Trial(startup, records)
+
+
+def sample(table: pa.Table, tokens: float, phase: float) -> pa.Table:
+    """Rows with about so many tokens, evenly spaced in the order of length, so that long ones have their share.
+
+    `phase`, 0 to 1, shifts them within their spacing.
+    """
+    table = table.take(pc.sort_indices(table["length"]))
+    total = pc.sum(table["length"]).as_py() + 2 * table.num_rows
+    count = max(1, min(table.num_rows, round(table.num_rows * tokens / total)))
+    rows = np.floor((np.arange(count) + phase) * table.num_rows / count).astype(np.int64)
+    return table.take(pa.array(rows)).sort_by("key")

@@ -1,0 +1,349 @@
+"""A campaign's price before it is paid: what the input holds, what is left to compute, how long, where, what disk."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.models import published
+from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.registry import Model, find_model
+from plm_embed.planning import costs
+from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.proposals import Proposal, command, proposals
+from plm_embed.planning.remaining import outstanding
+from plm_embed.planning.sizes import table_bytes, vector_bytes
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.summary import read_summary
+from plm_embed.sites.data import read_site
+from plm_embed.sites.recognize import Here, recognise, scheduler_here
+from plm_embed.workflow.config import Config, checked
+from plm_embed.workflow.site import account_of, account_words
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Time on one kind of device. hours: of one device at work, None when its speed is not known."""
+
+    speed: Speed
+    hours: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that `plm-embed plan` says; see `plan_view`.
+
+    stored, reused: unique sequences that need not be computed, None where nothing fits the settings yet. local_hours:
+    until the last bucket on this machine alone; None when its speed is not known or a site was named. recognised: what
+    the site was recognised by, '' where it was named. missing: what has to be added to submit anything.
+    """
+
+    made: str
+    model: str
+    weights: str
+    verified: bool
+    counted: str
+    records: int
+    accepted: int
+    unique: int
+    residues: int
+    lengths: dict[int, int]
+    stored: int | None
+    reused: int | None
+    todo: Work
+    forecasts: tuple[Forecast, ...]
+    device: str
+    local_hours: float | None
+    bytes: dict[str, int]
+    free_bytes: int
+    site: str
+    recognised: str
+    missing: str
+    proposals: tuple[Proposal, ...]
+    command: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema_version": 3, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked. `device` names the one to plan for ('' : the site's, or the one here); `measure`: try it here.
+
+    workers: embed jobs that will run here at a time (0: one per core, or one per GPU), threads: CPU threads of each.
+    lengths: a file with the number of unique sequences by length, instead of the input.
+    """
+
+    configfile: Path | None = None
+    site: str = ""
+    queue: str = ""
+    device: str = ""
+    measure: bool = False
+    threads: int = 1
+    workers: int = 0
+    elsewhere: tuple[Path, ...] = ()
+    lengths: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Input:
+    """What is to be embedded: counts, and the folder of deduplicated sequences if there is one."""
+
+    counted: str
+    summary: dict[str, Any]
+    sequences: Path | None
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        return {int(length): count for length, count in self.summary["lengths"].items()}
+
+
+def read_config(configfile: Path | None) -> Config:
+    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml."""
+    return checked(_yaml(configfile or Path("config/config.yaml")))
+
+
+def plan(question: Question) -> Plan:
+    """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the configuration."""
+    config = read_config(question.configfile)
+    model = find_model(config["model"])
+    here, site = _where(question.site or config["site"])
+    policy = LongSequences(**config["embedding"]["long_sequences"])
+    with _input(question, config) as given:
+        found = outstanding(config, given.sequences) if given.sequences else None
+        todo = costs.work(model, found.lengths if found else given.lengths, policy)
+        whole = costs.work(model, given.lengths, policy)
+        speeds = _speeds(question, config, model, todo if todo.tokens else whole, given)
+        sizes = vector_bytes(config, model, given.lengths)
+        if given.sequences:
+            sizes = table_bytes(given.sequences, given.summary["accepted"]) | sizes
+    weights, verified = _weights(config, model)
+    jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
+    forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
+    chosen = _chosen(question, here, site, forecasts)
+    if chosen.hours is None and todo.tokens:
+        raise UserError(f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure")
+    ways = [one for one in proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)]
+    if not ways:
+        raise UserError(f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs")
+    on_cpu = chosen.speed.basis == "measured here" and chosen.speed.device not in costs.gpu_table()["gpus"]
+    submits = bool(question.site) or (bool(here.site) and not on_cpu)
+    local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
+    return Plan(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=model.name,
+        weights=weights,
+        verified=verified,
+        counted=given.counted,
+        records=given.summary["records"],
+        accepted=given.summary["accepted"],
+        unique=given.summary["unique"],
+        residues=given.summary["residues"],
+        lengths=given.lengths,
+        stored=found.stored if found else None,
+        reused=found.reused if found else None,
+        todo=todo,
+        forecasts=forecasts,
+        device=chosen.speed.device,
+        local_hours=_local_hours(chosen, jobs) if local else None,
+        bytes=sizes,
+        free_bytes=shutil.disk_usage(_existing(Path(config["results"]))).free,
+        site=here.site,
+        recognised=here.why if here.site else "",
+        missing=_missing(site) if submits else "",
+        proposals=tuple(ways),
+        command=tuple(_command(question, config, site, ways[0], here if submits else None)),
+    )
+
+
+def _weights(config: Config, model: Model) -> tuple[str, bool]:
+    """In words, which weights will be used, and whether nothing speaks against their being the published ones."""
+    folder = Path(config["weights_folder"]) / model.name
+    if (folder / MANIFEST).is_file():
+        found = published.caveat(model.name, read_manifest(folder))
+        return (found, False) if found else (f"in {folder}; the published ones, by their SHA-256", True)
+    if config["weights"]:
+        found = "" if model.trained else published.caveat(model.name, None)
+        return found or f"{config['weights']}, compared with the published ones when they are adopted", model.trained
+    known = published.pt_file(model.name)
+    size = f", {known['bytes'] / 1e9:.3g} GB" if known else ""
+    check = "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
+    return f"downloaded from {model.urls[0]}{size}, {check}", bool(known)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML ({error})") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: not a configuration: it has no keys")
+    return content
+
+
+@contextmanager
+def _input(question: Question, config: Config) -> Iterator[_Input]:
+    """The deduplicated sequences of the campaign, those of a temporary folder, or a table of lengths alone."""
+    if question.lengths is not None:
+        if question.measure:
+            raise UserError("--measure: needs the sequences; leave out --lengths")
+        yield _Input(f"by the lengths in {question.lengths}", read_lengths(question.lengths), None)
+        return
+    folder = Path(config["results"]) / "sequences"
+    wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
+    if (folder / "summary.json").is_file():
+        summary = read_summary(folder)
+        if sorted((one["path"], one["bytes"]) for one in summary["inputs"]) == wanted:
+            yield _Input(f"as deduplicated in {folder}", summary, folder)
+            return
+    with tempfile.TemporaryDirectory(prefix="plm-embed-plan-", dir=_existing(Path(config["results"]))) as temporary:
+        deduplicate(
+            [Path(path) for path in config["inputs"]],
+            Path(temporary),
+            buckets=config["buckets"],
+            table=Table(config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])),
+            policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
+            memory_mb=config["memory_mb"],
+        )
+        how = "counted just now; the workflow will do it again and keep the result"
+        yield _Input(how, read_summary(Path(temporary)), Path(temporary))
+
+
+def read_lengths(path: Path) -> dict[str, Any]:
+    """Counts from a table of lengths: summary.json of a campaign, or lines of `length number`. UserError otherwise."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"--lengths: {path}: not text; give lines of `length number`, or a summary.json") from None
+    if text.lstrip().startswith("{"):
+        try:
+            summary: dict[str, Any] = json.loads(text)
+            return {name: summary[name] for name in ("records", "accepted", "unique", "residues", "lengths")}
+        except (ValueError, KeyError) as error:
+            raise UserError(f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})") from None
+    lengths: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            words = line.replace(",", " ").split()
+            if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
+                raise UserError(f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`")
+            lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
+    unique = sum(lengths.values())
+    residues = sum(int(length) * count for length, count in lengths.items())
+    return {"records": unique, "accepted": unique, "unique": unique, "residues": residues, "lengths": lengths}
+
+
+def _speeds(question: Question, config: Config, model: Model, work: Work, given: _Input) -> list[Speed]:
+    """The best-founded speed of each device: measured here, else measured elsewhere, else estimated for `work`."""
+    found: dict[str, Speed] = {}
+    dtype = config["embedding"]["compute_dtype"]
+    if question.measure and given.sequences:
+        from plm_embed.planning.measure import measure
+
+        speed = measure(config, given.sequences, question.threads, question.workers or workers_here(config))
+        found[speed.device] = speed
+    for speed in costs.measured(model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"):
+        found.setdefault(speed.device, speed)
+    for folder in question.elsewhere:
+        for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
+            found.setdefault(speed.device, speed)
+    for speed in costs.estimates(model, work, dtype):
+        found.setdefault(speed.device, speed)
+    return list(found.values())
+
+
+def workers_here(config: Config) -> int:
+    """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core; never idle ones."""
+    gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
+    jobs: int = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
+    return min(gpus or _cores(), jobs)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _hours(todo: Work, speed: Speed, jobs: int) -> float | None:
+    """Of one device: every job starts once, then all tokens."""
+    if speed.tokens_per_second is None:
+        return None
+    jobs = min(jobs, todo.sequences)
+    return (speed.startup * jobs + todo.tokens / speed.tokens_per_second) / 3600 if todo.tokens else 0.0
+
+
+def _local_hours(forecast: Forecast, jobs: int) -> float:
+    """Buckets are equal but for chance, so the last round of jobs counts as a whole one."""
+    workers = min(forecast.speed.workers, jobs)
+    return (forecast.hours or 0.0) / jobs * -(-jobs // workers)
+
+
+def _where(named: str) -> tuple[Here, dict[str, Any]]:
+    """The site to plan for and its data: the named one, that of this machine, or none.
+
+    Without a `why`, Snakemake does not recognise it and has to be told.
+    """
+    scheduler = scheduler_here()
+    here = recognise(scheduler) if scheduler else Here("", "")
+    if named and named != here.site:
+        return Here(named, ""), read_site(named)
+    try:
+        return here, read_site(here.site) if here.site else {}
+    except UserError:  # a SLURM without a partition for this: nobody asked for it
+        if named:
+            raise
+        return Here("", ""), {}
+
+
+def _missing(site: Mapping[str, Any]) -> str:
+    if site.get("account", {}).get("required") and not account_of(site):
+        return f"an account: {account_words(site)}"
+    return ""
+
+
+def _chosen(question: Question, here: Here, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]) -> Forecast:
+    """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
+    queues = site.get("queues") or {}
+    queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
+    wanted = question.device or costs.gpu_table()["sites"].get(here.site, "") or queue.get("gpu_type", "")
+    for forecast in forecasts:
+        if wanted and wanted.lower() in forecast.speed.device.lower():
+            return forecast
+    if question.device:
+        known = ", ".join(forecast.speed.device for forecast in forecasts)
+        raise UserError(f"--device: {question.device}: nothing is known of it; known are {known}")
+    gpus = costs.gpu_table()["gpus"]
+    measured = (one for one in forecasts if one.speed.basis == "measured here")
+    fitting = (one for one in measured if not question.site or one.speed.device in gpus)
+    return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
+
+
+def _existing(path: Path) -> Path:
+    """The folder itself or the nearest one above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def _command(
+    question: Question, config: Config, site: dict[str, Any], proposal: Proposal, here: Here | None
+) -> Iterator[str]:
+    """The call that runs the plan: at a site, or on this machine."""
+    if here:
+        yield from command(proposal, "" if here.why else here.site, site, question.configfile, config)
+        return
+    yield from ("snakemake", "--cores", str(_cores()))
+    if question.configfile:
+        yield from ("--configfile", str(question.configfile))

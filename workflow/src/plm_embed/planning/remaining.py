@@ -1,0 +1,98 @@
+"""What a campaign has to compute: the sequences that neither its store nor an earlier result in `reuse` holds."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.io.parquet import read_table
+from plm_embed.keys import Keys, key_array
+from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.registry import find_model
+from plm_embed.sequences.summary import bucket_names, verified
+from plm_embed.store.parts import read_part
+from plm_embed.store.reuse import fingerprints
+from plm_embed.store.store import parts_between
+from plm_embed.workflow.config import Config
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """Unique sequences in the store, those that only earlier results hold, and the number of the rest by length."""
+
+    stored: int
+    reused: int
+    lengths: dict[int, int]
+
+
+def outstanding(config: Config, sequences: Path) -> Outstanding | None:
+    """Compare deduplicated sequences with store and `reuse`; None when nothing there fits the configuration.
+
+    What depends on the device that will compute (compute_dtype auto, the engine) is open: of several fingerprints that
+    fit, the one that spares most counts.
+    """
+    found = [_left(config, sequences, fingerprint) for fingerprint in _fingerprints(config)]
+    return max(found, key=lambda one: one.stored + one.reused, default=None)
+
+
+def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstanding:
+    stored, reused, lengths = 0, 0, Counter[int]()
+    own = Path(config["store"]) / fingerprint.id / "parts"
+    earlier = [found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found]
+    for name in bucket_names(sequences):
+        table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
+        keys = key_array(table["key"])
+        mine = _held(own, keys)
+        theirs = np.zeros(len(keys), dtype=np.bool_)
+        for place in earlier:
+            theirs |= _held(place, keys)
+        stored += int(mine.sum())
+        reused += int((theirs & ~mine).sum())
+        lengths.update(table["length"].filter(pa.array(~(mine | theirs))).to_pylist())
+    return Outstanding(stored, reused, dict(lengths))
+
+
+def _held(place: Path, keys: Keys) -> NDArray[np.bool_]:
+    """Which of the keys (S64 (n,), sorted) a master, or a folder of parts, holds; nothing is changed there."""
+    held = np.zeros(len(keys), dtype=np.bool_)
+    if not len(keys) or not place.exists():
+        return held
+    paths = [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
+    for path in paths:
+        try:
+            with read_part(path) as part:
+                held |= part.locate(keys) >= 0
+        except UserError:
+            continue  # damaged: its sequences will be computed again
+    return held
+
+
+def _reuse(config: Config) -> list[Path]:
+    return [Path(path) for path in config["reuse"]]
+
+
+def _fingerprints(config: Config) -> Iterator[Fingerprint]:
+    """Those in the store and in `reuse` that fit the configuration, as far as that is known before anything runs."""
+    asked, model = config["embedding"], find_model(config["model"])
+    folder = Path(config["weights_folder"]) / model.name
+    digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
+    stored = list(fingerprints(Path(config["store"]))) if any(Path(config["store"]).glob("*/fingerprint.json")) else []
+    for found in dict.fromkeys([*stored, *(one for path in _reuse(config) for one in fingerprints(path))]):
+        wanted = replace(
+            found,
+            model=model.name,
+            weights_sha256=digest or found.weights_sha256,
+            layers=tuple(asked["layers"]),
+            pooling=tuple(asked["pooling"]),
+            storage_dtype=asked["storage_dtype"],
+            compute_dtype=found.compute_dtype if asked["compute_dtype"] == "auto" else asked["compute_dtype"],
+        )
+        limited = found.long_sequences == LongSequences(**asked["long_sequences"])
+        if found == wanted and (limited or model.max_residues):
+            yield found

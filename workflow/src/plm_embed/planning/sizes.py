@@ -1,0 +1,106 @@
+"""The bytes that a campaign will write, by what they are."""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
+from plm_embed.io.files import size
+from plm_embed.models.manifest import read_manifest
+from plm_embed.models.registry import Model
+from plm_embed.planning import costs
+from plm_embed.sequences.summary import SUMMARY, read_summary
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import CHUNK_ROWS
+from plm_embed.workflow.config import Config
+
+FILE_BYTES, DATASET_BYTES = 8_000, 3_000
+"""What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5 adds to each."""
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+def vector_bytes(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, int]:
+    """Bytes of the store and of the master for sequences given by their number by length."""
+    asked = config["embedding"]
+    item, layers = ITEM_BYTES[asked["storage_dtype"]], len(asked["layers"])
+    policy = LongSequences(**asked["long_sequences"])
+    rows = costs.work(model, lengths, policy).sequences
+    kept = policy.max_residues if policy.policy == "crop" else max(lengths, default=0)
+    residues = sum(min(length, kept) * count for length, count in lengths.items())
+    pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
+    flat = ("per_residue" in asked["pooling"]) * layers
+
+    checks = [8] * (len(checksums.COLUMNS) + pooled + flat)
+    widths: list[int] = [64, 4, 4, *([8] if flat else []), *checks]
+
+    overhead: int = FILE_BYTES + DATASET_BYTES * (len(widths) + pooled + flat)
+
+    def one_file(rows: int, residues: int) -> int:
+        columns: int = sum(_padded(rows, 128 * CHUNK_ROWS) * width for width in widths)
+        numbers: int = _padded(rows, CHUNK_ROWS) * pooled + _padded(residues, CHUNK_ROWS) * flat
+        return columns + numbers * model.dim * item + overhead
+
+    parts = max(1, min(config["buckets"], rows))
+    return {
+        "store": parts * one_file(math.ceil(rows / parts), math.ceil(residues / parts)),
+        "master": one_file(rows, residues),
+    }
+
+
+def table_bytes(sequences: Path, accepted: int) -> dict[str, int]:
+    """Bytes of everything that is not vectors, from deduplicated sequences."""
+    files = {name: size(sequences / name) for name in ("records.parquet", "buckets", "members")}
+    return {
+        "sequences": sum(files.values()),
+        "index": files["members"] + 4 * accepted,
+        "records": files["records.parquet"] + 4 * accepted,
+    }
+
+
+def _padded(rows: int, chunk: int) -> int:
+    """Rows that HDF5 allocates: whole chunks, of at most the rows there are."""
+    return math.ceil(rows / min(chunk, rows)) * min(chunk, rows) if rows else 0
+
+
+log = logging.getLogger(__name__)
+
+
+def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) -> int:
+    """Bytes that the per-residue vectors of a campaign take in the master, and once more in the store.
+
+    `lengths`: how many unique sequences have each length; `dim`: D.
+    """
+    if "per_residue" not in settings.pooling:
+        return 0
+    residues = sum(_stored(length, settings.long_sequences) * count for length, count in lengths.items())
+    return residues * dim * len(settings.layers) * (4 if settings.storage_dtype == "float32" else 2)
+
+
+def _stored(length: int, long: LongSequences) -> int:
+    """Residues of a sequence that get a vector."""
+    if length <= long.max_residues or long.policy in ("whole", "window"):
+        return length
+    return long.max_residues if long.policy == "crop" else 0
+
+
+def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:
+    """Log how much per-residue output the campaign of a bucket file makes; UserError when it exceeds the limit.
+
+    Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
+    """
+    summary = bucket.parent.parent / SUMMARY
+    if "per_residue" not in settings.pooling or not summary.is_file():
+        return
+    counted = read_summary(summary.parent)["lengths"]
+    dim = read_manifest(weights).dim
+    size = per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings) / 1e9
+    log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
+    if size > limit_gb:
+        agreed = -(-size // 1)
+        raise UserError(
+            f"embedding.pooling: per_residue makes {size:,.4g} GB, twice: in the master and in the store. "
+            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the config (now {limit_gb:g})"
+        )

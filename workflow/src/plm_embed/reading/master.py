@@ -1,0 +1,293 @@
+"""Reading a master and its index: what `plm_embed.open` returns."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plm_embed.errors import UnknownIdError, UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.io.parquet import read_batches, read_table
+from plm_embed.keys import Keys
+from plm_embed.reading.find import find_master, reading, representations
+from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
+from plm_embed.reading.store import StoreVectors, is_store
+from plm_embed.reading.vectors import Rows, Vectors, make_anndata, whole
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import Array, connect, decode, open_hdf5, read_bits, storage_dtype, take_bits
+from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
+from plm_embed.words import did_you_mean, some
+
+if TYPE_CHECKING:
+    import anndata
+    import pandas as pd
+    import pyarrow as pa
+
+
+_SMALL = 1 << 16
+_SPREAD = 4  # standard deviations
+_FEW = 10_000
+"""Records among whose ids a similar one is looked for."""
+
+
+def open_vectors(path: Path) -> "Embeddings | StoreVectors":
+    """A master (its .h5, its index, or their folder) or a store. UserError for anything else."""
+    return StoreVectors(path) if is_store(path) else Embeddings(path)
+
+
+class Embeddings(Vectors):
+    """A master file and its index. Several records (ids) may share a row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = find_master(path)
+        with open_hdf5(self.path) as file:
+            representations(file, self.path)
+        self._file = connect(self.path)
+        self._datasets = representations(self._file, self.path)
+        with reading(self.path):
+            checksums.check_attributes(self._file)
+        self._key_column = self._file["emb_keys"]
+        self._count = int(self._key_column.shape[0])
+        if "emb" in self._datasets:
+            self._first = next((name for name in self.names if self._datasets["emb"] == self._datasets[name]), "emb")
+        self._extents: dict[str, Extents | None] = {}
+
+    def close(self) -> None:
+        self._file.close()
+        if "identifiers" in vars(self):
+            self.identifiers.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, id: object) -> bool:
+        """Whether a record has this id and a vector."""
+        return isinstance(id, str) and int(self.identifiers.rows([id])[0]) != ABSENT
+
+    @property
+    def index(self) -> Path:
+        """The Parquet file with a line per record."""
+        return self.path.with_suffix(".parquet")
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self._datasets if name != "emb"]
+
+    @property
+    def dim(self) -> int:
+        return int(self._datasets[self.names[0]].shape[1])
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """Attributes of the file; `fingerprint`, `inputs` and `library_versions` as dictionaries."""
+        found = {}
+        with reading(self.path):
+            for name, value in self._file.attrs.items():
+                plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+                found[name] = json.loads(plain) if isinstance(plain, str) and plain.startswith("{") else plain
+        return found
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint.from_json(self._file.attrs["fingerprint"])
+
+    @cached_property
+    def keys(self) -> Keys:
+        with reading(self.path):
+            keys = self._keys_between(0, len(self))
+            if not (keys[1:] > keys[:-1]).all():
+                raise ValueError("the keys are not in order")
+        return keys
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        with reading(self.path):
+            lengths: NDArray[np.int32] = self._file["length"][...]
+            self._check("length", np.arange(len(self)), checksums.of_rows(lengths))
+        return lengths
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Ids of all records that have a vector, in the order of the index. They need not be unique."""
+        ids: list[str] = self._index_columns(["id"])["id"].to_pylist()
+        return ids
+
+    @cached_property
+    def identifiers(self) -> Identifiers:
+        """Rows by id. The first use makes a file for it beside the index, which takes some time for many records."""
+        ends = self._key_column[[0, -1]] if len(self) > 1 else self._key_column[...]
+        master = f" {self._file.attrs['fingerprint_id']} {len(self)}".encode() + b" " + ends.tobytes()
+        return Identifiers(self.index, master, self.check_index)
+
+    def check_index(self) -> None:
+        """UserError unless every row that the index names holds the sequence that the index says it does."""
+        for lines in read_batches(self.index, ["row", "cache_key"]):
+            sound = lines["row"].type == "int64" and not any(column.null_count for column in lines.columns)
+            rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
+            first, last = int(rows.min()), int(rows.max())
+            # lines are in the order of their rows, so that few rows serve many lines
+            sound = sound and first >= 0 and last < len(self) and last - first < len(rows)
+            keys = np.array([str(key).encode() for key in lines["cache_key"].to_pylist()]) if sound else None
+            if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
+                raise UserError(
+                    f"{self.index}: not the index of {self.path}: it names other rows or sequences\n"
+                    "put the two files of one run side by side, or run `snakemake --forcerun gather`"
+                )
+
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:
+        """Vectors (k, D) of these record ids, in the order asked for.
+
+        UnknownIdError for ids that are not there; UserError for one that records with different sequences share.
+        """
+        return self._take(self._pooled(name), self._rows_of_ids(ids))
+
+    def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
+        """Vectors (k, D) of these rows, in the order asked for."""
+        return self._take(self._pooled(name), self._within(whole(np.asarray(rows))))
+
+    def matrix(self, row: int, name: str) -> Array:
+        """The matrix (L, D) of a row in a per-residue representation."""
+        if not is_per_residue(self._known(name)):
+            raise UserError(f"{name} has one vector per record: use rows([{row}])")
+        return self._residues(name, int(self._within(np.array([row]))[0]))
+
+    def per_residue(self, id: str, name: str | None = None) -> Array:
+        """The matrix (L, D) of one record; `name` defaults to the first per-residue representation."""
+        return self._residues(self._per_residue(name), int(self._rows_of_ids([id])[0]))
+
+    def to_numpy(self, name: str = "emb") -> Array:
+        """All vectors of a representation: (n, D), or flat (R, D) when per residue."""
+        if is_per_residue(self._known(name)):
+            return self._matrices(name, 0, len(self))
+        return self._span(name, 0, len(self))
+
+    def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
+        """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
+        frame: pd.DataFrame = self._index_columns(None).to_pandas()
+        if vectors:
+            self.check_index()
+            frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
+        return frame
+
+    def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
+        """An observation for every record, named by its id, with the columns of the index; X (records, D)."""
+        self.check_index()
+        frame = self.to_pandas().set_index("id")
+        return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
+
+    def _locate(self, keys: Keys) -> Rows:
+        if "keys" not in vars(self) and len(self) > _SMALL and len(keys) < len(self) // _SMALL:
+            return np.array([self._locate_one(key) for key in keys], dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.keys, keys), max(len(self) - 1, 0))
+        return np.where(self.keys[at] == keys, at, -1) if len(self) else np.full(len(keys), -1)
+
+    def _locate_one(self, key: bytes) -> int:
+        """The row of a key, from the few thousand around where it should be: keys are evenly spread."""
+        try:
+            share = int(key[:16], 16) / 2**64
+        except ValueError:
+            return -1
+        expected, margin = share * len(self), _SPREAD * len(self) ** 0.5 / 2 + 1
+        start, stop = max(0, int(expected - margin)), min(len(self), int(expected + margin) + 1)
+        while True:
+            held = self._keys_between(start, stop)
+            if start and key < held[0]:
+                start = max(0, start - (stop - start))
+            elif stop < len(self) and key > held[-1]:
+                stop = min(len(self), stop + (stop - start))
+            else:
+                at = int(np.searchsorted(held, key))
+                return start + at if at < len(held) and held[at] == key else -1
+
+    def _keys_between(self, start: int, stop: int) -> Keys:
+        with reading(self.path):
+            keys: Keys = self._key_column[start:stop]
+            self._check("emb_keys", np.arange(start, start + len(keys)), checksums.of_rows(keys))
+        return keys
+
+    def _span(self, name: str, start: int, stop: int) -> Array:
+        dataset = self._datasets[self._known(name)]
+        with reading(self.path):
+            bits = read_bits(dataset, start, stop)
+            self._check(name, np.arange(start, stop), checksums.of_rows(bits))
+        return decode(bits, storage_dtype(dataset))
+
+    def _take(self, name: str, rows: Rows) -> Array:
+        dataset = self._datasets[name]
+        unique, back = np.unique(rows, return_inverse=True)
+        with reading(self.path):
+            bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
+            if not self._scattered(dataset, unique, bits):
+                bits = take_bits(dataset, unique)
+            self._check(name, unique, checksums.of_rows(bits))
+        return decode(bits[back], storage_dtype(dataset))
+
+    def _scattered(self, dataset: h5py.Dataset, rows: Rows, out: Array) -> bool:
+        """Read rows (increasing) straight from the file; False when HDF5 has to read them."""
+        if dataset.name not in self._extents:
+            self._extents[dataset.name] = extents(dataset)
+        where = self._extents[dataset.name]
+        if where is not None:
+            read_scattered(self.path, where, Scatter(rows, np.ones_like(rows), np.arange(len(rows))), out)
+        return where is not None
+
+    def _residues(self, name: str, row: int) -> Array:
+        return self._matrices(name, row, row + 1)
+
+    def _matrices(self, name: str, start: int, stop: int) -> Array:
+        """The matrices (L, D) of rows start to stop, one after the other."""
+        dataset = self._datasets[name]
+        with reading(self.path):
+            offset: NDArray[np.int64] = self._file["offset"][start : stop + 1]
+            if offset[0] < 0 or (np.diff(offset) <= 0).any() or offset[-1] > len(dataset):
+                raise ValueError("offset does not say where its sequences begin")
+            bits = read_bits(dataset, int(offset[0]), int(offset[-1]))
+            self._check(name, np.arange(start, stop), checksums.of_sequences(bits, np.diff(offset)))
+        return decode(bits, storage_dtype(dataset))
+
+    def _check(self, name: str, rows: Rows, found: checksums.Sums) -> None:
+        """ValueError unless these rows (increasing) have the checksums that were written with them, if any were."""
+        if checksums.GROUP not in self._file or not len(rows):
+            return
+        column = self._file[checksums.GROUP][self._first if name == "emb" else name]
+        kept = np.empty(len(rows), "<u8")
+        if not self._scattered(column, rows, kept):
+            kept = column[...][rows]
+        checksums.check(name, rows, kept, found)
+
+    def _index_columns(self, columns: list[str] | None) -> "pa.Table":
+        return read_table(self.index, columns)
+
+    def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
+        if isinstance(ids, str):
+            raise UserError(f'ids are a list: get(["{ids}"])')
+        ids = list(ids)
+        if numbers := [id for id in ids if not isinstance(id, str)]:
+            raise UserError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
+        rows = self.identifiers.rows(ids)
+        absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
+        if absent:
+            hint = self._nearest(absent[0]) or "; records.parquet says what became of a record"
+            raise UnknownIdError(f"{self.path}: no vector for {some(absent)}{hint}")
+        several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
+        if several:
+            raise UserError(
+                f"{self.path}: records with different sequences share the id {some(several)}; find their rows by "
+                "source and number in to_pandas(), or use by_key"
+            )
+        return rows
+
+    def _nearest(self, id: str) -> str:
+        """'; did you mean ID?' for an id that is there, or ''."""
+        words = [*re.split(r"[\s|]+", id.lstrip(">")), id.rpartition(".")[0], *(f"{id}.{version}" for version in "123")]
+        there = [word for word in words if word in self]
+        if there:
+            return f"; did you mean {there[0]}?"
+        return did_you_mean(id, self.ids) if pq.read_metadata(self.index).num_rows <= _FEW else ""

@@ -1,0 +1,132 @@
+"""Reading a store as it is, without a master: by key, since parts know nothing of records."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.keys import Keys
+from plm_embed.reading.vectors import KEY, Rows, Vectors, make_anndata
+from plm_embed.store.hdf5 import Array, decode
+from plm_embed.store.parts import Part, read_part
+from plm_embed.store.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
+
+if TYPE_CHECKING:
+    import anndata
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a store of one fingerprint, or holds such stores."""
+    return path.is_dir() and bool(_folders(path))
+
+
+def _folders(path: Path) -> list[Path]:
+    return [path] if (path / FINGERPRINT).is_file() else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
+
+
+class StoreVectors(Vectors):
+    """All keys that the parts of a store hold when it is opened; 76 bytes of memory per key."""
+
+    def __init__(self, path: Path) -> None:
+        folders = _folders(path)
+        if len(folders) > 1:
+            listed = ", ".join(folder.name for folder in folders)
+            raise UserError(f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}")
+        self.path = folders[0]
+        self._fingerprint = read_fingerprint(self.path)
+        self._parts = parts_between(self.path / "parts", *KEY_SPACE)
+        self._dim = 0
+        held = []
+        for file in self._parts:
+            with read_part(file) as part:
+                part.check(self._fingerprint)
+                self._dim = next(iter(part.dims.values()))
+                held.append(part.keys)
+        counts = [len(keys) for keys in held]
+        everything: Keys = np.concatenate([np.zeros(0, "S64"), *held])
+        # stable: of a key that several parts hold, the first part by name serves, as in a master
+        self._keys, first = np.unique(everything, return_index=True)
+        self._part = np.repeat(np.arange(len(counts)), counts)[first].astype(np.int32)
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._row: Rows = first - starts[self._part]
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key has a vector."""
+        return isinstance(key, str) and bool(KEY.fullmatch(key)) and int(self._locate(np.array([key], "S64"))[0]) >= 0
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._fingerprint.representations)
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self._fingerprint
+
+    @property
+    def keys(self) -> Keys:
+        return self._keys
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        lengths = np.empty(len(self), dtype=np.int32)
+        for number, file in enumerate(self._parts):
+            with read_part(file) as part:
+                mine = self._part == number
+                lengths[mine] = part.length[self._row[mine]]
+        return lengths
+
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:  # noqa: ARG002
+        """UserError: a store knows sequences, not records."""
+        raise UserError(f"{self.path}: a store has keys, no ids: use by_key, or open a master")
+
+    def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
+        """An observation for every key, with the length of its sequence; X (n, D)."""
+        import pandas as pd
+
+        return make_anndata(self.to_numpy(name), pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str)))
+
+    def _pooled(self, name: str) -> str:
+        name = super()._pooled(name)
+        return next(each for each in self.names if not is_per_residue(each)) if name == "emb" else name
+
+    def _locate(self, keys: Keys) -> Rows:
+        if not len(self):
+            return np.full(len(keys), -1)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
+        return np.where(self._keys[at] == keys, at, -1)
+
+    def _span(self, name: str, start: int, stop: int) -> Array:
+        return self._take(name, np.arange(start, stop))
+
+    def _take(self, name: str, rows: Rows) -> Array:
+        unique, back = np.unique(rows, return_inverse=True)
+        bits = np.empty((len(unique), self.dim), "<u4" if self._fingerprint.storage_dtype == "float32" else "<u2")
+        for number in np.unique(self._part[unique]).tolist():
+            mine = np.flatnonzero(self._part[unique] == number)
+            with self._opened(number) as part:
+                wanted = self._row[unique[mine]]
+                bits[mine] = part.bits(name, wanted)
+        return decode(bits[back], self._fingerprint.storage_dtype)
+
+    def _residues(self, name: str, row: int) -> Array:
+        with self._opened(int(self._part[row])) as part:
+            matrix: Array = part.rows(name, self._row[[row]])[0]
+        return matrix
+
+    def _opened(self, number: int) -> Part:
+        return read_part(self._parts[number])

@@ -1,0 +1,217 @@
+"""What a master and a store have in common for a reader: rows of vectors, in the order of their sorted keys."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UnknownIdError, UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.keys import Keys
+from plm_embed.store.hdf5 import Array
+
+if TYPE_CHECKING:
+    import anndata
+    import torch
+from plm_embed.words import some
+
+Rows = NDArray[np.int64]
+KEY = re.compile("[0-9a-f]{64}")
+
+
+class Vectors(ABC):
+    """Embeddings open for reading; a context manager. Vectors stay on disk until asked for.
+
+    Row i belongs to key i; keys are sorted. `name` chooses a representation, such as "mean_l33"; "emb" is the first
+    pooled one. Numbers come as stored (float16 or float32; bfloat16 as float32).
+    """
+
+    path: Path
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Rows: distinct sequences."""
+
+    @abstractmethod
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a vector for an id, or for a key where there are no ids."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The representations that are there."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """D, the number of values per vector."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """What these vectors depend on."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> Keys:
+        """SHA-256 of each row's sequence: S64 (n,), sorted."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> NDArray[np.int32]:
+        """Residues of each row's sequence (n,)."""
+
+    @abstractmethod
+    def _locate(self, keys: Keys) -> Rows:
+        """The row of each key, -1 for those that are not there."""
+
+    @abstractmethod
+    def _span(self, name: str, start: int, stop: int) -> Array:
+        """Rows start to stop of a pooled representation."""
+
+    @abstractmethod
+    def _take(self, name: str, rows: Rows) -> Array:
+        """These rows, in any order, of a pooled representation."""
+
+    @abstractmethod
+    def _residues(self, name: str, row: int) -> Array:
+        """The matrix (L, D) of a row in a per-residue representation."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+        """Another process, such as a worker of a DataLoader, opens the file anew."""
+        return type(self), (self.path.absolute(),)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, D) of a pooled representation."""
+        return len(self), self.dim
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}: {len(self):,} x {self.dim}, {', '.join(self.names)}>"
+
+    def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
+        """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are not there."""
+        if isinstance(keys, str | bytes):
+            raise UserError("keys are a list: by_key([key])")
+        return self._take(self._pooled(name), self._rows_of_keys(keys))
+
+    def __getitem__(self, rows: int | slice | NDArray[Any] | list[int]) -> Array:
+        """Rows of "emb": a vector (D,) for a number, vectors (k, D) for a slice or an array of numbers."""
+        name = self._pooled("emb")
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return self._span(name, start, max(start, stop))
+            return self._take(name, np.arange(start, stop, step))
+        if isinstance(rows, str):
+            raise UserError(f'rows are numbers; for an id: get(["{rows}"])')
+        if isinstance(rows, int | np.integer):
+            at = int(self._within(np.array([rows]))[0])
+            vector: Array = self._span(name, at, at + 1)[0]
+            return vector
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool and chosen.shape != (len(self),):
+            raise IndexError(f"a mask of shape {chosen.shape} for {len(self)} rows")
+        return self._take(name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else whole(chosen)))
+
+    def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
+        """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
+        (row,) = self._rows_of_keys([key]).tolist()
+        return self._residues(self._per_residue(name), row)
+
+    def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
+        """All rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
+        for start in range(0, len(self), rows):
+            stop = min(start + rows, len(self))
+            yield self._keys_between(start, stop), self._span(self._pooled(name), start, stop)
+
+    def to_numpy(self, name: str = "emb") -> Array:
+        """All vectors of a pooled representation (n, D)."""
+        return self._span(self._pooled(name), 0, len(self))
+
+    def to_torch(self, name: str = "emb") -> "torch.Tensor":
+        """All vectors of a pooled representation as a tensor (n, D)."""
+        import torch
+
+        return torch.from_numpy(self.to_numpy(name))
+
+    @abstractmethod
+    def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
+        """X (n, D): an observation for every record, or for every key where there are no records."""
+
+    def _keys_between(self, start: int, stop: int) -> Keys:
+        return self.keys[start:stop]
+
+    def _within(self, rows: Rows) -> Rows:
+        """The same rows, counted from the end where they are negative. IndexError for what is not there."""
+        if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
+        return rows % max(len(self), 1)
+
+    def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
+        if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
+            texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
+            if wrong := [text for text in texts if not KEY.fullmatch(text)]:
+                raise UnknownIdError(
+                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a sequence, 64 digits 0-9 a-f"
+                )
+            keys = np.array(texts, dtype="S64")
+        rows = self._locate(keys)
+        if (rows < 0).any():
+            raise UnknownIdError(f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}")
+        return rows
+
+    def _known(self, name: str) -> str:
+        if name not in (*self.names, "emb"):
+            raise UserError(f"{self.path}: has no representation {name}; it has {', '.join(self.names)}")
+        return name
+
+    def _per_residue(self, name: str | None) -> str:
+        """`name`, or the first per-residue representation. UserError when it is not there or has a vector per row."""
+        names = [each for each in self.names if is_per_residue(each)]
+        if not names:
+            raise UserError(f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}")
+        if not is_per_residue(self._known(name or names[0])):
+            raise UserError(f"{name} has one vector per record: use get([id])")
+        return name or names[0]
+
+    def _pooled(self, name: str) -> str:
+        """`name`, or what "emb" stands for. UserError when it is not there or has a matrix per row."""
+        if is_per_residue(name):
+            raise UserError(f"{name} has a matrix per record: use per_residue(id)")
+        pooled = [each for each in self.names if not is_per_residue(each)]
+        if name == "emb" and not pooled:
+            raise UserError(f"{self.path}: has no pooled representation; it has {', '.join(self.names)}")
+        return self._known(name)
+
+
+def whole(rows: NDArray[Any]) -> Rows:
+    """Numbers of rows as they are counted here. IndexError for others than whole numbers."""
+    if rows.size and rows.dtype.kind not in "iu":
+        raise IndexError(f"rows are whole numbers, not {rows.dtype}")
+    return rows.astype(np.int64)
+
+
+def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
+    """AnnData of vectors (n, D) and a data frame of n lines, whose text columns h5ad can hold."""
+    try:
+        import anndata
+    except ImportError:
+        raise UserError("AnnData is not installed: pip install anndata") from None
+    texts = [column for column in observations.columns if observations[column].dtype == "str"]
+    observations = observations.astype(dict.fromkeys(texts, object))
+    observations.index = observations.index.astype(object)
+    return anndata.AnnData(X=vectors, obs=observations)

@@ -1,0 +1,141 @@
+"""Provenance for machines: one RO-Crate 1.1 per campaign, the vocabulary of schema.org in JSON-LD."""
+
+import json
+import mimetypes
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from plm_embed._version import __version__
+from plm_embed.io.files import write_json
+from plm_embed.models.registry import find_model
+from plm_embed.reading.find import MASTER
+from plm_embed.reporting.facts import Facts
+
+NAME = "ro-crate-metadata.json"
+SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
+MIT = "https://spdx.org/licenses/MIT"
+Entity = dict[str, Any]
+LICENCES: tuple[Entity, ...] = (
+    {"@id": MIT, "@type": "CreativeWork", "name": "MIT License", "identifier": "MIT"},
+    {
+        "@id": TERMS,
+        "@type": "CreativeWork",
+        "name": "Terms of the input sequences",
+        "description": "The vectors are derived from the inputs, and the index repeats their ids and kept columns: the "
+        "terms of the inputs apply, which plm-embed does not know. It claims no rights of its own.",
+    },
+)
+
+
+def write_crate(facts: Facts) -> None:
+    """Write ro-crate-metadata.json into the results folder, which becomes the crate's root."""
+    files = list(_files(facts))
+    inputs = list(_inputs(facts))
+    weights = list(_weights(facts))
+    properties = list(_properties(facts))
+    libraries = [
+        {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": version}
+        for name, version in sorted(facts.metadata.get("library_versions", {}).items())
+        if name != "plm-embed"
+    ]
+    ended = max((run.ended for run in facts.runs), default=datetime.now(UTC).isoformat(timespec="seconds"))
+    action: Entity = {
+        "@id": "#embedding",
+        "@type": "CreateAction",
+        "name": f"Embedding of protein sequences with {facts.model}",
+        "instrument": _references([{"@id": SOFTWARE}, *libraries]),
+        "object": _references([*inputs, *weights]),
+        "result": _references(files),
+    }
+    if facts.runs:
+        action |= {"startTime": min(run.started for run in facts.runs), "endTime": ended}
+    summary = facts.summary or {}
+    root: Entity = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": f"Protein embeddings: {facts.model}",
+        "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for {summary.get('accepted', 0):,} of "
+        f"{summary.get('records', 0):,} records" + (f"; weights {facts.caveat}" if facts.caveat else ""),
+        "datePublished": ended,
+        "license": {"@id": TERMS},
+        "hasPart": _references(files),
+        "mentions": {"@id": "#embedding"},
+        "additionalProperty": _references(properties),
+    }
+    descriptor: Entity = {
+        "@id": NAME,
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+        "about": {"@id": "./"},
+    }
+    software: Entity = {
+        "@id": SOFTWARE,
+        "@type": "SoftwareApplication",
+        "name": "plm-embed",
+        "softwareVersion": __version__,
+        "license": {"@id": MIT},
+    }
+    graph = [descriptor, root, action, software, *libraries, *inputs, *weights, *files, *properties, *LICENCES]
+    write_json(facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph})
+
+
+def _references(entities: list[Entity]) -> list[Entity]:
+    return [{"@id": entity["@id"]} for entity in entities]
+
+
+def _inputs(facts: Facts) -> Iterator[Entity]:
+    for number, one in enumerate((facts.summary or {}).get("inputs", []), start=1):
+        yield {
+            "@id": f"#input-{number}",
+            "@type": "CreativeWork",
+            "name": one["path"],
+            "sha256": one["sha256"],
+            "contentSize": str(one["bytes"]),
+            "description": f"{one['records']:,} records",
+        }
+
+
+def _weights(facts: Facts) -> Iterator[Entity]:
+    """The weights that were used. The licence is the publisher's; weights of another origin may have their own."""
+    if not facts.fingerprint:
+        return
+    entity: Entity = {"@id": WEIGHTS, "@type": "CreativeWork", "sha256": facts.fingerprint["weights_sha256"]}
+    if facts.caveat:
+        yield entity | {"name": f"Weights in the architecture of {facts.model}", "description": facts.caveat}
+    else:
+        source = {"url": find_model(facts.model).urls[0], "license": {"@id": MIT}}
+        note = "The published weights, by the SHA-256 of their file; this one is that of the converted file."
+        yield entity | source | {"name": f"Weights of {facts.model}", "description": note}
+
+
+def _files(facts: Facts) -> Iterator[Entity]:
+    """The files that a campaign leaves, those that exist."""
+    model, digests = facts.model, (facts.validation or {}).get("files", {})
+    index = MASTER.removesuffix(".h5") + ".parquet"
+    what = {
+        f"{model}/{MASTER}": "vectors, one row per distinct sequence in the order of the keys",
+        f"{model}/{index}": "index: one row per record that has a vector",
+        "records.parquet": "what became of every input record",
+        "validation.json": "every check of the proof and its result",
+        f"{model}/checksums.sha256": "checksums of the result",
+        "report.html": "report for people",
+    }
+    types = {".h5": "application/x-hdf5", ".parquet": "application/vnd.apache.parquet", ".sha256": "text/plain"}
+    for name, description in what.items():
+        path = facts.results / name
+        if path.is_file():
+            kind = types.get(path.suffix) or mimetypes.guess_type(name)[0]
+            digest = {"sha256": digests[path.name]} if path.name in digests else {}
+            size = str(path.stat().st_size)
+            yield {
+                "@id": name, "@type": "File", "name": path.name, "description": description,
+                "encodingFormat": kind, "contentSize": size, **digest,
+            }  # fmt: skip
+
+
+def _properties(facts: Facts) -> Iterator[Entity]:
+    """Every attribute of the master, or of the fingerprint while there is no master."""
+    for name, value in sorted((facts.metadata or facts.fingerprint or {}).items()):
+        plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
+        yield {"@id": f"#attribute-{name}", "@type": "PropertyValue", "name": name, "value": plain}

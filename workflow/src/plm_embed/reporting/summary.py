@@ -1,0 +1,88 @@
+"""A few lines about a campaign: what came in, what came out, where it lies and how to open it."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import is_per_residue
+from plm_embed.io.parquet import read_batches
+from plm_embed.jobs.completion import campaign_records, savings
+from plm_embed.models import published
+from plm_embed.reading.find import MASTER
+from plm_embed.reading.master import Embeddings
+from plm_embed.reporting.facts import read_validation, weights_of
+from plm_embed.sequences.summary import read_summary
+
+
+def summarise(results: Path) -> str:
+    """Plain text about the results folder of a gathered campaign. UserError while there is no master."""
+    masters = sorted(results.glob(f"*/{MASTER}"))
+    if not masters:
+        raise UserError(f"{results}: no {MASTER} in it yet; run the workflow first")
+    statuses, reasons = _fates(results / "records.parquet")
+    counts = read_summary(results / "sequences")
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    embedded = statuses["embedded"] + statuses["embedded_with_events"]
+    lines = [
+        ("records", f"{statuses.total():,}"),
+        ("unique", f"{counts['unique']:,} sequences"),
+        ("embedded", f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events"),
+        ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
+        ("validation", _validation(results)),
+        ("fates", f"{results / 'records.parquet'}"),
+    ]
+    if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts["buckets"]))):
+        lines.insert(3, ("spared", saved))
+    lines += [("warning", warning) for warning in counts.get("warnings", ())]
+    text = "\n".join(f"{name:<11} {value}" for name, value in lines)
+    return "\n\n".join([text, *(_opening(path) for path in masters)])
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
+
+
+def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
+    """Records by status, and skipped records by reason."""
+    statuses, reasons = Counter[str](), Counter[str]()
+    for table in read_batches(path):
+        for column, counter in (("status", statuses), ("reason", reasons)):
+            for entry in pc.value_counts(table[column].drop_null()).to_pylist():
+                counter[entry["values"]] += entry["counts"]
+    return statuses, reasons
+
+
+def _validation(results: Path) -> str:
+    report = read_validation(results)
+    if not report:
+        return "not done"
+    failed = [check["check"] for check in report["checks"] if check["problems"]]
+    done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
+    return f"FAILED: {', '.join(failed)} (see {results / 'validation.json'})" if failed else f"passed ({done})"
+
+
+def _opening(path: Path) -> str:
+    with Embeddings(path) as embeddings:
+        model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
+        caveat = published.caveat(model, weights_of(path.parent, embeddings.metadata["weights_sha256"]))
+        pooled = any(not is_per_residue(name) for name in embeddings.names)
+    example = _example(path.with_suffix(".parquet"))
+    return "\n".join(
+        [
+            f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
+            *([f"weights: {caveat}"] if caveat else []),
+            "    import plm_embed",
+            f'    e = plm_embed.open("{path}")',
+            f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",
+        ]
+    )
+
+
+def _example(index: Path) -> str:
+    """An id, if possible one that different sequences do not share."""
+    for table in read_batches(index):
+        seen: Counter[str] = Counter(table["id"].to_pylist())
+        return min(seen, key=lambda id: seen[id] > 1)
+    return "an id"

@@ -1,0 +1,112 @@
+"""What a campaign took: attempts, time, energy, what was spared; and all that against the plan."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from plm_embed.jobs.attempts import Attempt
+from plm_embed.reporting.facts import Facts, Run, place
+from plm_embed.words import duration, readable
+
+LISTED = 10
+
+
+def effort(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Names and values for people."""
+    if facts.attempts:
+        yield "submissions", _attempts(facts.attempts)
+    yield "device time", _device_time(facts)
+    joules = [one.joules for one in facts.attempts if one.joules is not None]
+    if joules:
+        part = "" if len(joules) == len(facts.attempts) else f" in {len(joules):,} of {len(facts.attempts):,} attempts"
+        yield "energy", f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs{part}"
+    else:
+        yield "energy", "not known: no GPU that counts its energy"
+    yield "not computed again", str(facts.spared or "") or "nothing: every vector was computed"
+    summary = facts.summary or {}
+    repeats = summary.get("accepted", 0) - summary.get("unique", 0)
+    if repeats:
+        yield "repeats, embedded once", f"{repeats:,} records{_repeats_time(facts, repeats)}"
+
+
+def _attempts(attempts: list[Attempt]) -> str:
+    outcomes = Counter(attempt.outcome for attempt in attempts)
+    names = {attempt.submission for attempt in attempts}
+    text = f"{len(names):,} submissions, started {len(attempts):,} times"
+    if outcomes["failed"]:
+        text += f"; {outcomes['failed']:,} failed"
+    if outcomes["no end"]:
+        text += f"; {outcomes['no end']:,} without an end: killed, or still at work"
+    return text
+
+
+def _device_time(facts: Facts) -> str:
+    text = duration(sum(run.seconds for run in facts.runs)) + " in the jobs whose buckets are finished"
+    lost = sum(one.seconds * one.workers for one in facts.attempts if one.outcome == "failed")
+    return text + (f"; {duration(lost)} in attempts that failed, whose parts were kept" if lost else "")
+
+
+def _repeats_time(facts: Facts, repeats: int) -> str:
+    """An estimate by the mean length of the distinct sequences."""
+    timed = [run for run in facts.runs if run.tokens and run.tokens_per_second]
+    summary = facts.summary or {}
+    if not timed or not summary.get("residues"):
+        return ""
+    tokens = repeats * (summary["residues"] / summary["unique"] + 2)
+    rate = sum(run.tokens for run in timed) / sum(run.tokens / run.tokens_per_second for run in timed)
+    return f" (about {duration(tokens / rate)} of device time)"
+
+
+def failures(facts: Facts) -> list[dict[str, str]]:
+    """The last attempts that did not complete: submission, when, where, why."""
+    found = [one for one in facts.attempts if one.outcome != "complete"][-LISTED:]
+    return [
+        {
+            "submission": one.submission,
+            "started": one.started[:19].replace("T", " "),
+            "place": place(one.host, one.job),
+            "reason": one.reason or "no end: killed, or still at work",
+        }
+        for one in found
+    ]
+
+
+def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is named.
+
+    What was finished before the plan was made is not counted.
+    """
+    plan: dict[str, Any] = facts.plan or {}
+    runs = [run for run in facts.runs if run.started >= plan.get("made", "")]
+    tokens: Counter[str] = Counter()
+    for run in runs:
+        tokens[run.device] += run.tokens
+    whole = plan["todo"]["tokens"]
+    for forecast in plan["forecasts"]:
+        device, hours = forecast["speed"]["device"], forecast["hours"]
+        if tokens[device] and hours and whole:
+            planned = hours * tokens[device] / whole  # of what this device did
+            fact = _hours_on(device, runs, facts.attempts)
+            name = f"hours on {device} ({forecast['speed']['basis']})"
+            yield name, f"{planned:,.3f}", f"{fact:,.3f}", f"{fact / planned:.2f}"
+    computed = sum(run.computed for run in runs)
+    if plan["todo"]["sequences"]:
+        planned = plan["todo"]["sequences"]
+        yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
+    for name, planned in plan["bytes"].items():
+        earlier = name == "store" and plan.get("stored")  # what it held before is no part of the plan
+        if facts.sizes.get(name) and not earlier:
+            fact = facts.sizes[name]
+            yield f"bytes: {name}", readable(planned), readable(fact), f"{fact / planned:.2f}" if planned else ""
+
+
+def _hours_on(device: str, runs: list[Run], attempts: list[Attempt]) -> float:
+    """Device-hours of the attempts that finished these buckets; of the buckets alone where attempts are not noted."""
+    mine = [run for run in runs if run.device == device]
+    buckets = {run.bucket for run in mine}
+    since, until = min(run.started for run in mine), max(run.ended for run in mine)
+    counted = [one for one in attempts if one.ended >= since and one.started <= until]
+    ended = [one for one in counted if buckets & set(one.buckets)]
+    if buckets <= {bucket for one in ended for bucket in one.buckets}:
+        return sum(one.seconds * one.workers for one in ended) / 3600
+    return sum(run.seconds for run in mine) / 3600

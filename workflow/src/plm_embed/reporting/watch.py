@@ -1,0 +1,224 @@
+"""The state of a running campaign, from small files in its results folder: heartbeats, names of completion records.
+
+Nothing is written, no scheduler is asked, and nothing is read twice unless it changed, so that looking every few
+seconds costs a shared filesystem next to nothing, from any machine that sees the folder.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from plm_embed.errors import UserError
+from plm_embed.jobs.heartbeats import FOLDER
+from plm_embed.keys import bucket_names
+from plm_embed.sequences.summary import read_summary
+
+SILENT_AFTER_SECONDS = 120.0
+"""A worker that has not written its heartbeat for longer is taken for dead or cut off."""
+STUCK_AFTER_SECONDS = 1200.0
+"""A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
+TAIL_BYTES = 4096
+ERROR = re.compile("plm-embed: (?:error|unfinished): ")
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what is wrong or ''."""
+
+    note: dict[str, Any]
+    age: float
+    trouble: str
+
+    @property
+    def fraction(self) -> float:
+        total = self.note["tokens_total"]
+        return self.note["tokens"] / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A step that ended with an error: its log and what it says there."""
+
+    log: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class State:
+    """One model's campaign. `fraction`, 0 to 1, of its tokens; `eta`: seconds at the present speed, None if unknown."""
+
+    folder: Path
+    buckets: int
+    done: int
+    queued: int
+    workers: tuple[WorkerState, ...]
+    failures: tuple[Failure, ...]
+    fraction: float
+    tokens: int
+    tokens_per_second: float
+    eta: float | None
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.buckets and not self.workers
+
+
+class Watch:
+    """Looks at a results folder again and again."""
+
+    def __init__(self, results: Path) -> None:
+        if not results.is_dir():
+            raise UserError(f"{results}: there is no such folder; name the results folder of a campaign")
+        self.results = results
+        self._files: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+        self._done: dict[Path, set[str]] = {}
+        self._seen = 0
+
+    def look(self) -> list[State]:
+        """The state of every model's campaign in the folder; none before the sequences are deduplicated."""
+        sequences = self.results / "sequences"
+        summary = self._once_per_change(sequences / "summary.json", lambda _: read_summary(sequences))
+        changed = _time_of(sequences / "summary.json")
+        if summary is None or changed is None:
+            return []
+        if changed != self._seen:
+            self._seen = changed
+            self._done.clear()
+            self._sizes, self._times = _bucket_files(sequences, bucket_names(summary["buckets"]))
+        models = (name for name in _names(self.results) if name not in ("sequences", "logs", "benchmarks"))
+        folders = [self.results / name for name in models if (self.results / name).is_dir()]
+        return [self._campaign(folder, summary) for folder in folders if (folder / "embedded").is_dir()]
+
+    def failures(self, model: str) -> Iterator[Failure]:
+        """Steps whose log ends with an error; a repeated step begins a new log."""
+        logs = self.results / "logs"
+        submissions = {Path(name).stem for name in _names(self.results / model / "submissions")}
+        embed = logs / model / "embed"
+        candidates = [embed / name for name in _names(embed) if Path(name).stem not in submissions]
+        candidates += [folder / name for folder in (logs, logs / model) for name in _names(folder)]
+        for path in candidates:
+            reason = self._once_per_change(path, _error_at_the_end) if path.suffix == ".log" else None
+            if reason:
+                yield Failure(path, reason)
+
+    def _campaign(self, folder: Path, summary: dict[str, Any]) -> State:
+        done = self._finished(folder)
+        workers = list(self._workers(folder, done))
+        running = {worker.note["bucket"] for worker in workers if not worker.trouble}
+        waiting = [name for name in self._sizes if name not in done and name not in running]
+        tokens = summary["residues"] + 2 * summary["unique"]
+        per_byte = tokens / (sum(self._sizes.values()) or 1)
+        left = per_byte * sum(self._sizes[name] for name in waiting)
+        left += sum(
+            (1 - worker.fraction) * per_byte * self._sizes.get(worker.note["bucket"], 0)
+            for worker in workers
+            if not worker.trouble
+        )
+        rate = sum(worker.note["tokens_per_second"] or 0.0 for worker in workers if not worker.trouble)
+        complete = not waiting and not running
+        return State(
+            folder=folder,
+            buckets=len(self._sizes),
+            done=len(done),
+            queued=len(waiting),
+            workers=tuple(sorted(workers, key=lambda worker: (not worker.trouble, worker.note["bucket"]))),
+            failures=tuple(self.failures(folder.name)),
+            fraction=1.0 if complete else 1 - left / (tokens or 1),
+            tokens=tokens,
+            tokens_per_second=rate,
+            eta=0.0 if complete else left / rate if rate else None,
+        )
+
+    def _finished(self, folder: Path) -> set[str]:
+        """Buckets with a completion record that is not older than the bucket, or named by a finished submission."""
+        done = self._done.setdefault(folder, set())
+        for name in _names(folder / "embedded"):
+            path, bucket = folder / "embedded" / name, name.removesuffix(".json")
+            if bucket in self._times and bucket not in done and (_time_of(path) or 0) >= self._times[bucket]:
+                done.add(bucket)
+        for name in _names(folder / "submissions"):
+            if name.endswith(".json"):
+                named = self._once_per_change(folder / "submissions" / name, _json) or {}
+                done.update(bucket for bucket in named.get("buckets", ()) if bucket in self._times)
+        return done
+
+    def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
+        """Living workers, and silent ones whose bucket nobody else has finished or taken over."""
+        now = time.time()
+        notes = []
+        for name in _names(folder / FOLDER):
+            if name.endswith(".json") and (note := self._once_per_change(folder / FOLDER / name, _json)):
+                age = now - datetime.fromisoformat(note["updated"]).timestamp()
+                notes.append((age, note))
+        alive = {note["bucket"] for age, note in notes if age <= SILENT_AFTER_SECONDS}
+        for age, note in notes:
+            if age > SILENT_AFTER_SECONDS:
+                if note["bucket"] not in done | alive:
+                    yield WorkerState(note, age, "silent")
+                continue
+            progressed = note["progressed"] and datetime.fromisoformat(note["progressed"]).timestamp()
+            stuck = progressed and now - progressed > STUCK_AFTER_SECONDS
+            yield WorkerState(note, max(age, 0.0), "stuck" if stuck else "")
+
+    def _once_per_change(self, path: Path, read: Any) -> Any:
+        """What `read` makes of a file, kept until the file changes; None when there is none or it cannot be read."""
+        try:
+            found = path.stat()
+            # two versions of a file may be of the same instant
+            changed = found.st_mtime_ns, found.st_size, found.st_ino
+            if path not in self._files or self._files[path][0] != changed:
+                self._files[path] = changed, read(path)
+        except (OSError, ValueError):
+            self._files.pop(path, None)
+            return None
+        return self._files[path][1]
+
+
+def _time_of(path: Path) -> int | None:
+    """When a file was changed; None when it is gone."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    """Names in a folder, without temporary ones; none when it does not exist."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _bucket_files(sequences: Path, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Sizes in bytes, which stand for the work in a bucket, and times of change."""
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):  # deduplicate may be at work
+            found[name] = (sequences / "buckets" / f"{name}.parquet").stat()
+    sizes = {name: status.st_size for name, status in found.items()}
+    return sizes, {name: status.st_mtime_ns for name, status in found.items()}
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _error_at_the_end(path: Path) -> str:
+    """The first two lines of the error that a log ends with; '' when it ends otherwise."""
+    with path.open("rb") as handle:
+        handle.seek(max(0, handle.seek(0, os.SEEK_END) - TAIL_BYTES))
+        tail = handle.read().decode("utf-8", "replace")
+    if ERROR.search(tail):
+        return "\n".join(ERROR.split(tail)[-1].strip().splitlines()[:2])
+    if "Traceback (most recent call last)" in tail:
+        return tail.strip().splitlines()[-1]
+    return ""

@@ -1,0 +1,106 @@
+"""How `plm-embed watch` looks on a terminal, and as plain text in a log."""
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from plm_embed.io.console import Terminal
+from plm_embed.planning.costs import device_label
+from plm_embed.reporting.watch import State, Watch, WorkerState
+from plm_embed.words import duration
+
+SECONDS_BETWEEN_LOOKS = 10.0
+"""As often as workers write their heartbeats."""
+PLAIN_WIDTH = 120
+MOST_ROWS = 100
+"""Workers drawn at most, however tall the terminal: to draw a line costs more than to look."""
+
+
+def watch(results: Path, *, once: bool) -> None:
+    """Show the campaign until it is finished or Ctrl-C; with `once`, print one look at it as plain text."""
+    looker = Watch(results)
+    if once:
+        console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
+        console.print(view(looker.look(), rows=None, plain=True))
+        return
+    console = Terminal()
+    with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        while True:
+            states = looker.look()
+            live.update(view(states, rows=min(MOST_ROWS, max(3, console.size.height - 10))), refresh=True)
+            if states and all(state.finished for state in states):
+                return
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def view(states: Sequence[State], *, rows: int | None, plain: bool = False) -> RenderableType:
+    """Everything about the campaigns, with at most `rows` lines of workers each."""
+    if not states:
+        return Text("Nothing is embedded yet: the sequences are being read, or jobs wait in the queue.")
+    return Group(*(part for state in states for part in _campaign(state, rows, plain)))
+
+
+def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableType]:
+    head = Text.assemble((str(state.folder), "bold"), f"  {100 * state.fraction:.1f} %  {_when(state)}")
+    counts = [f"{state.done:,} of {state.buckets:,} buckets finished", f"{len(state.workers):,} workers"]
+    counts += [f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued", f"{state.tokens_per_second:,.0f} tokens/s"]
+    line = Text(", ".join(counts))
+    troubled = sum(bool(worker.trouble) for worker in state.workers)
+    if troubled:
+        line.append(f", {troubled:,} stalled", style="bold red")
+    if state.failures:
+        line.append(f", {len(state.failures):,} failed", style="bold red")
+    parts: list[RenderableType] = [head]
+    if not plain:
+        parts.append(ProgressBar(total=1.0, completed=state.fraction))
+    parts.append(line)
+    if state.workers:
+        parts.append(_table(state.workers if rows is None else state.workers[:rows]))
+    if rows is not None and len(state.workers) > rows:
+        parts.append(Text(f"and {len(state.workers) - rows:,} workers more (all of them: plm-embed watch --once)"))
+    for failure in state.failures[:rows]:
+        parts.append(Text.assemble(("FAILED ", "bold red"), (str(failure.log), "bold")))
+        parts.append(Text("  " + failure.reason.replace("\n", "\n  ")))
+    return parts
+
+
+def _when(state: State) -> str:
+    if state.finished:
+        return "finished"
+    if state.eta is None:
+        alive = any(not worker.trouble for worker in state.workers)
+        return "no speed known yet" if alive else "no worker is at work"
+    end = datetime.now() + timedelta(seconds=state.eta)
+    return f"about {duration(state.eta)} left at this speed, until {end:%a %H:%M}"
+
+
+def _table(workers: Sequence[WorkerState]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("worker", no_wrap=True)
+    for title in ("bucket", "done", "tokens/s", "left", "sequences", "memory", "load", "last sign", ""):
+        table.add_column(title, justify="right", no_wrap=True)
+    for worker in workers:
+        note = worker.note
+        place = note["host"] if note["gpu"] is None else f"{note['host']} GPU {note['gpu']}"
+        rate, load, eta = note["tokens_per_second"], note.get("utilisation"), note.get("eta_seconds")
+        table.add_row(
+            f"{place} ({device_label(note)})"[:48],
+            note["bucket"],
+            "loading" if note["tokens_total"] is None else f"{100 * worker.fraction:.0f} %",
+            "" if rate is None else f"{rate:,.0f}",
+            "" if eta is None else duration(eta),
+            f"{note['sequences']:,}",
+            f"{note['memory_bytes'] / 1e9:.1f} GB",
+            "" if load is None else f"{load} %",
+            f"{duration(worker.age)} ago",
+            worker.trouble.upper(),
+            style="bold red" if worker.trouble else "",
+        )
+    return table

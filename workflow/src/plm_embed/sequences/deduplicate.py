@@ -1,0 +1,110 @@
+"""Sequence files to unique sequences in buckets, with an account of every record, in bounded memory.
+
+Two passes. The first streams the inputs, writes records.parquet and hands the accepted records to a `KeySorter`.
+The second takes them back in key order and cuts them into buckets/ and members/.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+
+from plm_embed.errors import UserError
+from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.sorting import KeySorter
+from plm_embed.io.threads import Behind, quick_turns
+from plm_embed.keys import bucket_names
+from plm_embed.sequences.columns import accepted_schema, records_schema
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.scan import BEHIND, Summary, check_keep, first_pass
+from plm_embed.sequences.split import OWN_MEMORY_MB, write_buckets
+from plm_embed.sequences.summary import SUMMARY
+
+LEAST_MEMORY_MB = 500
+
+
+def deduplicate(
+    inputs: Sequence[Path], output: Path, *, buckets: int, table: Table, policy: ResiduePolicy, memory_mb: int
+) -> Summary:
+    """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`.
+
+    buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key; members/{bucket}.parquet:
+    the accepted records (key, id, source, number, events, length, kept columns) sorted by key, then in input order.
+    A file for every bucket, empty ones too. The bytes depend on the inputs and options, not on `memory_mb`, which
+    bounds the memory of the process. UserError: an input that cannot be read (see `readers`), columns that cannot
+    be kept, `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no summary.json.
+    """
+    names = bucket_names(buckets)
+    _check(inputs, table, memory_mb)
+    readers = [Reader(path, table) for path in inputs]
+    _check_names(inputs)
+    output.mkdir(parents=True, exist_ok=True)
+    _clear(output, names)
+    summary = Summary(buckets, list(table.keep))
+    working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
+    total = sum(reader.bytes for reader in readers)
+    try:
+        with (
+            quick_turns(),
+            KeySorter(
+                output,
+                accepted_schema(table.keep),
+                working,
+                lambda: sum(reader.bytes_read for reader in readers) / total,
+            ) as sorter,
+            ThreadPoolExecutor(1) as pool,
+            ExitStack() as stack,
+        ):
+            records = stack.enter_context(row_group_writer(output / "records.parquet", records_schema(table.keep)))
+            with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
+                for rows in first_pass(dict(enumerate(readers)), table, policy, summary):
+                    writing.do(records.write, rows.records)
+                    if rows.accepted.num_rows:
+                        sorting.do(sorter.add, rows.accepted)
+            summary.end()
+            ending = pool.submit(stack.pop_all().close)  # the disk is waited for while the buckets are written
+            write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
+            ending.result()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(f"{output}: the disk is full; free about three times the size of the inputs") from None
+        raise
+    summary.files["records.parquet"] = records.sha256
+    summary.write(output)
+    return summary
+
+
+def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
+    if not inputs:
+        raise UserError("no input file is named")
+    if memory_mb < LEAST_MEMORY_MB:
+        raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
+    check_keep(table)
+
+
+def _check_names(inputs: Sequence[Path]) -> None:
+    seen: dict[str, Path] = {}
+    for path in inputs:
+        same = seen.setdefault(os.path.realpath(path), path)  # Path.resolve raises an error for links in a circle
+        if same is not path:
+            raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
+
+
+def _clear(output: Path, names: Sequence[str]) -> None:
+    """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left behind."""
+    (output / SUMMARY).unlink(missing_ok=True)
+    for left in output.glob(".spill-*"):
+        shutil.rmtree(left)
+    for folder in (output, output / "buckets", output / "members"):
+        for left in folder.glob(".tmp-*"):
+            left.unlink()
+        if folder != output:
+            for file in folder.glob("[0-9][0-9][0-9][0-9].parquet"):
+                if file.stem not in names:
+                    file.unlink()

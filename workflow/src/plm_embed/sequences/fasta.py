@@ -1,0 +1,191 @@
+"""FASTA cut into blocks of whole records; the blocks that need no second look are parsed as arrays.
+
+Most blocks of most files are ASCII with upper-case residues. `parse_clean` takes those and no others; what it declines,
+`readers` parses line by line.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.sequences.normalize import is_clean_text
+from plm_embed.sequences.streams import LARGEST_RECORD
+
+_READ_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 16  # kept of a record that is too large
+_MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
+_NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
+
+
+@dataclass(frozen=True)
+class CleanBatch:
+    """Consecutive records, numbered from `first`, whose residues are upper-case letters that the model knows.
+
+    The fields that `readers.Batch` has too are made when asked for.
+    """
+
+    first: int
+    id_column: pa.StringArray
+    header_column: pa.StringArray
+    text: memoryview
+    """The residues of all records, one after the other."""
+    ends: NDArray[np.int64]
+    """Where each record's residues end in `text` (n,)."""
+    kept: tuple[list[str | None], ...] = ()
+    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.ends)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        ids: list[str] = self.id_column.to_pylist()
+        return ids
+
+    @cached_property
+    def headers(self) -> list[str]:
+        headers: list[str] = self.header_column.to_pylist()
+        return headers
+
+    @cached_property
+    def residues(self) -> list[str]:
+        residues: list[str] = strings(self.text, self.ends).to_pylist()
+        return residues
+
+
+def strings(text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]) -> pa.StringArray:
+    """The pieces of `text` that end at `ends`, without making Python strings of them."""
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+@dataclass(frozen=True)
+class TooLarge:
+    """A record of more than `LARGEST_RECORD` bytes: its first ones, and how many it has."""
+
+    head: bytes
+    size: int
+
+
+def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes | TooLarge]:
+    """The bytes that `read(n)` gives, cut at the first start of a record after every `size` bytes.
+
+    `read` returns up to n bytes and nothing at the end. When it raises, the records that are complete by then come
+    first, as does what precedes the first. `size` is at most `LARGEST_RECORD`; of a larger record its head is kept.
+    """
+    parts: list[bytes] = []  # of the block under way
+    length = 0
+    rest = b""  # read, but not yet looked at
+    while True:
+        try:
+            data = rest or read(_READ_BYTES)
+        except Exception:
+            pending = b"".join(parts)
+            yield pending[: _last_start(pending)]
+            raise
+        rest = b""
+        if not data:
+            break
+        while (start := _next_start(parts, data, size - length)) >= 0:
+            yield from _bounded(b"".join([*parts, data[:start]]))
+            parts, length, data = [], 0, data[start:]
+        parts.append(data)
+        length += len(data)
+        if length > size + LARGEST_RECORD:  # no record has started since `size`
+            *whole, large = _bounded(b"".join(parts))
+            assert isinstance(large, TooLarge)
+            yield from whole
+            parts, length = [], 0
+            skipped, rest = _skip(read, data)
+            yield TooLarge(large.head, large.size + skipped)
+    if parts:
+        yield from _bounded(b"".join(parts))
+
+
+def _bounded(block: bytes) -> Iterator[bytes | TooLarge]:
+    """A block, without its last record when that is too large: the others are shorter than blocks are cut."""
+    start = _last_start(block) if len(block) > LARGEST_RECORD else len(block)
+    if len(block) - start <= LARGEST_RECORD:
+        yield block
+        return
+    if start:
+        yield block[:start]
+    yield TooLarge(block[start : start + _HEAD_BYTES], len(block) - start)
+
+
+def _skip(read: Callable[[int], bytes], before: bytes) -> tuple[int, bytes]:
+    """How many bytes there are up to the next record, and what was read from there; `before` was read last."""
+    skipped = 0
+    while data := read(_READ_BYTES):
+        if (start := _next_start([before], data, 0)) >= 0:
+            return skipped + start, data[start:]
+        skipped, before = skipped + len(data), data
+    return skipped, b""
+
+
+def _next_start(before: Sequence[bytes], data: bytes, begin: int) -> int:
+    """Where in `data`, which follows `before`, the first record at `begin` or later starts; -1 if none.
+
+    A line ends with LF, CR or both.
+    """
+    if begin <= 0 and before and before[-1][-1] in b"\r\n" and data[0] == _GREATER:
+        return 0
+    begin = max(begin, 1)
+    after = data.find(b"\n>", begin - 1)
+    earlier = data.find(b"\r>", begin - 1, after + 1 if after >= 0 else len(data))
+    found = after if earlier < 0 else earlier
+    return found + 1 if found >= 0 else -1
+
+
+def _last_start(text: bytes) -> int:
+    return max(text.rfind(b"\n>"), text.rfind(b"\r>")) + 1
+
+
+def parse_clean(block: bytes, first: int) -> CleanBatch | None:
+    """The records of a block, numbered from `first`; None unless each is an ASCII header and clean residues.
+
+    A header with a control character, or a blank at either end, or none at all, is left to others too. Most of the work
+    is done by calls that let other threads run.
+    """
+    if not block.startswith(b">"):
+        return None
+    whole = block if block.endswith(b"\n") else block + b"\n"
+    letters = np.frombuffer(whole, np.uint8)
+    line_ends = np.flatnonzero(letters == _NEWLINE)
+    line_starts = np.concatenate([[0], line_ends[:-1] + 1])
+    header_lines = np.flatnonzero(letters[line_starts] == _GREATER)
+    # the same places once the line ends are gone, of which as many precede a line as its number says
+    flat = whole.replace(b"\n", b"")
+    starts = line_starts[header_lines] - header_lines + 1
+    header_ends = line_ends[header_lines] - header_lines
+    ends = np.append(starts[1:] - 1, len(flat))
+    header_lengths, lengths = header_ends - starts, ends - header_ends
+    if len(starts) > _MOST_RECORDS or not (header_lengths.all() and lengths.all()):
+        return None
+    # what lies between the places in `flat`: the '>', the rest of the header and the residues of each record
+    cuts = np.stack([starts - 1, starts, header_ends], axis=1).ravel()
+    pieces = strings(flat, np.append(cuts[1:], len(flat)))
+    headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
+    ids, text = _first_words(headers), memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())]
+    if ids is None or not is_clean_text(text):
+        return None
+    return CleanBatch(first, ids, headers, text, np.cumsum(lengths))
+
+
+def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
+    """What precedes the first blank of each header; None unless all are plain."""
+    ends = np.frombuffer(headers.buffers()[1], np.int32, len(headers), 4).astype(np.int64)
+    letters = np.frombuffer(headers.buffers()[2], np.uint8, ends[-1])
+    starts = np.concatenate([[0], ends[:-1]])
+    outer = letters[starts], letters[ends - 1]
+    if letters.min() < _SPACE or letters.max() > _TILDE or any((each == _SPACE).any() for each in outer):
+        return None
+    blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
+    word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
+    pieces = strings(letters, np.stack([word_ends, ends], axis=1).ravel())
+    return pieces.take(np.arange(0, len(pieces), 2))

@@ -1,0 +1,138 @@
+"""What an input file is, told by its first bytes: FASTA, a table, Parquet, or nothing that can be read."""
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plm_embed.errors import UserError
+from plm_embed.sequences.streams import LARGEST_RECORD, Stream, named_errors
+
+Format = Literal["fasta", "csv", "tsv", "parquet"]
+_DELIMITERS = ",\t;"
+_HEAD_BYTES = 1 << 20
+_BINARY = {
+    b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
+    b"\x89HDF": "an HDF5 file",
+    b"ARROW1": "an Arrow file: save it as Parquet",
+    b"%PDF": "a PDF document",
+    b"\xff\xfe": "text in UTF-16: save it as UTF-8",
+    b"\xfe\xff": "text in UTF-16: save it as UTF-8",
+}
+
+_HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A file's format and compression, and its delimiter if it is a delimited text table."""
+
+    format: Format
+    compression: str
+    delimiter: str = ""
+
+
+def sniff(path: Path, columns: Sequence[str]) -> Kind:
+    """Tell what `path` is; `columns` are those that a table must have.
+
+    UserError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
+    table without one of the columns.
+    """
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!r}: a path cannot hold a NUL character")
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name the files in it")
+    if path.exists() and not path.is_file():
+        # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
+        raise UserError(f"{path}: is no regular file; save what comes out of the pipe or device, and name that file")
+    with named_errors(path), Stream(path) as stream:
+        head, damage = stream.head(_HEAD_BYTES)
+        compression = stream.compression
+    try:
+        return _kind(path, columns, head, compression)
+    except UserError:
+        with named_errors(path, lambda: " after 0 complete records"):
+            if damage:  # what can be read of such a file says little about it
+                raise damage from None
+        raise
+
+
+def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
+    packed = "" if compression == "none" else f" ({compression} compressed)"
+    if not head:
+        raise UserError(f"{path}: the file is empty{packed}: no record 1")
+    if head.startswith(b"PAR1"):
+        if packed:
+            raise UserError(f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress it first")
+        return Kind("parquet", compression)
+    text = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline="").read()
+    if not text.strip():
+        raise UserError(f"{path}: holds nothing but white space{packed}: no record 1")
+    fasta = _HEADER_LINE.search(text)
+    if fasta and not text[: fasta.start()].strip():
+        return Kind("fasta", compression)
+    delimiter, header = _header(text)
+    if set(columns) <= set(header):
+        check_columns(path, header, columns)
+        return Kind("tsv" if delimiter == "\t" else "csv", compression, delimiter)
+    _refuse_foreign(path, head, text[: fasta.start()] if fasta else text)
+    if fasta:
+        return Kind("fasta", compression)
+    if len(header) > 1:
+        check_columns(path, header, columns)
+    raise UserError(
+        f"{path}: neither FASTA (no line starts with '>') nor a table: line 1 does not name the columns "
+        + ", ".join(map(repr, columns))
+    )
+
+
+def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
+    """UserError for what is known to be something else; `text` ends where a line starts with '>'."""
+    start = text.lstrip()[:1]
+    if start == "<":
+        raise UserError(f"{path}, line 1: this is an HTML or XML page, not sequences: was the download refused?")
+    if start == "@":
+        raise UserError(f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA")
+    binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
+    if not binary and "\0" in text:
+        binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
+    if binary:
+        raise UserError(f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)")
+
+
+def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
+    """UserError unless each of `wanted` occurs once in `present`; it lists the columns and the nearest name."""
+    listed = ", ".join(map(repr, present[:30])) + (f" and {len(present) - 30} more" if len(present) > 30 else "")
+    for name in wanted:
+        if name not in present:
+            folded = {_fold(column): column for column in present}
+            near = difflib.get_close_matches(_fold(name), folded, n=1)
+            hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
+            raise UserError(f"{path}: no column {name!r}; the columns are {listed}{hint}")
+        if present.count(name) > 1:
+            raise UserError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one")
+
+
+def _fold(name: str) -> str:
+    return name.casefold().replace(" ", "_")
+
+
+def _header(text: str) -> tuple[str, list[str]]:
+    """The delimiter that cuts the first line into the most fields, and those fields."""
+    best = (",", [""])
+    for delimiter in _DELIMITERS:
+        try:
+            rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            row = next((row for row in rows if row), [""])
+        except csv.Error:
+            continue
+        if len(row) > len(best[1]) or best[1] == [""]:
+            best = (delimiter, [name.strip() for name in row])
+    return best
+
+
+csv.field_size_limit(LARGEST_RECORD)

@@ -1,0 +1,124 @@
+"""Raw residues to a normalised sequence: what is dropped, kept, replaced, or a reason to skip the record."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from plm_embed.sequences.alphabet import RESIDUES
+
+EVENTS = ("whitespace_removed", "upper_cased", "gaps_removed", "stop_removed", "substituted")
+GAPS = "-."
+POSITIONS_SHOWN = 5
+
+_FIRST, *_, _LAST = sorted(RESIDUES.encode("ascii"))
+_BETWEEN = set(range(_FIRST, _LAST)).difference(RESIDUES.encode("ascii"))  # J
+_IN_BRACKETS = re.compile("<[^<>]*>")
+_SHOWN = 20  # letters of a header among residues
+_ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
+
+
+@dataclass(frozen=True)
+class ResiduePolicy:
+    """What to do with a record that holds letters without a token (`unknown`) or alignment gaps (`gaps`)."""
+
+    unknown: Literal["skip", "substitute"] = "skip"
+    gaps: Literal["remove", "skip"] = "remove"
+
+
+class Normalised(NamedTuple):
+    """A sequence of `RESIDUES` letters, at least one, and how many characters each event touched."""
+
+    sequence: str
+    events: dict[str, int]
+
+
+class Skipped(NamedTuple):
+    """Why a record has no sequence: a word to group by, and the particulars for a person."""
+
+    reason: str
+    detail: str | None
+
+
+def is_clean(text: str) -> bool:
+    """Whether every character is an upper-case letter of `RESIDUES`, so that nothing is left to normalise."""
+    return text.isascii() and is_clean_text(text.encode("ascii"))
+
+
+def is_clean_text(text: bytes | memoryview) -> bool:
+    """`is_clean` for bytes; many times faster than `bytes.translate`."""
+    codes = np.frombuffer(text, np.uint8)
+    within = not len(codes) or (codes.min() >= _FIRST and codes.max() <= _LAST)
+    return bool(within) and not any((codes == other).any() for other in _BETWEEN)
+
+
+def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
+    """Normalise the residues of one record.
+
+    In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are upper-cased,
+    the gap signs '-' and '.' are removed or the record is skipped as `gaps`, one terminal '*' is dropped. What is
+    then not a letter of `RESIDUES` (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
+    `unknown_residues`, or becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word such as
+    <mask>, or else begins a header that lacks its line, and the record is skipped as `glued_header`. Positions in
+    `detail` are 1-based in `raw`.
+    """
+    if raw and is_clean(raw):
+        return Normalised(raw, {})
+    events: dict[str, int] = {}
+    one_line = raw.replace("\r", "").replace("\n", "")
+    text = "".join(one_line.split())
+    if len(text) < len(one_line):
+        events["whitespace_removed"] = len(one_line) - len(text)
+    upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
+    if upper != text:
+        events["upper_cased"] = sum(before != after for before, after in zip(text, upper, strict=True))
+    gaps = sum(map(upper.count, GAPS))
+    if gaps and policy.gaps == "skip":
+        return Skipped("gaps", _positions(raw, GAPS))
+    if gaps:
+        events["gaps_removed"] = gaps
+        upper = upper.translate(dict.fromkeys(map(ord, GAPS)))
+    stop = 0
+    if upper.endswith("*"):
+        events["stop_removed"] = 1
+        upper = upper[:-1]
+        stop = raw.rindex("*") + 1
+    if not upper:
+        return Skipped("empty", None)
+    if ">" in _IN_BRACKETS.sub("", upper):
+        return Skipped("glued_header", _glued(raw))
+    unknown = set(upper).difference(RESIDUES)
+    if unknown and (policy.unknown == "skip" or ">" in unknown):
+        return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
+    if unknown:
+        events["substituted"] = sum(map(upper.count, unknown))
+        upper = upper.translate(dict.fromkeys(map(ord, unknown), "X"))
+    return Normalised(upper, events)
+
+
+def format_events(events: dict[str, int]) -> str:
+    """`name=count;name=count` in the order of `EVENTS`; empty for no events."""
+    return ";".join(f"{name}={events[name]}" for name in EVENTS if name in events)
+
+
+def _glued(raw: str) -> str:
+    """Where a header begins among the residues, and how."""
+    inside = _IN_BRACKETS.sub(lambda found: " " * len(found[0]), raw)
+    at = inside.index(">")
+    return f"> at {at + 1}: no line end before {raw[at : at + _SHOWN]!r}"
+
+
+def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
+    """'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position `dropped`."""
+    found: dict[str, list[str]] = {}
+    total = 0
+    for position, letter in enumerate(raw, start=1):
+        if letter.translate(_ASCII_UPPER) in letters and position != dropped:
+            total += 1
+            if total <= POSITIONS_SHOWN:
+                name = letter if letter.isprintable() else f"U+{ord(letter):04X}"
+                found.setdefault(name, []).append(str(position))
+    listed = "; ".join(f"{name} at {', '.join(positions)}" for name, positions in found.items())
+    return listed if total <= POSITIONS_SHOWN else f"{listed}; {total - POSITIONS_SHOWN} more"

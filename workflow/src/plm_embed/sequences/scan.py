@@ -1,0 +1,220 @@
+"""The first pass over the sequence files: the account of every record, and the accepted ones on their way to buckets.
+
+`deduplicate` goes over all files in one job. For very many records each file has a job of its own, `scan`; then `split`
+takes up what all of them left for a range of keys.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from plm_embed.errors import UserError
+from plm_embed.io.files import sha256_file
+from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.progress import progress
+from plm_embed.io.sealed import write_sealed
+from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
+from plm_embed.io.threads import Behind, quick_turns
+from plm_embed.keys import range_bounds
+from plm_embed.sequences.columns import Account, Judged, accepted_schema, account, judge, records_schema
+from plm_embed.sequences.hashing import AHEAD, Hasher
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.summary import SUMMARY, make_again, read_summary
+
+log = logging.getLogger(__name__)
+BEHIND = 2
+"""Pieces of work that wait for a thread."""
+
+_NUCLEOTIDES = frozenset("ACGTUN")
+_NUCLEOTIDE_SAMPLE = 1000
+_NUCLEOTIDE_SHARE = 0.9
+_TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cache_key", "row"})
+
+
+@dataclass
+class Summary:
+    """What summary.json holds. Every record is counted once: `records` = `accepted` + all of `skipped`."""
+
+    buckets: int
+    keep: list[str]
+    records: int = 0
+    accepted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)  # by reason
+    events: Counter[str] = field(default_factory=Counter)  # records, by name
+    unique: int = 0
+    residues: int = 0  # of the unique sequences
+    lengths: Counter[int] = field(default_factory=Counter)  # unique sequences, by length
+    inputs: list[dict[str, Any]] = field(default_factory=list)  # path, format, compression, bytes, sha256, records
+    warnings: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of each file that was written, by its name
+
+    def warn(self, message: str) -> None:
+        """Note a warning, and log it."""
+        self.warnings.append(message)
+        log.warning("warning: %s", message)
+
+    def count(self, rows: Account) -> None:
+        """Add the records of a batch."""
+        self.records += rows.records.num_rows
+        self.accepted += rows.accepted.num_rows
+        if rows.accepted.num_rows < rows.records.num_rows:
+            self.skipped.update(rows.records["reason"].drop_null().to_pylist())
+        for told in rows.accepted["events"].value_counts().to_pylist():
+            for event in filter(None, told["values"].split(";")):
+                self.events[event.partition("=")[0]] += told["counts"]
+
+    def add(self, other: dict[str, Any]) -> None:
+        """Add what was written about other records, or about other unique sequences."""
+        for name in ("records", "accepted", "unique", "residues"):
+            setattr(self, name, getattr(self, name) + other.get(name, 0))
+        for name in ("skipped", "events", "files"):
+            getattr(self, name).update(other.get(name, {}))
+        self.lengths.update({int(length): count for length, count in other.get("lengths", {}).items()})
+        self.inputs.extend(other.get("inputs", ()))
+        self.warnings.extend(other.get("warnings", ()))
+
+    def write(self, folder: Path) -> None:
+        write_sealed(folder / SUMMARY, vars(self))
+
+    def end(self) -> None:
+        """Warn when there is nothing to embed."""
+        if not self.accepted:
+            self.warn(f"none of the {self.records:,} records has a sequence that can be embedded")
+
+
+def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary) -> Iterator[Account]:
+    """Everything that is to be told about the records, counted in `summary`; `readers` by their number."""
+    size = sum(reader.bytes for reader in readers.values())
+    with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
+        for source, reader in readers.items():
+            nucleotides = sampled = done = 0
+            for batch, digests in _hashed((judge(batch, policy) for batch in reader), hasher):
+                rows = account(batch, digests, str(reader.path), source, table.keep)
+                summary.count(rows)
+                yield rows
+                if sampled < _NUCLEOTIDE_SAMPLE:
+                    sample = rows.accepted["sequence"][: _NUCLEOTIDE_SAMPLE - sampled].to_pylist()
+                    sampled += len(sample)
+                    nucleotides += sum(_NUCLEOTIDES.issuperset(sequence) for sequence in sample)
+                meter.advance((reader.bytes_read - done) / 1e6)
+                done = reader.bytes_read
+            if nucleotides and nucleotides >= _NUCLEOTIDE_SHARE * sampled:
+                summary.warn(
+                    f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of the letters ACGTUN: "
+                    "nucleotides, not proteins?",
+                )
+            summary.inputs.append(
+                {
+                    "path": str(reader.path),
+                    "format": reader.format,
+                    "compression": reader.compression,
+                    "bytes": reader.bytes,
+                    "sha256": reader.sha256,
+                    "records": reader.records,
+                }
+            )
+
+
+def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged, bytes]]:
+    waiting: deque[Judged] = deque()
+    for batch in batches:
+        hasher.put(batch.text, batch.ends.tolist())
+        waiting.append(batch)
+        if len(waiting) > AHEAD:
+            yield waiting.popleft(), hasher.get()
+    while waiting:
+        yield waiting.popleft(), hasher.get()
+
+
+def check_keep(table: Table) -> None:
+    """UserError unless the columns to keep can be columns of the results."""
+    for place, name in enumerate(table.keep):
+        if name in _TAKEN:
+            raise UserError(f"keep: {name!r} is a column that the results have anyway; leave it out or rename it")
+        if name in table.keep[:place]:
+            raise UserError(f"keep: {name!r} is named twice")
+
+
+class _Ranges:
+    """Takes rows in any order and appends them, sorted piece by piece, to a file for each range of key space."""
+
+    def __init__(self, paths: Sequence[Path], schema: pa.Schema, bounds: Sequence[int]) -> None:
+        self._bounds = bounds
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._stack = ExitStack()
+        self._ranges = [Range(path, schema) for path in paths]
+        for each in self._ranges:
+            self._stack.callback(each.close)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= PIECE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            distribute(sort_rows(self._rows), self._ranges, self._bounds)
+        self._rows, self._bytes = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def range_file(number: int) -> str:
+    """The name of the file that a scan leaves for a range of keys."""
+    return f"{number:04d}.arrows"
+
+
+def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, policy: ResiduePolicy) -> None:
+    """Write the account of input file `number` (from 0), called `path`, to the folder `output`.
+
+    records.parquet: as `deduplicate` writes it; 0000.arrows ...: the accepted records in each range of buckets, each
+    batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever the input. UserError as `deduplicate`.
+    """
+    check_keep(table)
+    reader = Reader(path, table)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / SUMMARY).unlink(missing_ok=True)
+    summary = Summary(buckets, list(table.keep))
+    bounds = range_bounds(buckets)
+    files = [output / range_file(each) for each in range(len(bounds) - 1)]
+    with (
+        quick_turns(),
+        row_group_writer(output / "records.parquet", records_schema(table.keep)) as records,
+        _Ranges(files, accepted_schema(table.keep), bounds[1:-1]) as ranges,
+        Behind(BEHIND) as writing,
+        Behind(BEHIND) as sorting,
+    ):
+        for rows in first_pass({number: reader}, table, policy, summary):
+            writing.do(records.write, rows.records)
+            if rows.accepted.num_rows:
+                sorting.do(ranges.add, rows.accepted)
+        sorting.do(ranges.flush)
+    with ThreadPoolExecutor(BEHIND) as pool:
+        summary.files = dict(zip((path.name for path in files), pool.map(sha256_file, files), strict=True))
+    summary.files["records.parquet"] = records.sha256
+    write_sealed(output / SUMMARY, vars(summary) | {"number": number})
+
+
+def read_scans(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The summaries of the scans of all inputs. UserError unless all are whole and come in the inputs' order."""
+    stated = [read_summary(folder, "scan") for folder in folders]
+    for number, (folder, summary) in enumerate(zip(folders, stated, strict=True)):
+        if summary["number"] != number:
+            raise UserError(
+                f"{folder}: is the scan of input {summary['number']}, not of {number}; {make_again(folder, 'scan')}"
+            )
+    return stated

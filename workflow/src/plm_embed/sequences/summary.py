@@ -1,0 +1,152 @@
+"""The files that deduplicate writes for all later steps, believed only as they were written.
+
+The sealed summary.json of a folder of sequences holds the SHA-256 of every other file in it.
+"""
+
+import hashlib
+import shlex
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plm_embed import keys
+from plm_embed.errors import UserError
+from plm_embed.io.files import sha256_file
+from plm_embed.io.parquet import read_table
+from plm_embed.io.sealed import read_sealed
+
+SUMMARY = "summary.json"
+
+
+def make_again(folder: Path, command: str = "deduplicate") -> str:
+    """How to make a folder of sequences anew: a file's name serves whichever rule makes it."""
+    made = folder / SUMMARY if command == "deduplicate" else folder
+    return f"run `snakemake --forcerun {shlex.quote(str(made))}`, or by hand `plm-embed {command}`"
+
+
+def read_summary(sequences: Path, command: str = "deduplicate") -> dict[str, Any]:
+    """What deduplicate (or scan, or split) says about its inputs, records and files; the caller must not change it.
+
+    UserError when it is missing or was changed.
+    """
+    path = sequences / SUMMARY
+    try:
+        return _read_summary(path, command, _state(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; {make_again(sequences, command)}") from None
+
+
+def known_summary(sequences: Path) -> dict[str, Any] | None:
+    """`read_summary` for those who can do without: None when it is missing or not to be believed."""
+    try:
+        return read_summary(sequences)
+    except UserError:
+        return None
+
+
+@lru_cache(128)
+def _read_summary(path: Path, command: str, _: tuple[int, ...]) -> dict[str, Any]:
+    return read_sealed(path, "a summary of sequences", make_again(path.parent, command))
+
+
+def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
+    """The path of a file that deduplicate (or scan, or split) wrote, such as `members/0001.parquet`, unchanged.
+
+    UserError when it is missing, or its SHA-256 is not that in the summary.
+    """
+    path, again = sequences / name, make_again(sequences, command)
+    try:
+        sound = _sha256(path, _state(path)) == read_summary(sequences, command).get("files", {}).get(name)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; {again}") from None
+    if not sound:
+        raise UserError(f"{path}: changed since it was written; {again}")
+    return path
+
+
+@lru_cache(1 << 15)
+def _sha256(path: Path, _: tuple[int, ...]) -> str:
+    return sha256_file(path)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What differs when a file was written or replaced: read once in a process, it need not be hashed again."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def bucket_table(path: Path, columns: list[str]) -> pa.Table:
+    """Columns of a bucket file, `key` among them. UserError unless each key is the SHA-256 of its `sequence`.
+
+    A bucket in the folder of deduplicate must be the file that the summary names.
+    """
+    sequences = path.parent.parent
+    if (sequences / SUMMARY).is_file():
+        verified(sequences, f"{path.parent.name}/{path.name}")
+    table = read_table(path, columns)
+    if "sequence" in columns:
+        check_keys(path, table)
+    return table
+
+
+def check_keys(path: Path, table: pa.Table) -> None:
+    """UserError unless each `key` of a table from the bucket file `path` is the SHA-256 of its `sequence`."""
+    for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+        if sequence is None or hashlib.sha256(sequence.encode()).hexdigest() != key:
+            raise UserError(f"{path}: {key} is not the SHA-256 of its sequence; {make_again(path.parent.parent)}")
+
+
+class RecordNumbers:
+    """A place for every input record, in input order, from its file and its number in that file.
+
+    Numbers count from 1; what stands before the first record of a file is number 0. sources: records by file as
+    deduplicate counted them; places: of all files together, some of them unused.
+    """
+
+    def __init__(self, sequences: Path) -> None:
+        self.summary = read_summary(sequences)
+        self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
+        if len(self.sources) < len(self.summary["inputs"]):
+            raise UserError(f"{sequences / SUMMARY}: an input file is named twice; name it once and run again")
+        self._first: dict[str, int] = {}
+        self.places = 0
+        for source, count in self.sources.items():
+            self._first[source] = self.places
+            self.places += count + 1
+
+    def of(self, table: pa.Table) -> NDArray[np.int64]:
+        """Places of the records that the columns `source` and `number` name. UserError for an unknown one."""
+        source = pc.dictionary_encode(table["source"].combine_chunks())
+        paths: list[str] = source.dictionary.to_pylist()
+        spans = np.array([(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths], dtype=np.int64)
+        first, count = spans.reshape(-1, 2)[source.indices.to_numpy(zero_copy_only=False)].T
+        number = table["number"].to_numpy()
+        unknown = (number < 0) | (number > count)
+        if unknown.any():
+            at = int(np.flatnonzero(unknown)[0])
+            raise UserError(f"{table['source'][at]}, record {number[at]}: no input has this record")
+        places: NDArray[np.int64] = first + number
+        return places
+
+
+class RecordTable:
+    """Fixed-size values for every record, zero at first, in a temporary file, so that memory stays bounded."""
+
+    def __init__(self, folder: Path, places: int, dtype: Any) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self.values: np.ndarray = np.memmap(self._file, dtype=dtype, shape=(max(places, 1),), mode="w+")
+
+    def close(self) -> None:
+        del self.values
+        self._file.close()
+
+
+def bucket_names(sequences: Path) -> list[str]:
+    """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie beside them."""
+    return keys.bucket_names(read_summary(sequences)["buckets"])

@@ -1,0 +1,68 @@
+"""Site data: what a cluster gives and wants, by the name of the site or from a file."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from plm_embed.errors import UserError
+from plm_embed.sites.slurm import slurm_site
+from plm_embed.words import did_you_mean
+
+_HERE = Path(__file__).parent
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. UserError otherwise."""
+    if name == "slurm":
+        return slurm_site()
+    found = _site_files()
+    path = Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else found.get(name)
+    if path is None or not path.is_file():
+        known = sorted([*found, "slurm"])
+        hint = did_you_mean(name, known)
+        raise UserError(f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
+    try:
+        site = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"site: {path}: not YAML ({error})") from None
+    if not isinstance(site, dict):
+        raise UserError(f"site: {path}: no site data; executors/pbs/README.md shows what they look like")
+    base = site.pop("base", None)
+    site = _laid_over(read_site(str(base)), site) if base else site
+    if site.get("scheduler") != "slurm":
+        _check(site, path)
+    return site
+
+
+def _check(site: dict[str, Any], path: Path) -> None:
+    """Raise UserError with the first key that is not as the executor's schema wants it."""
+    schema = json.loads((_pbs_sites() / "schema.json").read_text(encoding="utf-8"))
+    for problem in Draft202012Validator(schema).iter_errors(site):
+        where = ".".join(map(str, problem.absolute_path)) or "the file"
+        raise UserError(f"site: {path}: {where}: {problem.message}")
+
+
+def slurm_sites() -> list[str]:
+    """Names of the shipped sites under SLURM."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def _site_files() -> dict[str, Path]:
+    """Shipped site data by name."""
+    return {path.stem: path for folder in (_pbs_sites(), _HERE) for path in folder.glob("*.yaml")}
+
+
+def _pbs_sites() -> Path:
+    """The sites of the PBS executor, which is a package of its own; nothing lies there where it is not installed."""
+    found = find_spec("snakemake_executor_plugin_pbs")
+    return Path(found.origin).parent / "sites" if found and found.origin else _HERE / "absent"
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One mapping over another, key by key."""
+    both = [key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)]
+    return below | above | {key: _laid_over(below[key], above[key]) for key in both}

@@ -1,0 +1,170 @@
+"""Merging a store's small parts into large ones, while others read it and jobs publish into it.
+
+New parts are published first. Then a note says which parts they replace; from that moment nobody lists the old ones,
+and what names them (completion records, which are never touched) is answered by the new ones once the old are gone. The
+old parts are removed by a later run, when the note is old enough for every reader to have ended. A kill at any instant
+leaves a whole store, in which the next run goes on.
+"""
+
+import hashlib
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import is_per_residue
+from plm_embed.io.files import sha256_file, sync, whole_files
+from plm_embed.io.sealed import write_sealed
+from plm_embed.store.blocks import Served, blocks
+from plm_embed.store.hdf5 import Array, connect
+from plm_embed.store.parts import Columns, create_part, read_part, write_checksums
+from plm_embed.store.rawio import extents
+from plm_embed.store.reuse import devices_of
+from plm_embed.store.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_fingerprint, read_note
+from plm_embed.store.writer import VectorWriter
+
+log = logging.getLogger(__name__)
+_PREFIX = 8  # hexadecimal digits of a key in a part's name
+
+
+@dataclass
+class Compacted:
+    """Parts that were merged, parts that they became, and old parts that were removed, with their size in bytes."""
+
+    merged: int = 0
+    published: int = 0
+    removed: int = 0
+    freed: int = 0
+
+
+def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
+    """Merge the parts of every fingerprint in a store into parts of about `part_bytes`.
+
+    Replaced parts stay for `keep_hours`, and are removed by the first run after that.
+    """
+    notes = sorted(root.glob("*/fingerprint.json"))
+    if not notes:
+        raise UserError(f"{root}: no store; give the folder that holds the folders with fingerprint.json")
+    done = Compacted()
+    for note in notes:
+        store = Store(root, read_fingerprint(note.parent))
+        for group in _groups(parts_between(store.parts_folder, *KEY_SPACE), part_bytes):
+            _merge(store, group, part_bytes, done)
+        _remove(store, 3600 * keep_hours, done)
+    return done
+
+
+def _groups(parts: list[Path], part_bytes: int) -> Iterator[list[Path]]:
+    """Parts, neighbours in key space, that would be fewer if they were merged."""
+    group: list[Path] = []
+    total, last = 0, ""
+    for path in [*sorted(parts), None]:
+        if group and (path is None or (total >= part_bytes and path.name[:_PREFIX] > last)):
+            if len(group) > -(-total // part_bytes):
+                yield group
+            group, total, last = [], 0, ""
+        if path is not None:
+            group.append(path)
+            total += path.stat().st_size
+            last = max(last, path.name.split("-")[1])
+
+
+def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) -> None:
+    replaced = store.infos(group)
+    count = -(-sum(part.bytes for part in replaced) // part_bytes)
+    # keys are hashes, so that equal ranges hold about equally many
+    first = int(min(path.name[:_PREFIX] for path in group), 16)
+    stop = int(max(path.name.split("-")[1] for path in group), 16) + 1
+    edges = [f"{first + (stop - first) * number // count:08x}" for number in range(count)]
+    published = []
+    (store.folder / "scratch").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="compact-", dir=store.folder / "scratch") as scratch:
+        for low, high in pairwise([*edges, None]):
+            local = Path(scratch) / "part.h5"
+            if _write_range(store, group, low or "", high, local):
+                published.append(store.publish(local))
+                local.unlink()
+    names = [part.name for part in published]
+    note = {"replaced": [part.name for part in replaced if part.name not in names], "by": [vars(p) for p in published]}
+    digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]
+    write_sealed(store.folder / NOTES / f"{digest}.json", note)
+    done.merged += len(group)
+    done.published += len(published)
+    log.info("%s: %d parts merged into %s", store.folder, len(group), ", ".join(names))
+
+
+def _write_range(store: Store, group: list[Path], low: str, high: str | None, local: Path) -> bool:
+    """Write the keys from `low` to `high` (excluded) of all parts as one part; whether there are any."""
+    ragged = any(map(is_per_residue, store.fingerprint.representations))
+    found: dict[str, list[Array]] = {
+        name: [] for name in ("emb_keys", "length", "windows", "part", "row", "flat", "size")
+    }
+    places, devices = [], set[str]()
+    dims: dict[str, int] = {}
+    for number, path in enumerate(group):
+        with read_part(path) as part:
+            part.check(store.fingerprint)
+            rows = part.rows_between(low, high)
+            dims = part.dims
+            places.append({name: extents(part.vectors(name)) for name in part.names})
+            devices |= devices_of(part) if len(rows) else set()
+            for name in ("emb_keys", "length", "windows"):
+                found[name].append(part.column_at(name, rows))
+            found["part"].append(np.full(len(rows), number, dtype=np.int32))
+            found["row"].append(rows)
+            found["flat"].append(part.column_at("offset", rows) if ragged else np.zeros_like(rows))
+            found["size"].append(part.residues_at(rows) if ragged else np.zeros_like(rows))
+    columns = {name: np.concatenate(pieces) for name, pieces in found.items()}
+    _, at = np.unique(columns["emb_keys"], return_index=True)  # of equal keys the first part's
+    if not len(at):
+        return False
+    columns = {name: column[at] for name, column in columns.items()}
+    offset = np.concatenate([[0], np.cumsum(columns["size"])])
+    served = Served(
+        parts=tuple(group),
+        places=tuple(places),
+        part=columns["part"],
+        row=columns["row"],
+        windows=columns["windows"],
+        residues=columns["size"],
+        flat=columns["flat"],
+        dims=dims,
+        width=4 if store.fingerprint.storage_dtype == "float32" else 2,
+    )
+    head = Columns(columns["emb_keys"], columns["length"], columns["windows"], offset if ragged else None)
+    with connect(local, "w") as file:
+        create_part(file, head, dims, store.fingerprint, {"device": ", ".join(sorted(devices))})
+        with VectorWriter(file) as writer:
+            for block in blocks(served):
+                for name, bits in block.bits.items():
+                    write_checksums(file, name, block.start, bits, served.residues[block.start : block.stop])
+                    writer.write(name, int(offset[block.start]) if is_per_residue(name) else block.start, bits)
+            writer.wait()
+    return True
+
+
+def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
+    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole."""
+    for note in whole_files(store.folder / NOTES, "*.json"):
+        if time.time() - note.stat().st_mtime < keep_seconds:
+            continue
+        replaced, by = read_note(note)
+        old = [path for name in replaced if (path := store.parts_folder / name).exists()]
+        if not old:
+            continue
+        for part in current_parts(by, store.folder):
+            path = store.parts_folder / part.name
+            if not path.exists() or sha256_file(path) != part.sha256:
+                raise UserError(f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept")
+        for path in old:
+            done.freed += path.stat().st_size
+            path.unlink(missing_ok=True)
+            done.removed += 1
+        sync(store.parts_folder)

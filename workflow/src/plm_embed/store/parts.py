@@ -1,0 +1,314 @@
+"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is written and read."""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.keys import Keys
+from plm_embed.store import checksums
+from plm_embed.store.hdf5 import (
+    Array,
+    connect,
+    create_column,
+    create_vectors,
+    decode,
+    encode,
+    flat_rows,
+    storage_dtype,
+    take_bits,
+    write_bits,
+)
+
+SCHEMA_VERSION = 1
+
+
+class DamagedPartError(UserError):
+    """A part file that is truncated, corrupt, or no part at all."""
+
+
+@dataclass(frozen=True)
+class PartRows:
+    """Vectors on their way into a part, in any order.
+
+    keys S64 (n,); length int32 (n,): residues of the sequence; windows int32 (n,): 1 = embedded in one piece, k > 1 =
+    in k windows, 0 = cropped. representations: every name of the fingerprint, as (n, D) numbers when pooled, as a list
+    of n arrays (L, D) when per residue.
+    """
+
+    keys: Keys
+    length: NDArray[np.int32]
+    windows: NDArray[np.int32]
+    representations: Mapping[str, Array | Sequence[Array]]
+
+
+def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]) -> None:
+    """Write a part, sorted by key, its vectors rounded to the fingerprint's storage type. Equal rows give equal bytes.
+
+    Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit together, repeated
+    keys and other representations than the fingerprint's raise ValueError.
+    """
+    order = np.argsort(rows.keys, kind="stable").astype(np.int64)
+    keys = rows.keys[order]
+    if not len(keys) or (keys[1:] == keys[:-1]).any():
+        raise ValueError("a part needs at least one key, and each key once")
+    if set(rows.representations) != set(fingerprint.representations):
+        raise ValueError(f"vectors for {list(rows.representations)}, expected {fingerprint.representations}")
+    if any(len(part) != len(keys) for part in (rows.length, rows.windows, *rows.representations.values())):
+        raise ValueError("keys, lengths, windows and vectors differ in number")
+    vectors = {name: _stored(name, rows.representations[name], order) for name in fingerprint.representations}
+    offset = np.zeros(1, dtype=np.int64)
+    for name in filter(is_per_residue, fingerprint.representations):
+        counts = [len(rows.representations[name][i]) for i in order]
+        if len(offset) > 1 and not np.array_equal(np.diff(offset), counts):
+            raise ValueError(f"{name}: other numbers of residues than the layer before")
+        offset = np.cumsum([0, *counts], dtype=np.int64)
+    columns = Columns(keys, rows.length[order], rows.windows[order], offset if len(offset) > 1 else None)
+    with connect(path, "w") as file:
+        dims = {name: values.shape[1] for name, values in vectors.items()}
+        create_part(file, columns, dims, fingerprint, provenance)
+        for name, values in vectors.items():
+            bits = encode(values, fingerprint.storage_dtype)
+            write_bits(file["representations"][name], 0, bits)
+            write_checksums(file, name, 0, bits, np.diff(offset))
+
+
+def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]) -> Array:
+    """All rows of a representation in the given order of its sequences: (n, D), or flat (R, D) when per residue."""
+    return np.concatenate([values[i] for i in order]) if is_per_residue(name) else np.asarray(values)[order]
+
+
+class Columns(NamedTuple):
+    """What a part says about each of its keys; offset (n + 1,): where their per-residue rows begin, if any."""
+
+    keys: Keys
+    length: NDArray[np.int32]
+    windows: NDArray[np.int32]
+    offset: NDArray[np.int64] | None
+
+
+def create_part(
+    file: h5py.File, columns: Columns, dims: Mapping[str, int], fingerprint: Fingerprint, provenance: dict[str, Any]
+) -> None:
+    """Write a part but for its vectors and their checksums, for which there is room then: `dims` (D) by name."""
+    count = len(columns.keys)
+    checksums.create(file, fingerprint.representations, count)
+    for name, kind, values in zip(checksums.COLUMNS, ("S64", "<i4", "<i4"), columns[:3], strict=True):
+        create_column(file, name, count, kind)[...] = values
+        checksums.write(file, name, 0, checksums.of_rows(values))
+    if columns.offset is not None:
+        create_column(file, "offset", count + 1, "<i8")[...] = columns.offset
+    group = file.create_group("representations")
+    for name in fingerprint.representations:
+        rows = count if columns.offset is None or not is_per_residue(name) else int(columns.offset[-1])
+        create_vectors(group, name, (rows, dims[name]), fingerprint.storage_dtype)
+    file.attrs["schema_version"] = SCHEMA_VERSION
+    file.attrs["fingerprint"] = fingerprint.to_json()
+    file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
+
+
+def write_checksums(file: h5py.File, name: str, start: int, bits: Array, residues: NDArray[np.int64]) -> None:
+    """Keep the checksums of the keys from row `start` on, of which `bits` are all rows of a representation.
+
+    residues (k,): rows that each of them has per residue.
+    """
+    flat = is_per_residue(name)
+    checksums.write(file, name, start, checksums.of_sequences(bits, residues) if flat else checksums.of_rows(bits))
+
+
+class Part:
+    """One part file, or a master, which has the same layout, open for reading. Columns are read when first asked for.
+
+    path; fingerprint; provenance (dict); names: its representations; count: rows; dims {name: D}.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._reading():
+            self._file = connect(path)
+        try:
+            self._describe()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _describe(self) -> None:
+        with self._reading():
+            self.fingerprint = Fingerprint.from_json(self._file.attrs["fingerprint"])
+            self.provenance: dict[str, Any] = json.loads(self._file.attrs.get("provenance", "{}"))
+            self.count: int = self._file["emb_keys"].shape[0]
+            if not self.count:
+                raise ValueError("it holds no keys")
+            if self._file["emb_keys"].dtype != np.dtype("S64"):
+                raise ValueError(f"its keys are {self._file['emb_keys'].dtype}, not 64 characters each")
+            checksums.check_attributes(self._file)
+            self.names = self.fingerprint.representations
+            self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
+            for name in self.names:
+                dataset, wanted = self.vectors(name), self.fingerprint.storage_dtype
+                if storage_dtype(dataset) != wanted:
+                    raise ValueError(f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says {wanted}")
+                if not is_per_residue(name) and dataset.shape[0] != self.count:
+                    raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what h5py says about a bad file into DamagedPartError, and leave errors of the system apart from it."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is not None:
+                raise UserError(f"{self.path}: cannot be read: {error}") from error
+            raise DamagedPartError(self._damage(error)) from error
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise DamagedPartError(self._damage(error)) from error
+
+    def _damage(self, error: Exception) -> str:
+        return f"{self.path}: truncated, corrupt or not a part of a store ({error}); run `snakemake --forcerun embed`"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def vectors(self, name: str) -> h5py.Dataset:
+        """The data set of a representation: (n, D), or flat (R, D) when per residue."""
+        return self._file["representations"][name]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """S64 (n,), strictly increasing."""
+        keys: Keys = self._column("emb_keys")
+        with self._reading():
+            self._check("emb_keys", np.arange(self.count), keys)
+            if not (keys[1:] > keys[:-1]).all():
+                raise ValueError("its keys are not sorted")
+        return keys
+
+    def locate(self, keys: Keys) -> NDArray[np.int64]:
+        """Row of each key in this part, -1 where it has none; keys: S64, sorted, each once.
+
+        Of a large part only the range is read.
+        """
+        rows = np.full(len(keys), -1, dtype=np.int64)
+        if not len(keys):
+            return rows
+        with self._reading():
+            column = self._file["emb_keys"]
+            first, stop = 0, self.count
+            if self.count > 4 * len(keys):
+                first = bisect_left(column, keys[0])
+                stop = bisect_right(column, keys[-1], first)
+            held: Keys = column[first:stop]
+            self._check("emb_keys", np.arange(first, stop), held)
+            if not (held[1:] > held[:-1]).all():
+                raise ValueError("its keys are not sorted")
+        if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
+            at = np.minimum(np.searchsorted(keys, held), len(keys) - 1)
+            found = keys[at] == held
+            rows[at[found]] = first + np.flatnonzero(found)
+        else:
+            at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
+            found = held[at] == keys
+            rows[found] = first + at[found]
+        return rows
+
+    @cached_property
+    def length(self) -> NDArray[np.int32]:
+        """Residues of each sequence (n,), before cropping."""
+        return self.column_at("length", np.arange(self.count))
+
+    @cached_property
+    def windows(self) -> NDArray[np.int32]:
+        """(n,): 1 = embedded in one piece, k > 1 = in k windows, 0 = cropped."""
+        return self.column_at("windows", np.arange(self.count))
+
+    @cached_property
+    def offset(self) -> NDArray[np.int64]:
+        """(n + 1,): where each sequence begins in the flat per-residue data sets."""
+        offset: NDArray[np.int64] = self._column("offset")
+        with self._reading():
+            ends = {self.vectors(name).shape[0] for name in self.names if is_per_residue(name)}
+            if len(offset) != self.count + 1 or (np.diff(offset) <= 0).any() or {int(offset[-1])} != ends:
+                raise ValueError("offset does not say where its sequences begin")
+        return offset
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """All attributes of the file."""
+        with self._reading():
+            return dict(self._file.attrs)
+
+    def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
+        """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no limit)."""
+        with self._reading():
+            column = self._file["emb_keys"]
+            first = bisect_left(column, low.encode())
+            stop = self.count if high is None else bisect_left(column, high.encode(), first)
+        return np.arange(first, stop, dtype=np.int64)
+
+    def column_at(self, name: str, rows: NDArray[np.int64]) -> Array:
+        """Some rows (increasing) of a column such as `length`; only the range from the first to the last is read."""
+        with self._reading():
+            first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+            span: Array = self._file[name][first:stop]
+            found: Array = span[rows - first]
+            if name in checksums.COLUMNS:
+                self._check(name, rows, found)
+        return found
+
+    def _check(self, name: str, rows: NDArray[np.int64], found: Array, counts: NDArray[np.int64] | None = None) -> None:
+        """ValueError when what was found in rows (increasing) is not what was written, as far as the file can tell."""
+        sums = checksums.of_rows(found) if counts is None else checksums.of_sequences(found, counts)
+        checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
+
+    def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many rows of the per-residue data sets belong to each of these rows (increasing)."""
+        counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at("offset", rows)
+        return counts
+
+    def _column(self, name: str) -> Array:
+        with self._reading():
+            column: Array = self._file[name][...]
+        return column
+
+    def bits(self, name: str, indices: NDArray[np.int64]) -> Array:
+        """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per residue."""
+        flat = is_per_residue(name)
+        rows = flat_rows(self.offset, indices) if flat else indices
+        with self._reading():
+            bits = take_bits(self.vectors(name), rows)
+            self._check(name, indices, bits, self.offset[indices + 1] - self.offset[indices] if flat else None)
+        return bits
+
+    def rows(self, name: str, indices: NDArray[np.int64]) -> Array | list[Array]:
+        """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per residue."""
+        unique, back = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
+        values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
+        if not is_per_residue(name):
+            return values[back]
+        ends = np.cumsum(self.offset[unique + 1] - self.offset[unique])
+        matrices = np.split(values, ends[:-1])
+        return [matrices[i] for i in back]
+
+    def check(self, fingerprint: Fingerprint) -> None:
+        """Raise UserError, with the difference in words, unless the part has this fingerprint."""
+        if self.fingerprint != fingerprint:
+            differences = "; ".join(self.fingerprint.differences(fingerprint))
+            raise UserError(f"{self.path}: a part of another fingerprint ({differences}); move it out of this store")
+
+
+def read_part(path: Path) -> Part:
+    """Open a part (a context manager). A truncated or foreign file raises DamagedPartError, which names it."""
+    return Part(path)

@@ -1,0 +1,217 @@
+"""Vectors of earlier campaigns: looked up by key in their masters and stores, and copied into the store bit for bit.
+
+They are copied, rather than read in place by gather, so that a campaign is whole by itself: the earlier file may be
+moved or deleted, and completion records, gather and validate know nothing of it. Campaigns that should share vectors
+without a copy share a store.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.io.files import sha256_file
+from plm_embed.keys import Keys
+from plm_embed.store.hdf5 import Array, decode
+from plm_embed.store.parts import DamagedPartError, Part, PartRows, read_part, write_part
+from plm_embed.store.store import Store, parts_between, read_fingerprint
+
+log = logging.getLogger(__name__)
+COPY_BYTES = 128 << 20
+"""Vectors are copied in parts of about this size; bounds the memory."""
+
+
+@dataclass
+class Reused:
+    """What was copied: keys by source, and the names of the devices that had computed them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    devices: set[str] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        return self.counts.total()
+
+
+def fingerprints(path: Path) -> dict[Fingerprint, Path]:
+    """The fingerprints of a master (.h5), or of all that a store holds, and the file or folder of parts of each.
+
+    UserError when `path` is neither.
+    """
+    if path.is_file():
+        with _open(path) as part:
+            return {part.fingerprint: path}
+    notes = [path / "fingerprint.json"] if (path / "fingerprint.json").is_file() else path.glob("*/fingerprint.json")
+    found = {}
+    for note in notes:
+        found[read_fingerprint(note.parent)] = note.parent / "parts"
+    if not found:
+        what = "neither a master .h5 nor a store" if path.exists() else "not found"
+        raise UserError(f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a store")
+    return found
+
+
+def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
+    """Refuse sources whose vectors are of another kind, as far as fields of the fingerprint are `known` already.
+
+    Raises UserError with the difference in words.
+    """
+    for path in paths:
+        wrong = [_differences(found, known) for found in fingerprints(path)]
+        if all(wrong):
+            nearest = "; ".join(sorted(wrong, key=len)[0])
+            raise UserError(
+                f"reuse: {path}: its vectors were made with other settings: {nearest}\n"
+                "  take it out of `reuse`, or set what is computed to what it holds"
+            )
+
+
+def _differences(found: Fingerprint, known: Mapping[str, Any]) -> list[str]:
+    stated = json.loads(found.to_json())
+    return [f"{name} is {stated[name]} there, {value} here" for name, value in known.items() if stated[name] != value]
+
+
+class Reuse:
+    """Earlier masters and stores whose vectors stand for computed ones. UserError for one of another fingerprint."""
+
+    def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
+        check_sources(paths, json.loads(json.dumps(asdict(fingerprint))))
+        self._fingerprint = fingerprint
+        self._sources = {path: fingerprints(path)[fingerprint] for path in paths}
+        self._whole: set[Path] = set()
+
+    def copy(self, keys: Keys, length: NDArray[np.int32], store: Store, scratch: Path) -> Reused:
+        """Copy what the sources hold of `keys` (S64 (n,), sorted; `length` in residues) into `store`.
+
+        The first source that has a key gives its vector.
+        """
+        reused = Reused()
+        open_keys = np.ones(len(keys), dtype=bool)
+        batch = _Batch(self._fingerprint)
+        for path, place in self._sources.items():
+            for part in self._parts(place, keys):
+                try:
+                    found = self._take(part, keys, length, open_keys)
+                    reused.counts[str(path)] += len(found)
+                    if len(found):
+                        reused.devices |= devices_of(part)
+                    for rows in _pieces(part, found):
+                        batch.add(part, rows)
+                        if batch.bytes >= COPY_BYTES:
+                            batch.publish(store, scratch)
+                except DamagedPartError as error:
+                    raise UserError(
+                        f"reuse: {part.path}: damaged ({error.__cause__})\n"
+                        "  take it out of `reuse`, or put a whole copy in its place"
+                    ) from error
+        batch.publish(store, scratch)
+        for path_name, count in reused.counts.items():
+            log.info("reuse: %d of %d missing sequences are in %s", count, len(keys), path_name)
+        return reused
+
+    def _take(
+        self, part: Part, keys: Keys, length: NDArray[np.int32], open_keys: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """The rows of a part that hold keys that are still open, which are closed."""
+        at = part.locate(keys)
+        new = np.flatnonzero(open_keys & (at >= 0))
+        if (part.column_at("length", at[new]) != length[new]).any():
+            raise UserError(f"reuse: {part.path}: says other lengths than the sequences of its keys have")
+        open_keys[new] = False
+        rows: NDArray[np.int64] = at[new]
+        return rows
+
+    def _parts(self, place: Path, keys: Keys) -> Iterator[Part]:
+        if not len(keys):
+            return
+        paths = [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
+        for path in paths:
+            if not place.is_file() and path not in self._whole:
+                if not path.stem.endswith(sha256_file(path)[:16]):
+                    raise UserError(f"reuse: {path}: its bytes are not those that were written; remove it")
+                self._whole.add(path)
+            with _open(path) as part:
+                part.check(self._fingerprint)
+                yield part
+
+
+def devices_of(part: Part) -> set[str]:
+    """What computed the vectors of a part or of a master, as far as it says."""
+    stated = part.attributes.get("devices", part.provenance.get("device", ()))
+    return {stated} if isinstance(stated, str) else {str(name) for name in stated}
+
+
+def _open(path: Path) -> Part:
+    try:
+        return read_part(path)
+    except DamagedPartError as error:
+        raise UserError(
+            f"reuse: {path}: not a whole master or part with a fingerprint ({error.__cause__})\n"
+            "  masters of other programs can be adopted with `plm-embed import`"
+        ) from error
+
+
+def _pieces(part: Part, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Cut rows into pieces that take about half of COPY_BYTES each."""
+    per_row = sum(4 * dim for name, dim in part.dims.items() if not is_per_residue(name))
+    bytes_of = np.full(len(rows), per_row, dtype=np.int64)
+    for name, dim in part.dims.items():
+        if is_per_residue(name):
+            bytes_of += 4 * dim * part.residues_at(rows)
+    numbers = np.cumsum(bytes_of) // (COPY_BYTES // 2)
+    yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1) if len(rows) else ()
+
+
+class _Batch:
+    """Rows from several parts on their way into one."""
+
+    def __init__(self, fingerprint: Fingerprint) -> None:
+        self._fingerprint = fingerprint
+        self._clear()
+
+    def _clear(self) -> None:
+        self.bytes = 0
+        self._devices: set[str] = set()
+        self._columns: dict[str, list[Array]] = {"emb_keys": [], "length": [], "windows": []}
+        self._vectors: dict[str, list[Any]] = {name: [] for name in self._fingerprint.representations}
+
+    def add(self, part: Part, rows: NDArray[np.int64]) -> None:
+        self._devices |= devices_of(part)
+        for name, column in self._columns.items():
+            column.append(part.column_at(name, rows))
+        for name, vectors in self._vectors.items():
+            values = decode(part.bits(name, rows), self._fingerprint.storage_dtype)
+            if not np.isfinite(values).all():
+                raise UserError(f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`")
+            self.bytes += values.nbytes
+            if is_per_residue(name):
+                vectors.extend(np.split(values, np.cumsum(part.residues_at(rows))[:-1]))
+            else:
+                vectors.append(values)
+
+    def publish(self, store: Store, scratch: Path) -> None:
+        if not self._columns["emb_keys"]:
+            return
+        columns = {name: np.concatenate(pieces) for name, pieces in self._columns.items()}
+        rows = PartRows(
+            keys=columns["emb_keys"],
+            length=columns["length"],
+            windows=columns["windows"],
+            representations={
+                name: vectors if is_per_residue(name) else np.concatenate(vectors)
+                for name, vectors in self._vectors.items()
+            },
+        )
+        local = scratch / "reused.h5"
+        write_part(local, rows, self._fingerprint, {"device": ", ".join(sorted(self._devices)), "reused": True})
+        self._clear()
+        store.publish(local)
+        local.unlink()

@@ -1,0 +1,235 @@
+"""The store: a folder of immutable HDF5 part files, each sorted by key, all of one fingerprint. The only cache.
+
+A part is written whole on local disk, copied beside its final place and renamed, so a job that is killed loses at most
+the part that it was filling, and two jobs that compute the same keys do no harm. Nothing is locked. What is left to
+compute is always `keys - store`.
+"""
+
+import errno
+import logging
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.errors import UserError
+from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.io.files import atomic_path, sha256_file, whole_files
+from plm_embed.io.sealed import read_sealed
+from plm_embed.keys import Keys, keys_sha256
+from plm_embed.store.parts import DamagedPartError, PartRows, read_part, write_part
+
+__all__ = [
+    "KEY_SPACE", "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256",
+    "part_files", "parts_between", "read_fingerprint", "read_note", "read_part", "store_folder", "write_part",
+]  # fmt: skip
+
+FINGERPRINT = "fingerprint.json"
+"""The file in the folder of a fingerprint that says which it is."""
+
+NOTES = "compacted"
+"""Folder, beside the parts, of the notes that say which parts were replaced by which."""
+
+KEY_SPACE = "0" * 64, "f" * 64
+"""The first key and the last that there can be."""
+
+_PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
+_ID = re.compile(r"[0-9a-f]{16}")
+_HEALED = "`snakemake --forcerun embed` in its campaign writes it anew"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """A published part as completion records name it: file name, rows, size in bytes, SHA-256."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def store_folder(root: Path, fingerprint: Fingerprint) -> Path:
+    """Where the parts' folder and fingerprint.json of one fingerprint lie."""
+    return root / fingerprint.id
+
+
+class Store:
+    """The parts of one fingerprint below `root`; makes the folder when it is new."""
+
+    def __init__(self, root: Path, fingerprint: Fingerprint) -> None:
+        self.fingerprint = fingerprint
+        self.folder = store_folder(root, fingerprint)
+        self.parts_folder = self.folder / "parts"
+        self._infos: dict[str, PartInfo] = {}
+        self.parts_folder.mkdir(parents=True, exist_ok=True)
+        note = self.folder / FINGERPRINT
+        content = (fingerprint.to_json() + "\n").encode()
+        if note.is_file() and note.read_bytes() == content:
+            return
+        if note.exists():  # the name of the folder is a hash of what the note has to say
+            _log.warning("%s: damaged or edited; written anew", note)
+        with atomic_path(note) as temporary:
+            temporary.write_bytes(content)
+
+    def publish(self, local: Path) -> PartInfo:
+        """Copy a whole part into the store, where it shows up all at once under its final name.
+
+        Equal parts published at the same time replace each other by equal bytes.
+        """
+        with read_part(local) as part:
+            part.check(self.fingerprint)
+            first, last, rows = part.keys[0].decode(), part.keys[-1].decode(), part.count
+        digest = sha256_file(local)
+        final = self.parts_folder / f"{first[:8]}-{last[:8]}-{rows}-{digest[:16]}.h5"
+        try:
+            with atomic_path(final) as temporary:
+                shutil.copyfile(local, temporary)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(
+                    f"{final}: no space left on the disk, or no quota, for a part of {local.stat().st_size:,} bytes\n"
+                    "make room and run again: what is finished stays"
+                ) from error
+            raise
+        info = PartInfo(final.name, rows, local.stat().st_size, digest)
+        self._infos[final.name] = info
+        return info
+
+    def infos(self, paths: list[Path]) -> list[PartInfo]:
+        """What completion records say about these parts; each is hashed once in the life of this object."""
+        return [self._info(path) for path in paths]
+
+    def parts(self, first_key: str, last_key: str) -> list[Path]:
+        """Parts, by name, that can hold a key of the inclusive range: their names say so, no file is opened."""
+        return parts_between(self.parts_folder, first_key, last_key)
+
+    def missing(self, keys: Keys) -> NDArray[np.bool_]:
+        """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys are missing.
+
+        A file that holds one of them is hashed, once in the life of this object.
+        """
+        absent = np.ones(len(keys), dtype=bool)
+        for _, held in self._overlaps(keys):
+            absent &= ~held
+        return absent
+
+    def covering(self, keys: Keys) -> list[PartInfo]:
+        """The parts, by name, that hold at least one of the keys (S64, sorted). A damaged part is set aside."""
+        return [self._info(path) for path, held in self._overlaps(keys) if held.any()]
+
+    def _overlaps(self, keys: Keys) -> Iterator[tuple[Path, NDArray[np.bool_]]]:
+        if not len(keys):
+            return
+        for path in self.parts(keys[0].decode(), keys[-1].decode()):
+            try:
+                with read_part(path) as part:
+                    if part.fingerprint != self.fingerprint:
+                        self._info(path)  # nobody's, if its bytes have changed
+                        part.check(self.fingerprint)
+                    held = part.locate(keys) >= 0
+                if held.any():
+                    self._info(path)
+            except DamagedPartError as error:
+                if path.exists():
+                    self._set_aside(path, error)
+                continue
+            except (UserError, FileNotFoundError):
+                if path.exists():
+                    raise
+                continue  # another job has set it aside meanwhile
+            yield path, held
+
+    def _info(self, path: Path) -> PartInfo:
+        if path.name not in self._infos:
+            digest = sha256_file(path)
+            if not path.stem.endswith(digest[:16]):
+                damage = DamagedPartError(f"{path}: its bytes are not those that were written")
+                self._set_aside(path, damage)
+                raise damage
+            self._infos[path.name] = PartInfo(path.name, int(path.stem.split("-")[2]), path.stat().st_size, digest)
+        return self._infos[path.name]
+
+    def _set_aside(self, path: Path, error: DamagedPartError) -> None:
+        aside = path.with_name(f"{path.name}.damaged")
+        _log.warning("%s. It is set aside as %s; its sequences are computed again", error, aside.name)
+        with suppress(FileNotFoundError):  # another job was first
+            path.rename(aside)
+
+
+def part_files(folder: Path) -> list[Path]:
+    """The parts in a folder, by name; not what is being copied there under a hidden name, or was set aside."""
+    return sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
+    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened.
+
+    Parts that `plm-embed compact` has replaced are left out.
+    """
+    replaced = _replacements(folder.parent)
+    named = ((match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name)))
+    return [
+        path
+        for match, path in named
+        if match[1] <= last_key[:8]
+        and first_key[:8] <= match[2]
+        and not (path.name in replaced and all((folder / part.name).exists() for part in replaced[path.name]))
+    ]
+
+
+def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:
+    """The parts, by name, that hold what these held when they were named; `folder` is that of the fingerprint.
+
+    For a part that was replaced stand those that replaced it, whether it was removed already or not.
+    """
+    replaced = _replacements(folder)
+
+    def there(part: PartInfo) -> bool:
+        return (folder / "parts" / part.name).exists()
+
+    found: dict[str, PartInfo] = {}
+    open_parts = list(named)
+    while open_parts:
+        part = open_parts.pop()
+        by = replaced.get(part.name, ())
+        if by and (all(map(there, by)) or not there(part)):
+            open_parts.extend(by)
+        else:
+            found[part.name] = part
+    return tuple(found[name] for name in sorted(found))
+
+
+def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
+    """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that replace them."""
+    note = read_sealed(path, "a note of compact", "remove it, and run `snakemake --forcerun embed`")
+    return note["replaced"], tuple(PartInfo(**part) for part in note["by"])
+
+
+def read_fingerprint(folder: Path) -> Fingerprint:
+    """What fingerprint.json in a folder says. UserError when it is damaged, or not of a folder of this name."""
+    note = folder / FINGERPRINT
+    try:
+        found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{note}: not a fingerprint ({error}); is {folder} a store? {_HEALED}") from None
+    if _ID.fullmatch(folder.name) and found.id != folder.name:
+        raise UserError(f"{note}: changed, or of another store (the folder's name is its hash); {_HEALED}")
+    return found
+
+
+def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
+    found: dict[str, tuple[PartInfo, ...]] = {}
+    for path in whole_files(folder / NOTES, "*.json"):
+        try:
+            replaced, by = read_note(path)
+        except UserError as error:  # without it old parts and new ones count alike
+            _log.warning("%s", error)
+            continue
+        found |= dict.fromkeys(replaced, by)
+    return found

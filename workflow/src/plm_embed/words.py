@@ -1,0 +1,40 @@
+"""Numbers, times and names in words."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_MEANT = {"gpu": "cuda"}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean NAME?' for the nearest known name, or ''."""
+    names = list(known)
+    near = [name for name in names if name == _MEANT.get(word.lower())] or get_close_matches(word, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def duration(seconds: float) -> str:
+    """In words, in two units at most: '35 s', '12 min', '3 h 20 min', '2 d 5 h'."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def some(names: list[str]) -> str:
+    """The first few of many names."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def readable(size: float) -> str:
+    """Bytes in powers of ten: '2.3 GB'."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

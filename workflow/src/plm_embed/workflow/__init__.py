@@ -1,0 +1,55 @@
+"""What the Snakefile and its rules ask of the package: all of it can be imported from here, and only from here."""
+
+from plm_embed.errors import UserError
+from plm_embed.io.terminal import printable
+from plm_embed.keys import bucket_names, bucket_ranges
+from plm_embed.master.gathered import forget
+from plm_embed.workflow.campaign import (
+    bucket_files,
+    check_reuse,
+    options,
+    plan_line,
+    submissions,
+    workflow_commit,
+)
+from plm_embed.workflow.config import checked
+from plm_embed.workflow.handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.resources import (
+    gather_minutes,
+    host_memory_mb,
+    job_memory_mb,
+    job_minutes,
+    records_minutes,
+    validate_minutes,
+)
+from plm_embed.workflow.retries import by_cause, watch_failures
+from plm_embed.workflow.site import Given, layer
+
+__all__ = [
+    "Given",
+    "UserError",
+    "bucket_files",
+    "bucket_names",
+    "bucket_ranges",
+    "by_cause",
+    "check_folders",
+    "check_reuse",
+    "checked",
+    "forget",
+    "freeze",
+    "gather_minutes",
+    "host_memory_mb",
+    "job_memory_mb",
+    "job_minutes",
+    "layer",
+    "notes_file",
+    "options",
+    "plan_line",
+    "printable",
+    "quote_words",
+    "records_minutes",
+    "submissions",
+    "validate_minutes",
+    "watch_failures",
+    "workflow_commit",
+]

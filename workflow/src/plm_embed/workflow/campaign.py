@@ -1,0 +1,102 @@
+"""What the rules derive from the configuration of a campaign."""
+
+import subprocess
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from plm_embed.errors import UserError
+from plm_embed.jobs.completion import savings
+from plm_embed.models.manifest import read_manifest
+from plm_embed.models.registry import find_model
+from plm_embed.sequences.summary import known_summary
+from plm_embed.workflow.config import (
+    Config,
+)
+
+
+def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
+    """The buckets of each submission, `size` at a time; a submission is named after its first bucket."""
+    return {buckets[at]: buckets[at : at + size] for at in range(0, len(buckets), size)}
+
+
+def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
+    """Where deduplicate puts the unique sequences of these buckets."""
+    return [f"{results}/sequences/buckets/{bucket}.parquet" for bucket in buckets]
+
+
+def options(name: str, values: Iterable[Any]) -> list[str]:
+    """A repeated command-line option: ['--layers=6', '--layers=12']."""
+    return [f"--{name}={value}" for value in values]
+
+
+def workflow_commit(root: Path) -> str:
+    """Commit of the workflow's clone, ending in -dirty when files were changed; 'unknown' outside a clone."""
+    if not (root / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def plan_line(config: Config) -> str:
+    """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
+    from plm_embed.jobs.completion import campaign_records
+    from plm_embed.store.store import part_files
+
+    buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
+    per_submission = config["speed"]["buckets_per_submission"]
+    if per_submission > 1:
+        count = -(-config["buckets"] // per_submission)
+        buckets += " in 1 submission" if count == 1 else f" in {count:,} submissions"
+    records = "records not counted yet"
+    if counts := known_summary(Path(config["results"]) / "sequences"):
+        records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
+    found = campaign_records(Path(config["results"]) / config["model"] / "embedded", config["buckets"])
+    known = _known_settings(config).items()
+    saved = str(savings(record for record in found if known <= record["fingerprint"].items()))
+    parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
+    store = f"{parts:,} parts" if parts != 1 else "1 part"
+    line = f"plm-embed: {config['model']}{_standing(config)}, {buckets}; {records}; {store} in {config['store']}"
+    return f"{line}; not computed: {saved}" if saved else line
+
+
+def _standing(config: Config) -> str:
+    """A word on weights that are there and not known to be the published ones."""
+    from plm_embed.models.published import caveat
+
+    try:
+        manifest = read_manifest(Path(config["weights_folder"]) / config["model"])
+    except UserError:  # not prepared, or damaged: the rule `weights` or each embed job will say so
+        return ""
+    found = caveat(config["model"], manifest)
+    return f" ({found.partition(':')[0]})" if found else ""
+
+
+def check_reuse(config: Config) -> None:
+    """Refuse, in words, a source in `reuse` that holds other vectors than the configuration asks for.
+
+    What is known only where it is computed (dtype `auto`, the engine) is checked by each embed job before it computes.
+    """
+    if not config["reuse"]:
+        return
+    from plm_embed.store.reuse import check_sources
+
+    check_sources([Path(path) for path in config["reuse"]], _known_settings(config))
+
+
+def _known_settings(config: Config) -> Config:
+    """What of the fingerprint is known before anything is computed."""
+    embedding = config["embedding"]
+    model = find_model(config["model"])
+    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {"model": model.name}
+    if model.max_residues is None:
+        known["long_sequences"] = embedding["long_sequences"]
+    if embedding["compute_dtype"] != "auto":
+        known["compute_dtype"] = embedding["compute_dtype"]
+    with suppress(UserError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+        known["weights_sha256"] = read_manifest(Path(config["weights_folder"]) / model.name).weights_sha256
+    return known

@@ -1,0 +1,115 @@
+"""A retry asks for more time only after a time limit, for more memory only when that ran out, never for more than the
+site gives; and what is of no use is not tried again.
+
+Snakemake tells the functions and expressions of resources only the number of the attempt. Executors say why a job
+failed in `aux` of what they report: "cause" is "time", "memory" or "refused" (for good), "at_most" what the partition
+or queue gives at most, in minutes or MB. The main process takes that down for its jobs, which ask the same functions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from plm_embed.workflow.handover import notes_file
+
+CAUSES = {"runtime": "time", "mem_mb": "memory"}
+"""What must have been short for a resource to grow."""
+USERS_ERROR = b"plm-embed: error: "
+"""A log with a line that begins so says what a user has to mend; see `cli.main`."""
+TAIL_BYTES = 65536
+
+
+def by_cause(rules: Iterable[Any], notes: Path) -> None:
+    """Have `attempt` in the resources of Snakemake's `rules` count only attempts that failed for their lack.
+
+    So `240 * attempt` minutes, in a rule or a profile, become 480 after one time limit, whatever else had failed.
+    """
+    for rule in rules:
+        for name in CAUSES.keys() & rule.resources.keys():
+            if rule.resources[name].is_evaluable():
+                rule.resources[name] = _counted(rule.resources[name], name, notes)
+
+
+def _counted(resource: Any, name: str, notes: Path) -> Any:
+    def value(wildcards: Any, **others: Any) -> Any:
+        attempt, job = others.pop("attempt"), _job(others["rulename"], dict(wildcards.items()))
+        failures = _failures(notes, job) if attempt > 1 else []
+        short = [note for note in failures if note["attempt"] < attempt and note["cause"] == CAUSES[name]]
+        asked = resource.evaluate(wildcards, attempt=1 + len(short), **others).value
+        limits = [note["at_most"] for note in short if note["at_most"]]
+        return min([asked, *limits]) if isinstance(asked, int) else asked
+
+    return type(resource)(name, value, raw=resource.raw)
+
+
+def _job(rule: str, wildcards: Mapping[str, str]) -> str:
+    return json.dumps([rule, dict(sorted(wildcards.items()))])
+
+
+def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
+    """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1 again."""
+    found: dict[int, dict[str, Any]] = {}
+    with suppress(FileNotFoundError):
+        for line in notes.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # of a line that a full disk has cut
+                note = json.loads(line)
+                if note["job"] == job:
+                    found[note["attempt"]] = note
+    return found.values()
+
+
+def watch_failures(executor: Any, real_executor: Any) -> None:
+    """Take down for each failed job why it failed, and end its retries where they are of no use.
+
+    `executor` and `real_executor` are the classes from which Snakemake's executors derive; whatever fails a job calls
+    the method of the first, or, like a missing output, only that of the second.
+    """
+    if hasattr(executor.report_job_error, "__wrapped__"):
+        return
+    report, handle = executor.report_job_error, real_executor.handle_job_error
+    told: dict[Any, dict[str, Any]] = {}
+
+    @wraps(report)
+    def report_job_error(self: Any, job_info: Any, *words: Any, **more: Any) -> None:
+        told[job_info.job] = job_info.aux or {}
+        report(self, job_info, *words, **more)
+
+    @wraps(handle)
+    def handle_job_error(self: Any, job: Any) -> None:
+        handle(self, job)
+        why, notes = told.pop(job, {}), notes_file(self.workflow)
+        if why.get("cause") == "refused" or _users_error(job.log, notes):
+            job.attempt = job.restart_times + 1  # Snakemake tries again as long as it is not above
+            if job.restart_times:
+                self.logger.info(f"Job {job.jobid} ({job.name}) is not tried again: it would fail in the same way.")
+        elif not job.is_group():
+            note = {
+                "job": _job(job.rule.name, job.wildcards_dict),
+                "attempt": job.attempt,
+                "cause": why.get("cause", ""),
+                "at_most": why.get("at_most"),
+            }
+            # without its note, on a full disk, the next attempt asks for the same
+            with suppress(OSError), notes.open("a", encoding="utf-8") as lines:
+                lines.write("\n" + json.dumps(note))
+
+    executor.report_job_error, real_executor.handle_job_error = report_job_error, handle_job_error
+
+
+def _users_error(logs: Iterable[Any], notes: Path) -> bool:
+    """Whether a log that is younger than this run ends with what a user has to mend."""
+    began = notes.with_suffix(".json").stat().st_mtime
+    for log in map(Path, logs):
+        try:
+            if log.stat().st_mtime < began:
+                continue
+            with log.open("rb") as handle:
+                handle.seek(max(0, log.stat().st_size - TAIL_BYTES))
+                if any(line.startswith(USERS_ERROR) for line in handle):
+                    return True
+        except FileNotFoundError:
+            continue
+    return False
