@@ -42,7 +42,7 @@ print(records, len(seen))
 """
 OURS = """
 import json, sys
-from plm_embed.cli import group
+from plm_embed.cli.main import group
 group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64", "--memory-mb", sys.argv[3]],
            standalone_mode=False)
 summary = json.load(open(sys.argv[2] + "/summary.json"))

@@ -40,7 +40,7 @@ import json, sys, time
 from pathlib import Path
 from plm_embed import lean
 lean.set_up(huge_pages=True)
-from plm_embed.gather import gather
+from plm_embed.master.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
 gather(*paths, {"workflow_commit": ""})
@@ -53,11 +53,12 @@ import json, sys, time
 from pathlib import Path
 from plm_embed import lean
 lean.set_up(huge_pages=True)
-from plm_embed.campaign import Memory, blocks, load_bucket, serve
-from plm_embed.files import atomic_path
-from plm_embed.gather import create_master, make_plan
-from plm_embed.hdf5 import connect
-from plm_embed.pipeline import VectorWriter
+from plm_embed.store.blocks import Memory, blocks
+from plm_embed.jobs.finished import load_bucket, serve
+from plm_embed.io.files import atomic_path
+from plm_embed.master.gather import create_master, make_plan
+from plm_embed.store.hdf5 import connect
+from plm_embed.store.writer import VectorWriter
 sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
 began = time.perf_counter()
 plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0

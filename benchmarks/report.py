@@ -30,8 +30,8 @@ FINGERPRINT = Fingerprint("esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSeq
 RUN = """
 import resource, sys
 from pathlib import Path
-from plm_embed.facts import collect
-from plm_embed.report import write_report
+from plm_embed.reporting.facts import collect
+from plm_embed.reporting.report import write_report
 write_report(collect(Path(sys.argv[1])), Path(sys.argv[1]) / "report.html")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

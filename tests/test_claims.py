@@ -13,7 +13,7 @@ from plm_embed.jobs.claims import Claim, is_stale
 HOLD = """
 import sys, time
 from pathlib import Path
-from plm_embed.claims import Claim
+from plm_embed.jobs.claims import Claim
 claim = Claim.take(Path(sys.argv[1]))
 print("taken" if claim else "refused", flush=True)
 sys.stdin.read(1)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.workflow
 
 
 def plm_embed(
-    *arguments: str | Path, code: str = "from plm_embed.cli import main; main()"
+    *arguments: str | Path, code: str = "from plm_embed.cli.main import main; main()"
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -100,10 +100,10 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str)
 
 def test_a_bug_keeps_its_traceback() -> None:
     code = """
-import plm_embed.summary
+import plm_embed.reporting.summary
 def broken(results): raise RuntimeError("a bug")
-plm_embed.summary.summarise = broken
-from plm_embed.cli import main; main()
+plm_embed.reporting.summary.summarise = broken
+from plm_embed.cli.main import main; main()
 """
     done = plm_embed("summary", ".", code=code)
     assert done.returncode == 1

@@ -25,7 +25,7 @@ from plm_embed.store.store import Store
 COMPACT = """
 import os, signal, sys
 from pathlib import Path
-from plm_embed.compact import compact
+from plm_embed.store.compact import compact
 changes, last = 0, int(sys.argv[2])
 def watch(event, _):
     global changes

@@ -13,11 +13,11 @@ import pytest
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 from plm_embed.errors import UserError
 from plm_embed.io.files import sha256_file
-from plm_embed.io.parquet import read_summary
 from plm_embed.keys import bucket_names, bucket_of, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Table
+from plm_embed.sequences.summary import read_summary
 
 NASTY = Path(__file__).parents[2] / "shared" / "data" / "nasty"
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))

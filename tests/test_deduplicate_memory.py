@@ -48,8 +48,9 @@ def test_memory_is_bounded(tmp_path: Path, kind: str, memory_mb: int, ranges: in
     """128 MB of distinct residues in less; at last in few ranges of nearly the size that is sorted at once."""
     path = much(tmp_path / f"big.{kind}", kind)
     program = (
-        "import sys; from pathlib import Path; from plm_embed import spill; from plm_embed.deduplicate import *\n"
-        "spill._MOST_RANGES = int(sys.argv[4])\n"
+        "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
+        "from plm_embed.sequences.deduplicate import *\n"
+        "sorting._MOST_RANGES = int(sys.argv[4])\n"
         "s = deduplicate([Path(sys.argv[1])], Path(sys.argv[2]), buckets=5, memory_mb=int(sys.argv[3]),\n"
         "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), policy=ResiduePolicy())\n"
         "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]\n"

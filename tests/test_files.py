@@ -28,7 +28,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from plm_embed.files import atomic_path
+from plm_embed.io.files import atomic_path
 with atomic_path(Path({str(final)!r})) as temporary:
     temporary.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:
     final = tmp_path / "new" / "folder"
     code = f"""
 from pathlib import Path
-from plm_embed.files import exclusive
+from plm_embed.io.files import exclusive
 for _ in range(200):
     with exclusive(Path({str(final)!r})):
         mine = Path({str(tmp_path / "mine")!r})
@@ -87,7 +87,7 @@ def test_a_killed_maker_keeps_nobody_waiting(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from plm_embed.files import exclusive
+from plm_embed.io.files import exclusive
 with exclusive(Path({str(final)!r})):
     os.kill(os.getpid(), signal.SIGKILL)
 """

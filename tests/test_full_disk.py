@@ -38,17 +38,17 @@ def files(folder: Path) -> list[str]:
 
 COMMAND = """
 import sys
-import plm_embed.summary
+import plm_embed.reporting.summary
 from pathlib import Path
 def fill(results):
     import numpy as np
-    from plm_embed.files import atomic_path
-    from plm_embed.hdf5 import connect, create_vectors, write_bits
+    from plm_embed.io.files import atomic_path
+    from plm_embed.store.hdf5 import connect, create_vectors, write_bits
     with atomic_path(Path(results) / "master.h5") as path, connect(path, "w") as file:
         write_bits(create_vectors(file, "x", (4096, 512), "float16"), 0, np.zeros((4096, 512), "<u2"))
-plm_embed.summary.summarise = fill
+plm_embed.reporting.summary.summarise = fill
 sys.argv = ["plm-embed", "summary", {folder!r}]
-from plm_embed.cli import main; main()
+from plm_embed.cli.main import main; main()
 """
 
 

@@ -54,7 +54,7 @@ def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> Non
     campaign = make_campaign(tmp_path, records=make_records(3000))
     campaign.gather()
     before = [digest(path) for path in campaign.outputs]
-    program = "import sys; from pathlib import Path; from plm_embed.gather import gather; "
+    program = "import sys; from pathlib import Path; from plm_embed.master.gather import gather; "
     program += "gather(*map(Path, sys.argv[1:]), {})"
     places = [campaign.sequences, campaign.embedded, campaign.store, *campaign.outputs]
     run = subprocess.Popen([sys.executable, "-c", program, *map(str, places)])

@@ -7,8 +7,8 @@ import yaml
 
 from plm_embed.errors import UserError
 from plm_embed.sites import slurm as slurm_site
+from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise, scheduler_here
-from plm_embed.sites.site import read_site
 from plm_embed.workflow.site import Given, layer
 
 CONFIG = """\

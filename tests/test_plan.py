@@ -23,9 +23,9 @@ from plm_embed.jobs.bucket import Embedder
 from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
-from plm_embed.planning import costs, plan
+from plm_embed.planning import costs, plan, proposals
 from plm_embed.planning.view import histogram, show
-from plm_embed.sites import site as sites
+from plm_embed.sites.data import read_site
 from plm_embed.words import readable
 
 DEMO = Path(__file__).parents[1] / "config" / "demo"
@@ -159,8 +159,8 @@ def test_weights_are_needed_to_measure(configfile: Path) -> None:
 @pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
 @pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic", "perlmutter"])
 def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
-    data = sites.read_site(site)
-    found = sites.proposals(data, gpu_hours)
+    data = read_site(site)
+    found = proposals.proposals(data, gpu_hours)
     assert found and found[0].queue == data.get("default_queue", "default")
     for one in found:
         ranges = (
@@ -172,24 +172,25 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
             limits
             for limits in ranges
             if limits["nodes"][0] <= one.nodes <= limits["nodes"][1]
-            and one.walltime_minutes / 60 <= sites._hours(limits["walltime"][1])
-            and one.walltime_minutes / 60 >= sites._hours(limits["walltime"][0])
+            and one.walltime_minutes / 60 <= proposals._hours(limits["walltime"][1])
+            and one.walltime_minutes / 60 >= proposals._hours(limits["walltime"][0])
         ]
         assert fitting
         assert 1.3 * one.hours_each <= one.walltime_minutes / 60
         assert (
-            one.submissions * one.nodes * one.gpus_per_node * (one.hours_each - sites.STARTUP_HOURS) >= gpu_hours - 1e-6
+            one.submissions * one.nodes * one.gpus_per_node * (one.hours_each - proposals.STARTUP_HOURS)
+            >= gpu_hours - 1e-6
         )
         assert one.submissions * one.buckets_per_submission >= one.buckets <= 10_000
         assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
 
 
 def test_whole_nodes_are_paid_whole() -> None:
-    (capacity,) = [one for one in sites.proposals(sites.read_site("polaris"), 1.0) if one.queue == "capacity"]
+    (capacity,) = [one for one in proposals.proposals(read_site("polaris"), 1.0) if one.queue == "capacity"]
     assert (capacity.nodes, capacity.gpus_per_node) == (4, 4)
-    assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + sites.STARTUP_HOURS))
-    (sophia,) = sites.proposals(sites.read_site("sophia"), 1.0)
-    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(1 + sites.STARTUP_HOURS)
+    assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + proposals.STARTUP_HOURS))
+    (sophia,) = proposals.proposals(read_site("sophia"), 1.0)
+    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(1 + proposals.STARTUP_HOURS)
 
 
 def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
@@ -212,9 +213,9 @@ def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: P
 
 
 def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
-    polaris = sites.read_site("polaris")
-    large = [one for one in sites.proposals(polaris, 1.0) if one.queue == "prod"][-1]
-    words = list(sites.command(large, "", polaris, None, plan.read_config(configfile)))
+    polaris = read_site("polaris")
+    large = [one for one in proposals.proposals(polaris, 1.0) if one.queue == "prod"][-1]
+    words = list(proposals.command(large, "", polaris, None, plan.read_config(configfile)))
     assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
     assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
 
@@ -242,14 +243,14 @@ def test_on_a_recognised_machine_nothing_but_the_profile_is_named(
 
 
 def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) -> None:
-    site = sites.read_site("generic") | {
+    site = read_site("generic") | {
         "default_queue": "minute",
         "queues": {
             "minute": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "0:01:00"]}]},
             "day": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]},
         },
     }
-    assert [(one.queue, one.fits) for one in sites.proposals(site, 1.0)] == [("day", True), ("minute", False)]
+    assert [(one.queue, one.fits) for one in proposals.proposals(site, 1.0)] == [("day", True), ("minute", False)]
     own = configfile.parent / "own.yaml"
     own.write_text(yaml.safe_dump(site))
     assert "minute: too short" in text(plan.plan(plan.Question(configfile, site=str(own))))
@@ -278,18 +279,18 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
     assert found.command[:3] == ("snakemake", "--profile", "slurm") and "embed:slurm_partition=gpu" in found.command
     assert found.device == "L40S"
-    queues = sites.read_site("slurm")["queues"]
+    queues = read_site("slurm")["queues"]
     assert list(queues) == ["gpu", "big", "short"]
     assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == ["48:00:00", "168:00:00", "0:30:00"]
     assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
     for line, message in (("exit 1", "sinfo says: 1"), ("echo 'cpu*|up|1:00|1|(null)'", "no partition")):
         tool.write_text(f"#!/bin/sh\n{line}\n")
         with pytest.raises(UserError, match=message):
-            sites.read_site("slurm")
+            read_site("slurm")
     tool.unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(UserError, match="there is no sinfo here"):
-        sites.read_site("slurm")
+        read_site("slurm")
 
 
 def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> None:

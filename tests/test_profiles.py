@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from campaign_runs import ROOT, snakemake, working_folder
+from plm_embed.planning import proposals
 from plm_embed.planning.plan import read_config
-from plm_embed.sites import site as sites
 from plm_embed.sites.slurm import site_of
 
 PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))
@@ -84,7 +84,7 @@ def test_the_plans_command_keeps_what_an_edited_profile_sets(tmp_path: Path, mon
     (folder / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
     monkeypatch.chdir(folder)
     site = site_of(["gpu|up|30:00|2|gpu:a100:4"])
-    words = list(sites.command(sites.proposals(site, 0.1)[0], "", site, None, read_config(None)))
+    words = list(proposals.command(proposals.proposals(site, 0.1)[0], "", site, None, read_config(None)))
     assert words[:3] == ["snakemake", "--profile", "slurm"]
     plan = snakemake(folder, "-n", *words[1:])
     assert plan.returncode == 0, plan.stdout

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from campaigns import EVERYTHING, make_campaign
 from plm_embed.errors import UserError
 from plm_embed.io.threads import OneAtATime
-from plm_embed.jobs import finished as campaign_module
+from plm_embed.jobs import finished
 from plm_embed.store import rawio
 from plm_embed.store import writer as pipeline
 from plm_embed.store.hdf5 import connect, create_vectors, read_bits, write_bits
@@ -118,7 +118,7 @@ def test_gather_by_hdf5_gives_the_same_bytes(tmp_path: Path, monkeypatch) -> Non
     campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
     campaign.gather()
     expected = campaign.master.read_bytes()
-    for module in (campaign_module, pipeline):
+    for module in (finished, pipeline):
         monkeypatch.setattr(module, "extents", lambda _: None)
     campaign.gather()
     assert campaign.master.read_bytes() == expected

@@ -374,7 +374,7 @@ def test_nothing_leaks_and_no_torch_is_needed() -> None:
     code = """
 import sys, plm_embed
 print([name for name in dir(plm_embed) if not name.startswith("_")])
-import plm_embed.reader
+import plm_embed.reading.master
 print({"torch", "click", "rich"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -98,7 +98,7 @@ def test_what_killed_jobs_left_is_removed_and_what_lives_is_not(
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from plm_embed.scratch import scratch_folder
+from plm_embed.io.scratch import scratch_folder
 with scratch_folder({str(short_tmp)!r}, 0, Path("/")) as folder:
     print(folder, flush=True)
     sys.stdin.read(1)

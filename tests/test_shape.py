@@ -2,8 +2,8 @@
 
 import pytest
 
+from plm_embed.sites.data import read_site
 from plm_embed.sites.shape import Shape, buckets_for, shape
-from plm_embed.sites.site import read_site
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import re, sys
 from pathlib import Path
 import torch
 from plm_embed import engine, weights
-from plm_embed.linear import Linear
+from plm_embed.kernels.linear import Linear
 
 def memory(kind):
     return 1024 * int(re.search(rf"{kind}:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1))

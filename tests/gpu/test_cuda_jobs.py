@@ -121,10 +121,10 @@ import os
 import sys
 from pathlib import Path
 import torch
-from plm_embed.embed import Embedder
-from plm_embed.engine import Engine
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.models.esm.engine import Engine
 from plm_embed.errors import DeviceError
-from plm_embed.settings import Settings
+from plm_embed.inference.settings import Settings
 
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
 embedder = Embedder(weights, folder / "store", Settings(device="cuda", toks_per_batch=16384, scratch=""))

@@ -52,8 +52,9 @@ def slurm_sites() -> list[str]:
 
 
 def _site_files() -> dict[str, Path]:
-    """Shipped site data by name."""
-    return {path.stem: path for folder in (_pbs_sites(), _HERE) for path in folder.glob("*.yaml")}
+    """Shipped site data by name, and those of profiles in this folder that have a site.yaml."""
+    shipped = {path.stem: path for folder in (_pbs_sites(), _HERE) for path in folder.glob("*.yaml")}
+    return {path.parent.name: path for path in Path("profiles").glob("*/site.yaml")} | shipped
 
 
 def _pbs_sites() -> Path:

@@ -21,8 +21,8 @@ _SHOWN = 200
 
 def outsized(value: Any, levels: int = _LEVELS) -> bool:
     """Whether a value is nested more deeply, or holds a larger number, than Python's own tools can show."""
-    if isinstance(value, int):
-        return value.bit_length() > _BITS
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return int(value).bit_length() > _BITS
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return levels < 0 or any(outsized(item, levels - 1) for item in inside)
 
