@@ -51,7 +51,7 @@ def main() -> None:
         deduplicate = ["deduplicate", folder / "in.fasta", "--output", folder / "s", "--buckets", arguments.buckets]
         subprocess.run([*PROGRAM, *map(str, deduplicate)], check=True, capture_output=True)
         words = ["embed", *sorted((folder / "s" / "buckets").glob("*.parquet")), "--weights", folder / "weights"]
-        words += ["--store", folder / "store", "--records", folder / "embedded", "--output", folder / "done.json"]
+        words += ["--store", folder / "store", "--embedded", folder / "embedded", "--output", folder / "done.json"]
         words += ["--device", arguments.device, "--workers", arguments.workers, "--threads", arguments.workers]
         subprocess.run([*PROGRAM, *map(str, words)], check=True, capture_output=True)
         workers = json.loads((folder / "done.json").read_text())["workers"]

@@ -76,7 +76,7 @@ def campaign(folder: Path, name: str) -> planning.Question:
 def fact(folder: Path, config: dict[str, Any], name: str) -> float:
     """Seconds until the embed jobs of all buckets have ended."""
     weights, vectors = folder / "weights" / config["model"], folder / name
-    places = ["--store", vectors / "store", "--records", vectors / "embedded", "--weights", weights]
+    places = ["--store", vectors / "store", "--embedded", vectors / "embedded", "--weights", weights]
 
     def embed(bucket: Path) -> None:
         words = [bucket, *places, "--output", vectors / f"{bucket.stem}.json", "--device", "cpu", "--scratch", ""]

@@ -94,7 +94,7 @@ def fill(folder: Path) -> None:
 def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Popen[str]":
     command = [
         *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(weights)),
-        *("--store", str(results / "store"), "--records", str(results / "embedded")),
+        *("--store", str(results / "store"), "--embedded", str(results / "embedded")),
         *("--output", str(results / "submissions" / "0000.json"), "--device", "cpu", "--toks-per-batch", "512"),
         *("--flush-minutes", "0.001", "--scratch", str(weights.parent)),
     ]

@@ -44,7 +44,7 @@ def start(
 ) -> subprocess.Popen[str]:
     command = [
         *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(prepared)),
-        *("--store", str(folder / "store"), "--records", str(folder), "--output", str(folder / "done.json")),
+        *("--store", str(folder / "store"), "--embedded", str(folder), "--output", str(folder / "done.json")),
         *("--device", "cpu", "--scratch", "", "--toks-per-batch", "512", *options),
     ]
     return subprocess.Popen(

@@ -99,7 +99,7 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
     files = [f"results/sequences/buckets/{bucket}.parquet" for bucket in buckets]
-    places = ["--weights", WEIGHTS, "--store", f"{VECTORS}/store", "--records", f"{VECTORS}/embedded"]
+    places = ["--weights", WEIGHTS, "--store", f"{VECTORS}/store", "--embedded", f"{VECTORS}/embedded"]
     places += ["--output", f"{VECTORS}/submissions/{name}.json"]
     return [
         "embed",

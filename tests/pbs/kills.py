@@ -213,7 +213,7 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         sequences, records, store = folder / "sequences", folder / "embedded", folder / "store"
         run_to_end(["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "6"], folder)
         buckets = sorted((sequences / "buckets").glob("*.parquet"))
-        places: list[str | Path] = ["--store", store, "--records", records]
+        places: list[str | Path] = ["--store", store, "--embedded", records]
         words: list[str | Path] = ["embed", *buckets, "--weights", weights, *places, "--output", folder / "done.json"]
         words += ["--device", "cpu", "--scratch", "", "--toks-per-batch", "256", "--flush-minutes", "0.002"]
         words += ["--nodes", "2", "--workers", "2", "--minutes", "60"]

@@ -36,7 +36,7 @@ rule embed:
         buckets=lambda wildcards: bucket_files(config["results"], SUBMISSIONS[wildcards.submission]),
         weights=lambda wildcards, input: WEIGHTS,
         store=config["store"],
-        records=f"{config['results']}/{config['model']}/embedded",
+        embedded=f"{config['results']}/{config['model']}/embedded",
         # A function of `input` never causes a rerun: where vectors come from is no reason to take them again.
         reuse=lambda wildcards, input: options("reuse", config["reuse"]),
         layers=options("layers", config["embedding"]["layers"]),
@@ -50,7 +50,7 @@ rule embed:
     # then end the job, before its workers have published what they have.
     shell:
         "exec python -m plm_embed embed {params.buckets:q} --weights {params.weights:q} --store {params.store:q}"
-        " --records {params.records:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
+        " --embedded {params.embedded:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
         " --device {resources.device} --nodes {resources.nodes} --workers {resources.gpu}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from plm_embed.cli.options import EXISTING, FOLDER, Step
+from plm_embed.cli.options import EXISTING, PATH, Step
 from plm_embed.io.terminal import say
 
 
@@ -105,7 +105,7 @@ def plan(
 
 @click.command(cls=Step)
 @click.argument("results", type=EXISTING, default=Path("results"))
-@click.option("--output", type=FOLDER, help="The HTML file to write; without it, report.html in RESULTS.")
+@click.option("--output", type=PATH, help="The HTML file to write; without it, report.html in RESULTS.")
 def report(results: Path, output: Path | None) -> None:
     """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import click
 
-from plm_embed.cli.options import EXISTING, FOLDER, Step, Workers, choice
+from plm_embed.cli.options import EXISTING, PATH, Step, Workers, choice
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
 
 
@@ -19,13 +19,13 @@ from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooli
 )
 @click.option(
     "--source",
-    type=FOLDER,
+    type=PATH,
     help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
 )
 @click.option(
-    "--output", required=True, type=FOLDER, help="Folder for model.safetensors, manifest.json and self_test.npz."
+    "--output", required=True, type=PATH, help="Folder for model.safetensors, manifest.json and self_test.npz."
 )
-@click.option("--record", type=FOLDER, help="Also write the manifest to this file: a campaign's note of what it uses.")
+@click.option("--record", type=PATH, help="Also write the manifest to this file: a campaign's note of what it uses.")
 def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
     """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
 
@@ -45,9 +45,9 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
 @click.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=EXISTING)
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
-@click.option("--store", required=True, type=FOLDER, help="Store of vectors; shared by all buckets.")
-@click.option("--records", required=True, type=FOLDER, help="Folder for the buckets' completion records.")
-@click.option("--output", required=True, type=FOLDER, help="Written when all these buckets are complete (JSON).")
+@click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
+@click.option("--embedded", required=True, type=PATH, help="Folder for the buckets' completion records.")
+@click.option("--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON).")
 @click.option("--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable).")
 @click.option(
     "--layers", multiple=True, type=int, default=(-1,), help="0 to the number of layers, -1: last (repeatable)."
@@ -84,7 +84,7 @@ def embed(
     buckets: tuple[Path, ...],
     weights_folder: Path,
     store: Path,
-    records: Path,
+    embedded: Path,
     output: Path,
     reuse: tuple[Path, ...],
     layers: tuple[int, ...],
@@ -109,7 +109,7 @@ def embed(
     \b
     Example:
       plm-embed embed results/sequences/buckets/*.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
-        --store results/esm2_t33_650M_UR50D/store --records results/esm2_t33_650M_UR50D/embedded \\
+        --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
     """
     from plm_embed.inference.settings import Settings
@@ -138,9 +138,9 @@ def embed(
     announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
     workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
-    plan = Plan(buckets, weights_folder, store, records, workers, minutes if scheduled else 0)
+    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if scheduled else 0)
     energy = None if device == "cpu" else Meter(workers)
-    with noted(records, output.stem, [bucket.stem for bucket in buckets], workers, energy):
+    with noted(embedded, output.stem, [bucket.stem for bucket in buckets], workers, energy):
         embed_buckets(plan, settings, output)
 
 

@@ -24,7 +24,7 @@ class _Path(click.Path):
         return path
 
 
-FOLDER = _Path()
+PATH = _Path()
 EXISTING = _Path(exists=True)
 
 
@@ -56,11 +56,9 @@ class Workers(click.ParamType[int]):
 def campaign_options(command: Command) -> Command:
     """The places of a campaign that both gather and validate need."""
     for option in (
-        click.option(
-            "--records", required=True, type=FOLDER, help="records.parquet: what became of every input record."
-        ),
-        click.option("--index", required=True, type=FOLDER, help="Parquet index of the master."),
-        click.option("--master", required=True, type=FOLDER, help="Master HDF5 file."),
+        click.option("--records", required=True, type=PATH, help="records.parquet: what became of every input record."),
+        click.option("--index", required=True, type=PATH, help="Parquet index of the master."),
+        click.option("--master", required=True, type=PATH, help="Master HDF5 file."),
         click.option("--store", required=True, type=EXISTING, help="Store of vectors."),
         click.option("--embedded", required=True, type=EXISTING, help="Folder with the completion records."),
         click.option("--sequences", required=True, type=EXISTING, help="Folder made by `plm-embed deduplicate`."),

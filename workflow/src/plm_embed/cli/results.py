@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from plm_embed.cli.options import EXISTING, FOLDER, Step, campaign_options
+from plm_embed.cli.options import EXISTING, PATH, Step, campaign_options
 from plm_embed.errors import UserError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.terminal import say
@@ -67,7 +67,7 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
 @click.option("--id-column", default="id", help="Column with the record id (tables only).")
 @click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
-@click.option("--store", required=True, type=FOLDER, help="Store to publish the vectors in.")
+@click.option("--store", required=True, type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
 @click.option(
     "--compute-dtype",
@@ -121,7 +121,7 @@ def import_(
 
 @click.command(cls=Step)
 @campaign_options
-@click.option("--output", type=FOLDER, help="gathered.json: a record that the three files were written.")
+@click.option("--output", type=PATH, help="gathered.json: a record that the three files were written.")
 @click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
 def gather(
     *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, output: Path | None,
@@ -148,9 +148,9 @@ def gather(
 @click.option(
     "--spot-checks", default=16, type=click.IntRange(0), help="Random rows to embed again by the reference path."
 )
-@click.option("--report", required=True, type=FOLDER, help="validation.json: every check and its result.")
+@click.option("--report", required=True, type=PATH, help="validation.json: every check and its result.")
 @click.option(
-    "--checksums", required=True, type=FOLDER, help="SHA-256 list of the results, written only when all is well."
+    "--checksums", required=True, type=PATH, help="SHA-256 list of the results, written only when all is well."
 )
 def validate(
     *,
@@ -196,7 +196,7 @@ def validate(
 
 @click.command()
 @click.argument("master", type=EXISTING)
-@click.argument("output", type=FOLDER)
+@click.argument("output", type=PATH)
 @click.option(
     "--to",
     required=True,

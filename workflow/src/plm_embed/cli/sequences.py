@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from plm_embed.cli.options import EXISTING, FOLDER, Step
+from plm_embed.cli.options import EXISTING, PATH, Step
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,8 +36,8 @@ def _reading(command: Command) -> Command:
 
 
 @click.command(cls=Step)
-@click.argument("inputs", nargs=-1, required=True, type=FOLDER)
-@click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
+@click.argument("inputs", nargs=-1, required=True, type=PATH)
+@click.option("--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 @_reading
 @click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
 def deduplicate(
@@ -73,9 +73,9 @@ def deduplicate(
 
 
 @click.command(cls=Step)
-@click.argument("sequences", type=FOLDER)
+@click.argument("sequences", type=PATH)
 @click.option("--number", required=True, type=click.IntRange(0), help="Place of this file among the inputs, from 0.")
-@click.option("--output", required=True, type=FOLDER, help="Folder for what split and collect take up.")
+@click.option("--output", required=True, type=PATH, help="Folder for what split and collect take up.")
 @_reading
 def scan(
     *,
@@ -106,7 +106,7 @@ def scan(
 @click.command(cls=Step)
 @click.argument("scans", nargs=-1, required=True, type=EXISTING)
 @click.option("--range", "number", required=True, type=click.IntRange(0, 63), help="Which range of buckets, from 0.")
-@click.option("--output", required=True, type=FOLDER, help="Folder for the files of these buckets.")
+@click.option("--output", required=True, type=PATH, help="Folder for the files of these buckets.")
 @click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
 def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int) -> None:
     """Find the unique sequences of a range of buckets in the scans of all inputs, which are named in their order.
@@ -125,7 +125,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
 @click.command(cls=Step)
 @click.option("--scan", "scans", multiple=True, required=True, type=EXISTING, help="A scan, in the inputs' order.")
 @click.option("--split", "splits", multiple=True, required=True, type=EXISTING, help="A split, in the ranges' order.")
-@click.option("--output", required=True, type=FOLDER, help="Folder for records.parquet, buckets/ and members/.")
+@click.option("--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/.")
 def collect(*, scans: tuple[Path, ...], splits: tuple[Path, ...], output: Path) -> None:
     """Bring scans and splits together into what deduplicate writes, byte for byte.
 
