@@ -33,7 +33,6 @@ from plm_embed.resources import (
     validate_minutes,
 )
 from plm_embed.retries import by_cause, watch_failures
-from plm_embed.slurm_plugin import end_with_step, mend
 from plm_embed.terminal import printable
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
@@ -58,9 +57,6 @@ try:
         quote_words(utils)
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor)
-        mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
-    else:
-        end_with_step()
 except UserError as error:
     raise WorkflowError(printable(str(error)))
 
