@@ -41,7 +41,8 @@ def _environment(folder: Path, *, plugin: bool) -> None:
     venv = folder / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    own = [folder / "workflow" / "src", *([folder / "executors" / "pbs" / "src"] if plugin else [])]
+    plugins = [folder / "executors" / name / "src" for name in ("pbs", "slurm")] if plugin else []
+    own = [folder / "workflow" / "src", *plugins]
     # .pth files of the other environment do not count here, so what is editable there is not found
     (site / "clone.pth").write_text("\n".join(map(str, [*own, sysconfig.get_path("purelib")])) + "\n")
     for name, module in SCRIPTS.items():
