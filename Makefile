@@ -76,7 +76,7 @@ help:
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install $$(basename $(PYTHON))-venv"; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
+.venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml $(wildcard executors/*/pyproject.toml)
 	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
 	@$(PIP) --no-deps --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $$(grep ^torch= requirements/cpu.txt) || \
 	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"

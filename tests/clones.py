@@ -1,7 +1,7 @@
 """A clone of this repository as a user has it after `make .venv/installed`, without downloading anything again.
 
 Its environment is a real one of its own, in which the libraries of the present interpreter are found, and the package
-and the executor plugin of the clone itself.
+and the executor plugins of the clone itself.
 """
 
 import os

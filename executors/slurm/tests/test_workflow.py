@@ -65,6 +65,13 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+def until_submitted(run: Run, jobs: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while len(run.slurm.asked("sbatch")) < jobs:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_jobs_run_below_srun_in_a_folder_of_any_name(run: Run) -> None:
     status, said = run()
     assert status == 0, said
@@ -87,10 +94,7 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
     run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
     process = run.start()
     try:
-        end = time.monotonic() + PATIENCE
-        while len(run.slurm.asked("sbatch")) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until_submitted(run, 2)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=PATIENCE)
     finally:
@@ -99,6 +103,24 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
     assert process.returncode != 0
     assert len(run.slurm.asked("sbatch")) == 2, said
     assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
+
+
+def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
+    run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
+    process = run.start()
+    try:
+        until_submitted(run, 2)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        (run.folder / "stop").touch()
+        said, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        (run.folder / "stop").touch()
+    assert "Will exit after finishing currently running jobs" in said
+    assert len(list((run.folder / "out").iterdir())) == 2
+    assert len(run.slurm.asked("sbatch")) == 2
+    assert not run.slurm.asked("scancel")
 
 
 def test_a_plain_plugin_that_lacks_something_ends_the_run_in_one_line(

@@ -1,6 +1,7 @@
 """What sbatch refuses: which request will be refused again, and that each reason is told once."""
 
 import re
+import threading
 
 _FOR_GOOD = re.compile(
     "invalid|not available|unrecognized|not permitted|not allowed|can not be satisfied",
@@ -16,6 +17,7 @@ class Refusals:
     """The refusals of a run."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # two threads submit
         self._told: set[str] = set()
 
     def told_once(self, message: str) -> tuple[bool, str]:
@@ -23,6 +25,7 @@ class Refusals:
         reason = message.partition(_CALL)[0]
         if not _FOR_GOOD.search(reason):
             return False, message
-        again = reason in self._told
-        self._told.add(reason)
+        with self._lock:
+            again = reason in self._told
+            self._told.add(reason)
         return True, AGAIN if again else message
