@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import snakemake_executor_plugin_slurm as plain
+import snakemake_executor_plugin_slurm
 from snakemake_interface_executor_plugins import utils
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
@@ -17,6 +17,8 @@ from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from snakemake_executor_plugin_slurm_steady import Executor, refusals, step
 from standin import script
+
+plain: Any = snakemake_executor_plugin_slurm
 
 
 def job(**resources: Any) -> Any:
@@ -85,7 +87,9 @@ def test_any_name_of_a_file_reaches_the_job(executor: Executor, submitted: list[
     """The double quotes are the plain plugin's, which escapes those within."""
     name = 'it\'s a $HOME & (co) "x" `x` \\'
     before = utils.format_cli_value
-    executor.run_job(SimpleNamespace(**vars(job()), target=name))
+    named = job()
+    named.target = name
+    executor.run_job(named)
     (command,) = submitted
     escaped = command.replace('"', '\\"')
     wrapped = subprocess.run(

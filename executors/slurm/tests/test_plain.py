@@ -26,7 +26,7 @@ def test_of_the_tested_version_nothing_is_said(caplog: pytest.LogCaptureFixture)
 def test_another_version_is_named_with_what_still_applies(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain.metadata, "version", lambda _: "2.9.1")
+    monkeypatch.setattr(plain, "_version", lambda: "2.9.1")
     (line,) = told(caplog)
     assert "tested with snakemake-executor-plugin-slurm 2.8.0; 2.9.1 is installed" in line
     assert "still apply: all, as far as can be seen. " in line

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,8 @@ def test_no_answer_ends_nothing_and_is_said_once(caplog: pytest.LogCaptureFixtur
 
 def test_looks_are_frequent_only_while_something_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(slurm_states.time, "monotonic", lambda: now)
-    states = States(lambda *_: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    states = States(lambda *_: None)  # type: ignore[arg-type]
     states.await_(["1", "2"])
     assert states.interval(2) == slurm_states.SHORTEST_INTERVAL
     now = 40.0
