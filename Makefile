@@ -32,7 +32,8 @@ test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand
 	$(BIN)/python -m pytest tests/pbs --durations=5
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
-test-slurm: .venv/installed-test  ## a real SLURM on this machine (as root, after make slurm-packages)
+test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
+	$(BIN)/python -m pytest executors/slurm/tests -n $(CORES)
 	$(BIN)/python -m pytest tests/slurm --durations=5 || test $$? = 5
 
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
@@ -49,6 +50,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	cd executors/pbs && ../../$(BIN)/mypy --strict src
+	cd executors/slurm && ../../$(BIN)/mypy --strict src
 	$(BIN)/snakefmt --line-length 120 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
@@ -75,12 +77,12 @@ help:
 	  echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install $$(basename $(PYTHON))-venv"; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml
+.venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml $(wildcard executors/*/pyproject.toml)
 	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
 	@$(PIP) --no-deps --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $$(grep ^torch= requirements/cpu.txt) || \
 	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"
 	@$(PIP) --requirement requirements/cpu.txt
-	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs
+	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs --editable executors/slurm
 	@touch $@
 
 .venv/installed-test: .venv/installed requirements/test.txt

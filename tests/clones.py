@@ -1,7 +1,7 @@
 """A clone of this repository as a user has it after `make .venv/installed`, without downloading anything again.
 
 Its environment is a real one of its own, in which the libraries of the present interpreter are found, and the package
-and the executor plugin of the clone itself.
+and the executor plugins of the clone itself.
 """
 
 import os
@@ -41,7 +41,8 @@ def _environment(folder: Path, *, plugin: bool) -> None:
     venv = folder / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    own = [folder / "workflow" / "src", *([folder / "executors" / "pbs" / "src"] if plugin else [])]
+    plugins = [folder / "executors" / name / "src" for name in ("pbs", "slurm")] if plugin else []
+    own = [folder / "workflow" / "src", *plugins]
     # .pth files of the other environment do not count here, so what is editable there is not found
     (site / "clone.pth").write_text("\n".join(map(str, [*own, sysconfig.get_path("purelib")])) + "\n")
     for name, module in SCRIPTS.items():

@@ -9,6 +9,7 @@ from plm_embed.errors import UserError
 from plm_embed.sites import slurm as slurm_site
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise, scheduler_here
+from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.site import Given, layer
 
 CONFIG = """\
@@ -214,3 +215,17 @@ def test_the_scheduler_is_the_one_whose_commands_are_here(tmp_path: Path, monkey
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
         assert scheduler_here() == scheduler
+
+
+def test_the_plain_slurm_executor_is_taken_and_said_to_be_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm(tmp_path, monkeypatch)
+    assert layer(Given("slurm-steady")) == layer(Given("slurm"))
+    told = instead_of_plain("slurm", ["slurm_requeue", "slurm_logdir", "cores", "pbs_queue"])
+    assert told.endswith("write `executor: slurm-steady`, and slurm-steady- for slurm- in slurm-logdir, slurm-requeue")
+    assert instead_of_plain("slurm", []).endswith("write `executor: slurm-steady`")
+    half = instead_of_plain("slurm-steady", ["slurm_requeue", "slurm_steady_logdir"])
+    assert half == "plm-embed: executor slurm-steady takes no slurm-requeue: write slurm-steady- for slurm-"
+    assert instead_of_plain("slurm-steady", ["slurm_steady_logdir"]) == ""
+    assert instead_of_plain("pbs", ["slurm_requeue"]) == instead_of_plain(None, []) == ""

@@ -34,9 +34,9 @@ def test_root_links_make_the_short_names_work(name: str) -> None:
 
 def test_slurm_jobs_stay_on_one_node_and_go_back_into_the_queue() -> None:
     profile = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8"))
-    assert profile["executor"] == "slurm"
+    assert profile["executor"] == "slurm-steady"
     assert profile["default-resources"]["nodes"] == 1
-    assert profile["slurm-requeue"] is True
+    assert profile["slurm-steady-requeue"] is True
 
 
 def test_every_call_goes_on_after_a_kill_and_shows_failed_logs() -> None:

@@ -61,7 +61,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "the clone has an environment; this one is as large as CUDA",
     ),
     "pip install -r requirements/cuda.txt": ("", "3 GB of CUDA libraries; test_requirements.py checks the pins"),
-    "pip install --no-deps -e . -e executors/pbs": ("", "make does the same, in every run of continuous integration"),
+    "pip install --no-deps -e . -e executors/pbs -e executors/slurm": (
+        "",
+        "make does the same, in every run of continuous integration",
+    ),
     "snakemake --profile profiles/local --configfile my_config.yaml": (
         "snakemake --profile profiles/local --configfile my_config.yaml -n",
         "needs GPUs; a dry run reads profile and configuration",

@@ -208,7 +208,7 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
 def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
     """One array instead of four jobs, here with the type of the GPU named; a task that dies is submitted again."""
     campaign.edit_profile(("# gpu_model: a100", "gpu_model: h100"))
-    with campaign.running(GATHERED, "--slurm-array-jobs", "embed"):
+    with campaign.running(GATHERED, "--slurm-steady-array-jobs", "embed"):
         campaign.wait_for_parts(0, 1, 2, 3)
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g2", gpu) for gpu in "0123"}
         kill(campaign.processes(2))

@@ -36,7 +36,6 @@ from plm_embed.workflow import (
     watch_failures,
     workflow_commit,
 )
-from plm_embed.workflow.slurm_plugin import end_with_step, mend
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
@@ -60,9 +59,6 @@ try:
         quote_words(utils)
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor)
-        mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
-    else:
-        end_with_step()
 except UserError as error:
     raise WorkflowError(printable(str(error)))
 

@@ -3,14 +3,15 @@ import sys
 
 from snakemake.resources import Resource, Resources
 
-from plm_embed.workflow import Given, UserError, layer
+from plm_embed.workflow import Given, UserError, instead_of_plain, layer
 
 # What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
 SETTINGS = workflow.resource_settings
 
 
 def typed():
-    """The options of this call with those of its profiles; none when it is not a command line.
+    """The options of this call with those of its profiles, and those of them that are not as they are by themselves;
+    none when it is not a command line.
 
     Before rules are declared, Snakemake tells a Snakefile neither its executor nor the options of that: they are
     looked up where it keeps them, in the function that called it.
@@ -18,7 +19,10 @@ def typed():
     frame = sys._getframe()
     while frame and not (frame.f_globals.get("__name__") == "snakemake.cli" and "args" in frame.f_locals):
         frame = frame.f_back
-    return vars(frame.f_locals["args"]) if frame else {}
+    if frame is None:
+        return {}, []
+    call, parser = vars(frame.f_locals["args"]), frame.f_locals["parser"]
+    return call, [name for name, value in call.items() if value != parser.get_default(name)]
 
 
 def raw(resources):
@@ -27,7 +31,10 @@ def raw(resources):
 
 def lay_under():
     """Set the resources and threads that the recognised site gives and the user did not set himself."""
-    call = typed()
+    call, chosen = typed()
+    said = instead_of_plain(call.get("executor"), chosen)
+    if said:
+        print(said, file=sys.stderr)
     options = {name: value for name, value in call.items() if isinstance(value, str)}
     given = Given(
         executor=options.get("executor", ""),

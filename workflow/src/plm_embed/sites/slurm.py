@@ -97,12 +97,6 @@ def clock(limit: str) -> str:
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
-def minutes(limit: str) -> int | None:
-    """SLURM's '2-00:00:00', '30:00' or '60' in whole minutes; None for 'infinite'."""
-    total = _seconds(limit)
-    return None if total is None else total // 60
-
-
 def _seconds(limit: str) -> int | None:
     found = _TIME.fullmatch(limit)
     if found is None:

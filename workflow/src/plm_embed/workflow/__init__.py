@@ -4,6 +4,7 @@ from plm_embed.errors import UserError
 from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.master.gathered import forget
+from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.campaign import (
     bucket_files,
     check_reuse,
@@ -39,6 +40,7 @@ __all__ = [
     "freeze",
     "gather_minutes",
     "host_memory_mb",
+    "instead_of_plain",
     "job_memory_mb",
     "job_minutes",
     "layer",

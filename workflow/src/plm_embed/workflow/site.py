@@ -6,7 +6,7 @@ from os import environ
 from typing import Any
 
 from plm_embed.errors import UserError
-from plm_embed.sites import slurm
+from plm_embed.sites import slurm, slurm_executor
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise
 from plm_embed.sites.shape import Shape, buckets_for, shape
@@ -16,8 +16,9 @@ from plm_embed.sites.shape import Shape, buckets_for, shape
 class Given:
     """What the user set, by profile or on the command line. Resources have their values as text.
 
-    executor: pbs, slurm or another one; site: by name or file, '' to recognise it; queue, account: --pbs-queue,
-    --pbs-account; embed, default: --set-resources of the rule embed, and --default-resources; threads: of embed.
+    executor: pbs, slurm-steady, slurm or another one; site: by name or file, '' to recognise it; queue, account:
+    --pbs-queue, --pbs-account; embed, default: --set-resources of the rule embed, and --default-resources; threads: of
+    embed.
     """
 
     executor: str
@@ -53,7 +54,7 @@ def layer(given: Given, buckets_per_submission: int = 0) -> Layer:
     """The layer for an executor. buckets_per_submission: of the configuration, 0 where it leaves that to the site."""
     if given.executor == "pbs":
         return _pbs(given, buckets_per_submission)
-    if given.executor == "slurm":
+    if given.executor in slurm_executor.EXECUTORS:
         return _slurm(given, buckets_per_submission)
     workers = _number(given.embed.get("nodes")) or 1
     workers *= _number(given.embed.get("gpu")) or 1

@@ -1,0 +1,85 @@
+"""The shell in a job that has SLURM end it when its slurmstepd has died."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from snakemake_executor_plugin_slurm_steady.step import MARK
+from standin import script
+
+JOB = """
+import os, time
+from snakemake_executor_plugin_slurm_steady import step
+assert step.MARK not in os.environ
+print(len(step._guards), flush=True)
+time.sleep({seconds})
+"""
+PARENT = """
+import subprocess, sys
+job = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(job.pid, flush=True)
+job.wait()
+"""
+
+
+def parent(folder: Path, name: str, seconds: float, mark: str = "1") -> subprocess.Popen[str]:
+    """A process of that name (what `comm` says) that starts a job's Python as slurmstepd does."""
+    python = folder / name
+    python.symlink_to(shutil.which(sys.executable) or sys.executable)
+    script(folder / "scancel", f"echo $1 > {folder}/cancelled")
+    script(folder / "sleep", "true")
+    environment = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SLURM_JOB_ID": "77",
+    }
+    starter = PARENT.replace("sys.executable", repr(sys.executable))
+    return subprocess.Popen(
+        [str(python), "-c", starter, JOB.format(seconds=seconds)],
+        env=environment | ({MARK: mark} if mark else {}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines(process: subprocess.Popen[str]) -> tuple[int, int]:
+    """The job's process id, and how many guards it has."""
+    assert process.stdout
+    return int(process.stdout.readline()), int(process.stdout.readline())
+
+
+def appears(path: Path, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return path.exists()
+
+
+def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(tmp_path: Path) -> None:
+    step = parent(tmp_path, "slurmstepd", seconds=60)
+    job, guards = lines(step)
+    assert guards == 1
+    step.kill()
+    step.wait()
+    assert not appears(tmp_path / "cancelled", 0.5), "its Snakemake is still at work"
+    os.kill(job, signal.SIGKILL)
+    assert appears(tmp_path / "cancelled", 30)
+    assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "guards"),
+    [("slurmstepd", "1", 1), ("bash", "1", 0), ("slurmstepd", "", 0)],
+    ids=["in order", "not below slurmstepd", "not a job of this plugin"],
+)
+def test_nothing_else_is_cancelled(name: str, mark: str, guards: int, tmp_path: Path) -> None:
+    step = parent(tmp_path, name, 0.1, mark)
+    assert lines(step)[1] == guards
+    assert step.wait(30) == 0
+    assert not appears(tmp_path / "cancelled", 0.5)
