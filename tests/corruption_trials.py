@@ -135,10 +135,13 @@ class Trial:
 
     def _names(self) -> str:
         """Pattern of what names the damaged thing: its path, its folder's, or the words of its kind."""
-        words = self.case.kind.words.format(stem=self.path.stem, folder=self.path.parent.name)
-        path = str(self.path.relative_to(self.folder))
-        folder = str(self.path.parent.relative_to(self.folder)) if self.case.damage == "delete" else path
-        return "|".join(filter(None, [re.escape(path), re.escape(folder), words]))
+        names = []
+        other = self.what.partition(" swapped with ")[2]  # is as wrong as the first
+        for path in filter(None, (self.path.relative_to(self.folder), other and Path(other))):
+            words = self.case.kind.words.format(stem=path.stem, folder=path.parent.name)
+            folder = path.parent if self.case.damage == "delete" else path
+            names += [re.escape(str(path)), re.escape(str(folder)), words]
+        return "|".join(filter(None, names))
 
     def _right(self, said: str, *, healed: bool = False) -> bool:
         """Whether the results are those of the undisturbed campaign, and what was said of them too.

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpoints import spoil_golden
-from plm_embed.errors import UserError
+from plm_embed.errors import PassingError, UserError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import submission
 from plm_embed.jobs.submission import Plan, embed_buckets
@@ -217,6 +218,32 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
     embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
     assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001"]
     assert (started.count("0"), started.count("1")) == (3, 1)
+
+
+def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After SIGSTOP and SIGCONT that is any one; the worker's thread is the one that the handler does not run in."""
+    told = threading.Event()
+
+    class Computing:
+        def __init__(self, *_: object) -> None: ...
+
+        def wait_until_ready(self) -> None: ...
+
+        def embed(self, *_: object) -> bool:
+            time.sleep(0.5)  # so that the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            raise WorkerError("stopped by a signal" if told.wait(60) else "nobody told the worker to stop")
+
+        def terminate(self) -> None:
+            told.set()
+
+    monkeypatch.setattr(submission, "Worker", Computing)
+    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=1, minutes=0)
+    with pytest.raises(PassingError, match=r"^not all buckets are embedded:\n  stopped by a signal; run it again"):
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert told.is_set()
 
 
 def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:

@@ -10,6 +10,14 @@ from tiny_campaign import make_stages
 
 pytestmark = pytest.mark.workflow
 SEED = 7
+FOUND = (
+    ("buckets before embed", "delete", 839380277),
+    ("fingerprint before gather", "delete", 749740908),
+    ("master before read", "truncate", 1169937625),
+    ("index before read", "flip", 2040557053),
+    ("records before read", "flip", 658965046),
+)
+"""What a sweep of a thousand cases showed that the draw below does not."""
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +36,12 @@ def chosen() -> list[Case]:
     left_out |= {"read": ("master", "index", "records", "summary", "checksums"), "half": ("buckets", "manifest")}
     left_out["half"] += ("self-test",)
     kinds = [kind for kind in KINDS if kind.name not in left_out.get(kind.stage, ())]
-    return [
+    drawn = [
         case if "*" in case.kind.pattern or case.damage != "swap" else Case(case.kind, "flip", case.seed)
         for case in cases(len(kinds), SEED, kinds)
     ]
+    named = {str(kind): kind for kind in KINDS}
+    return drawn + [Case(named[name], damage, seed) for name, damage, seed in FOUND]
 
 
 @pytest.mark.parametrize("case", chosen(), ids=str)

@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from plm_embed.inference.self_test import self_test
 from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.kernels.devices import choose_device
 from plm_embed.models.esm.engine import Engine
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.manifest import check_record, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.models.weights import load
 
@@ -60,3 +61,16 @@ def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path)
     (tmp_path / "other").write_bytes(bytes((tmp_path / "out" / "model.safetensors").stat().st_size))
     (tmp_path / "other").replace(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(tensors[name], state[name]) for name in state)
+
+
+def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
+    """Whole as they are: their own manifest would send a user to their own checkpoint."""
+    weights, record = tmp_path / "weights", tmp_path / "results" / "weights.json"
+    manifest = prepare(MODELS["esm2_t3_untrained"], DEMO, weights)
+    record.parent.mkdir()
+    check_record(weights, record.parent)  # a step by hand has no record
+    write_manifest(record, manifest)
+    check_record(weights, record.parent)
+    write_manifest(weights / "manifest.json", replace(manifest, weights_sha256="0" * 64))
+    with pytest.raises(UserError, match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`"):
+        check_record(weights, record.parent)

@@ -265,6 +265,12 @@ class Campaign:
 
         self.cluster.wait_for(f"a part of each of buckets {buckets}", held, timeout=600)
 
+    def go_on(self, *buckets: int) -> None:
+        """Let the jobs of these buckets run that `hold` has stopped."""
+        for process in (process for bucket in buckets for process in self.processes(bucket)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
     def computed_again(self) -> int:
         """Return how many vectors lie in the store more than once."""
         return sum(int(part.name.split("-")[2]) for part in self.parts()) - self.sequences

@@ -5,6 +5,7 @@ Each ends with the master of an undisturbed run, value for value.
 
 import contextlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -20,6 +21,12 @@ def kill(processes: list[int]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+
+
+def awaits_sigterm(process: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def scratch_folders(cluster: Cluster) -> set[Path]:
@@ -89,7 +96,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: ended"))
     with campaign.running(GATHERED):
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null", "--parsable")
@@ -102,6 +109,46 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     assert all(states[job] == ["PREEMPTED"] for job, _ in jobs)
     assert sorted(map(tuple, states.values())).count(("COMPLETED",)) == 5  # four, and gather
     assert "preempted and not put back into the queue" in campaign.words()
+    assert campaign.computed_again() == 0
+    assert campaign.master() == undisturbed.master()
+
+
+def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
+    """What was computed by then is published, although no part was due for minutes, and no worker is started again."""
+    campaign = Campaign(tmp_path / "c", cluster, flush_minutes=10)
+    campaign.adopt(undisturbed)
+    campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: warned"))
+
+    def fill(node: str) -> str:
+        options = (f"--nodelist={node}", "--nodes=1", "--gpus=4", "--time=30", "--output=/dev/null", "--parsable")
+        return cluster.run("sbatch", "--partition=gpu", *options, "--wrap", "sleep 1800").strip()
+
+    with campaign.running(GATHERED):
+        others = [fill("g2")]  # so that jobs that are submitted again wait
+        computing = set(range(4))
+
+        def stopped() -> bool:
+            # as soon as the worker is ready for the signal: before its first batch is done
+            for bucket in list(computing):
+                if any(map(awaits_sigterm, campaign.workers(bucket))):
+                    for process in campaign.processes(bucket):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(process, signal.SIGSTOP)
+                    computing.remove(bucket)
+            return not computing
+
+        cluster.wait_for("four jobs to compute", stopped, timeout=600)
+        assert not campaign.parts()
+        jobs = {campaign.job_of(bucket) for bucket in range(4)}
+        assert {node for _, node in jobs} == {"g1"}
+        others.append(fill("g1"))
+        cluster.wait_for("g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG")))
+        assert [len(campaign.parts(bucket)) for bucket in range(4)] == [1] * 4
+        for log in (campaign.folder / "results" / "logs" / MODEL / "embed").iterdir():
+            assert log.read_text().count("model loaded") == 1
+        cluster.run("scancel", *others)
+    states = campaign.states()
+    assert all(states[job][0] in ("PREEMPTED", "FAILED", "CANCELLED") for job, _ in jobs)
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
 
@@ -162,7 +209,7 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
     run = campaign.cluster.run
     first = campaign.start(GATHERED)
     try:
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         late = campaign.job_of(0)[0]
         run("scontrol", "requeuehold", late)
         kill(campaign.processes(3))
@@ -170,6 +217,7 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
         first.send_signal(by)
         first.wait()
         assert len(campaign.cluster.jobs("R")) >= 2
+        campaign.go_on(1, 2)
         assert campaign.finish(campaign.start("--unlock")) == 0
         with campaign.running(GATHERED):
             # The old job of the first bucket begins when its successor has done all.
@@ -209,10 +257,11 @@ def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
     """One array instead of four jobs, here with the type of the GPU named; a task that dies is submitted again."""
     campaign.edit_profile(("# gpu_model: a100", "gpu_model: h100"))
     with campaign.running(GATHERED, "--slurm-steady-array-jobs", "embed"):
-        campaign.wait_for_parts(0, 1, 2, 3)
+        campaign.hold(0, 1, 2, 3)
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g2", gpu) for gpu in "0123"}
         kill(campaign.processes(2))
         campaign.expire_claims(2)
+        campaign.go_on(0, 1, 3)
     assert len([job for job in campaign.states() if "_" in job]) >= 4
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()

@@ -43,7 +43,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
 
 
 @click.command(cls=Step)
-@click.argument("buckets", nargs=-1, required=True, type=EXISTING)
+@click.argument("buckets", nargs=-1, required=True, type=PATH)
 @click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
 @click.option("--embedded", required=True, type=PATH, help="Folder for the buckets' completion records.")
@@ -117,7 +117,9 @@ def embed(
     from plm_embed.jobs.gpus import Meter, visible_gpus
     from plm_embed.jobs.nodes import on_all_nodes
     from plm_embed.jobs.submission import Plan, embed_buckets
+    from plm_embed.models.manifest import check_record
     from plm_embed.planning.sizes import announce
+    from plm_embed.sequences.summary import present
 
     if nodes > 1:
         on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)  # of a repeated option the last counts
@@ -135,6 +137,9 @@ def embed(
         threads=threads,
         reuse=reuse,
     )
+    for bucket in buckets:
+        present(bucket)
+    check_record(weights_folder, embedded.parent)
     announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
     workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
     scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ

@@ -107,13 +107,15 @@ _ROWS = 1 << 16
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, remedy: str = "") -> Iterator[None]:
+    more = f"; {remedy}" if remedy else ""
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"{path}: there is no such file{more}") from None
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
+        said = str(error).strip()
+        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({said}){more}") from None
 
 
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
@@ -121,27 +123,27 @@ def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, page_checksum_verification=True, **options)
 
 
-def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+def record_batches(path: Path, columns: list[str] | None, rows: int, remedy: str = "") -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
-    with _reading(path):
+    with _reading(path, remedy):
         file = parquet_file(path)
     with file:
         batches = file.iter_batches(rows, columns=columns)
         while True:
-            with _reading(path):
+            with _reading(path, remedy):
                 batch = next(batches, None)
             if batch is None:
                 return
             yield batch
 
 
-def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+def read_batches(path: Path, columns: list[str] | None = None, remedy: str = "") -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
-    UserError when the file is missing or damaged.
+    UserError, with the remedy, when the file is missing or damaged.
     """
     rows: pa.Table | None = None
-    for batch in record_batches(path, columns, _ROWS):
+    for batch in record_batches(path, columns, _ROWS, remedy):
         more = pa.Table.from_batches([batch])
         rows = pa.concat_tables([rows, more]) if rows is not None else more
         if rows.num_rows >= _ROWS:
@@ -151,13 +153,13 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Ta
         yield rows
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
     """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
-    with _reading(path), parquet_file(path) as file:  # pq.read_table would import pandas
+    with _reading(path, remedy), parquet_file(path) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
-def read_schema(path: Path) -> pa.Schema:
+def read_schema(path: Path, remedy: str = "") -> pa.Schema:
     """Column names and types of a Parquet file. UserError when it is missing or damaged."""
-    with _reading(path):
+    with _reading(path, remedy):
         return pq.read_schema(path)

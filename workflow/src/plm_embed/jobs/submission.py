@@ -33,6 +33,8 @@ FAILURES_IN_A_ROW = 3
 TIME_MARGIN = 1.3
 SECONDS_MARGIN = 120.0
 """No new bucket when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
+SECONDS_BETWEEN_SIGNALS = 0.2
+"""Within which the handler of a signal runs."""
 SECONDS_BETWEEN_LOOKS = 1.0
 """At the folders of records and claims, while there is nothing to take."""
 SECONDS_BETWEEN_ATTEMPTS = 60.0
@@ -104,7 +106,10 @@ class Submission:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            # The kernel may give a signal to any thread, and its handler runs in this one, but not while it waits for a
+            # lock. A job that was stopped (SIGSTOP, scontrol suspend) and ends would miss the end that is announced.
+            while thread.is_alive():
+                thread.join(SECONDS_BETWEEN_SIGNALS)
         if self._unusable:
             self.problems.append(self._unusable)
             return

@@ -93,8 +93,8 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
     fingerprint = plan.fingerprint
     with findings.check("fingerprints in the store") as problem:
         note = store_folder(store, fingerprint) / "fingerprint.json"
-        if note.read_bytes().strip() != fingerprint.to_json().encode():
-            problem(f"{note}: not the fingerprint of the completion records; {EMBED_AGAIN}")
+        if not note.is_file() or note.read_bytes().strip() != fingerprint.to_json().encode():
+            problem(f"{note}: missing, or not the fingerprint of the completion records; {EMBED_AGAIN}")
     with findings.check("weights") as problem:
         manifest = read_manifest(weights)
         for name in ("model", "weights_sha256"):

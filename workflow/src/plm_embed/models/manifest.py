@@ -64,6 +64,20 @@ def read_record(folder: Path) -> Manifest | None:
     return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
 
 
+def check_record(weights: Path, folder: Path) -> None:
+    """UserError unless a weights folder holds what the campaign's record in its model's folder names, if there is one.
+
+    A manifest that was swapped for another campaign's would have its own checkpoint named for a remedy.
+    """
+    record = read_record(folder)
+    if record is not None and read_manifest(weights).weights_sha256 != record.weights_sha256:
+        raise UserError(
+            f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
+            f"delete {weights} unless another campaign needs it, else set another weights_folder; then run "
+            "`snakemake --forcerun weights`"
+        )
+
+
 def _read(path: Path, remedy: str) -> Manifest:
     what = "a manifest of weights"
     fields: dict[str, Any] = read_sealed(path, what, remedy)

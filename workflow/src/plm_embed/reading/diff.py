@@ -16,6 +16,7 @@ from plm_embed.errors import UserError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
+from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
 
@@ -77,7 +78,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
     tolerance: the largest difference of two numbers that counts as equal. NaN equals NaN.
     """
     found = Difference()
-    with open_hdf5(first) as a, open_hdf5(second) as b:
+    with open_hdf5(first, remedy=MAKE_AGAIN) as a, open_hdf5(second, remedy=MAKE_AGAIN) as b:
         _compare_settings(found, (first, second), (a, b))
         for keys, rows in _common(found, a["emb_keys"], b["emb_keys"]):
             for name, compared in found.representations.items():
@@ -218,7 +219,7 @@ def _name_records(found: Difference, index: Path) -> None:
         return
     ids: dict[str, list[str]] = {entry["key"]: [] for entry in listed}
     wanted = pa.array(sorted(ids))
-    for table in read_batches(index):
+    for table in read_batches(index, remedy=MAKE_AGAIN):
         rows = table.select(["id", "cache_key"]).filter(pc.is_in(table["cache_key"], wanted))
         for row in rows.to_pylist():
             ids[row["cache_key"]].append(row["id"])

@@ -21,6 +21,7 @@ from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter, progress
+from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.master import Embeddings
 from plm_embed.store.hdf5 import connect
 
@@ -107,7 +108,7 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
 
 def _batches(embeddings: Embeddings, meter: Meter) -> Iterator[_Batch]:
     start = 0
-    for columns in record_batches(embeddings.index, None, _RECORDS_AT_ONCE):
+    for columns in record_batches(embeddings.index, None, _RECORDS_AT_ONCE, MAKE_AGAIN):
         yield _Batch(columns, start)
         start += columns.num_rows
         meter.advance(columns.num_rows)

@@ -11,6 +11,8 @@ from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
 MASTER = "master_esm2_embeddings.h5"
+MAKE_AGAIN = "make it again: snakemake --forcerun gather"
+"""What to do about a damaged master, index or list of records."""
 
 
 def find_master(path: Path) -> Path:
@@ -41,7 +43,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: damaged: {what}; make it again: snakemake --forcerun gather")
+    return UserError(f"{path}: damaged: {what}; {MAKE_AGAIN}")
 
 
 def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:

@@ -23,6 +23,7 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.sorting import KeySorter
 from plm_embed.keys import KEY, key_words
+from plm_embed.reading.find import MAKE_AGAIN
 
 ABSENT, SEVERAL = -1, -2
 """In place of a row: no record has the id, or records with different sequences share it."""
@@ -139,7 +140,7 @@ def _identity(index: Path) -> bytes:
             file.seek(max(size - _TAIL_BYTES, 0))
             return f"{size} {hashlib.sha256(file.read()).hexdigest()}".encode()
     except FileNotFoundError:
-        raise UserError(f"{index}: there is no such file") from None
+        raise UserError(f"{index}: there is no such file; {MAKE_AGAIN}") from None
 
 
 def _write(index: Path, path: Path, identity: bytes) -> None:
@@ -148,7 +149,7 @@ def _write(index: Path, path: Path, identity: bytes) -> None:
         KeySorter(path.parent, _SORTED, _SORT_BYTES, lambda: added / max(total, 1)) as sorter,
     ):
         added, total = 0, pq.read_metadata(index).num_rows
-        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS):
+        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS, MAKE_AGAIN):
             ids = batch["id"]
             digests = b"".join(map(_digest, ids.to_pylist()))
             keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ids), [None, pa.py_buffer(digests)])

@@ -16,7 +16,7 @@ from plm_embed.errors import UnknownIdError, UserError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches, read_table
 from plm_embed.keys import Keys
-from plm_embed.reading.find import find_master, reading, representations
+from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 from plm_embed.reading.store import StoreVectors, is_store
 from plm_embed.reading.vectors import Rows, Vectors, make_anndata, whole
@@ -47,7 +47,7 @@ class Embeddings(Vectors):
 
     def __init__(self, path: Path) -> None:
         self.path = find_master(path)
-        with open_hdf5(self.path) as file:
+        with open_hdf5(self.path, remedy=MAKE_AGAIN) as file:
             representations(file, self.path)
         self._file = connect(self.path)
         self._datasets = representations(self._file, self.path)
@@ -128,7 +128,7 @@ class Embeddings(Vectors):
 
     def check_index(self) -> None:
         """UserError unless every row that the index names holds the sequence that the index says it does."""
-        for lines in read_batches(self.index, ["row", "cache_key"]):
+        for lines in read_batches(self.index, ["row", "cache_key"], MAKE_AGAIN):
             sound = lines["row"].type == "int64" and not any(column.null_count for column in lines.columns)
             rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
             first, last = int(rows.min()), int(rows.max())
@@ -263,7 +263,7 @@ class Embeddings(Vectors):
         checksums.check(name, rows, kept, found)
 
     def _index_columns(self, columns: list[str] | None) -> "pa.Table":
-        return read_table(self.index, columns)
+        return read_table(self.index, columns, MAKE_AGAIN)
 
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         if isinstance(ids, str):

@@ -22,7 +22,7 @@ from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
 from plm_embed.planning.costs import device_label
-from plm_embed.reading.find import MASTER
+from plm_embed.reading.find import MAKE_AGAIN, MASTER
 from plm_embed.reading.master import Embeddings
 from plm_embed.sequences.summary import SUMMARY, read_summary
 
@@ -191,10 +191,10 @@ def _add_master(facts: Facts, master: Path) -> None:
 
 def _sample(index: Path, rows: NDArray[np.int64], vectors: NDArray[np.float64], lengths: NDArray[np.int32]) -> Sample:
     coordinates, explained = principal_components(vectors)
-    kept = [name for name in read_schema(index).names if name not in INDEX_COLUMNS]
+    kept = [name for name in read_schema(index, MAKE_AGAIN).names if name not in INDEX_COLUMNS]
     ids: dict[int, str] = {}
     values: dict[str, dict[int, str]] = {name: {} for name in kept}
-    for batch in read_batches(index):
+    for batch in read_batches(index, remedy=MAKE_AGAIN):
         table = batch.filter(pc.is_in(batch["row"], value_set=pa.array(rows)))
         numbers = table["row"].to_pylist()
         for row, id in zip(numbers, table["id"].to_pylist(), strict=True):

@@ -10,7 +10,7 @@ from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion import campaign_records, savings
 from plm_embed.models import published
-from plm_embed.reading.find import MASTER
+from plm_embed.reading.find import MAKE_AGAIN, MASTER
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import read_validation, weights_of
 from plm_embed.sequences.summary import read_summary
@@ -47,7 +47,7 @@ def _records(count: int) -> str:
 def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
     """Records by status, and skipped records by reason."""
     statuses, reasons = Counter[str](), Counter[str]()
-    for table in read_batches(path):
+    for table in read_batches(path, remedy=MAKE_AGAIN):
         for column, counter in (("status", statuses), ("reason", reasons)):
             for entry in pc.value_counts(table[column].drop_null()).to_pylist():
                 counter[entry["values"]] += entry["counts"]
@@ -82,7 +82,7 @@ def _opening(path: Path) -> str:
 
 def _example(index: Path) -> str:
     """An id, if possible one that different sequences do not share."""
-    for table in read_batches(index):
+    for table in read_batches(index, remedy=MAKE_AGAIN):
         seen: Counter[str] = Counter(table["id"].to_pylist())
         return min(seen, key=lambda id: seen[id] > 1)
     return "an id"

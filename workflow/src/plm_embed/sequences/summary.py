@@ -70,6 +70,14 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
     return path
 
 
+def present(bucket: Path) -> None:
+    """UserError when there is no file for a bucket; who runs the step by hand may have named what never was."""
+    sequences = bucket.parent.parent
+    if not bucket.is_file():
+        again = f"; {make_again(sequences)}" if (sequences / SUMMARY).is_file() else ""
+        raise UserError(f"{bucket}: there is no such file{again}")
+
+
 @lru_cache(1 << 15)
 def _sha256(path: Path, _: tuple[int, ...]) -> str:
     return sha256_file(path)

@@ -49,20 +49,22 @@ _TYPES: dict[StorageDtype, h5t.TypeID] = {
 
 
 @contextmanager
-def open_hdf5(path: Path, mode: str = "r") -> Iterator[h5py.File]:
+def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.File]:
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk cache: chunks are not
     compressed, so that a row is read, and a block written, straight from its place.
 
-    A missing, truncated or foreign file raises UserError, and so does one whose data lie in other files.
+    A missing, truncated or foreign file raises UserError, and so does one whose data lie in other files; `remedy` is
+    what it says to do then.
     """
+    more = f"; {remedy}" if remedy else ""
     try:
         file = connect(path, mode)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"{path}: there is no such file{more}") from None
     except OSError as error:
-        raise UserError(f"{path}: not a whole HDF5 file ({error})") from None
+        raise UserError(f"{path}: not a whole HDF5 file ({error}){more}") from None
     except DAMAGES as error:
-        raise UserError(f"{path}: not a file of vectors ({error})") from None
+        raise UserError(f"{path}: not a file of vectors ({error}){more}") from None
     with file:
         yield file
 
