@@ -19,7 +19,7 @@ from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Table
 from plm_embed.sequences.summary import read_summary
 
-NASTY = Path(__file__).parents[2] / "shared" / "data" / "nasty"
+NASTY = Path(__file__).parent / "data" / "bad_inputs"
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
 
 
@@ -144,7 +144,6 @@ NASTY_ENDS: dict[str, tuple[int, int, dict[str, int], dict[str, int]] | str] = {
 }
 
 
-@pytest.mark.skipif(not NASTY.is_dir(), reason="the collection of odd files is not beside this clone")
 @pytest.mark.parametrize("name", sorted({*NASTY_ENDS, *(path.name for path in NASTY.glob("*"))}))
 def test_every_file_of_the_collection_comes_to_its_end(tmp_path: Path, name: str) -> None:
     end, path, output = NASTY_ENDS[name], NASTY / name, tmp_path / "out"

@@ -44,7 +44,7 @@ from test_download import FileServer, server
 __all__ = ["server"]  # a fixture
 
 FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
-GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "esm2_golden" / "esm2_t3_tiny_random.pt"
+GOLDEN = Path(__file__).parent / "data" / "esm2_golden" / "esm2_t3_tiny_random.pt"
 
 
 @pytest.mark.parametrize("model", [TINY_ESM2, TINY_ESM1B], ids=lambda model: model.name)
@@ -377,7 +377,6 @@ def test_the_shipped_demo_is_what_the_builder_makes(tmp_path: Path) -> None:
     assert DEMO.stat().st_size < 250_000
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="an extra case where the shared test data lies beside the repository")
 def test_a_checkpoint_that_others_made_is_adopted(tmp_path: Path) -> None:
     made = prepare(MODELS["esm2_t3_untrained"], GOLDEN, tmp_path / "out")
     assert made.source.sha256 == "1a5fecfb004982dee64bada5be12d07f9908131541574503fea411d955b42ea8"
