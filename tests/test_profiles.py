@@ -95,3 +95,17 @@ def test_the_plans_command_keeps_what_an_edited_profile_sets(tmp_path: Path, mon
     wanted = {"slurm_partition": "gpu", "qos": "long", "slurm_extra": "--exclusive", "mem_mb": "100", "gpu": "1"}
     assert {name: asked["embed"][name] for name in wanted} == wanted
     assert asked["gather"]["slurm_partition"] == "big"
+
+
+@pytest.mark.workflow
+def test_a_profile_with_the_plain_slurm_executor_works_and_is_told_what_to_write(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
+    (folder / "own").mkdir()
+    text = (ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8")
+    (folder / "own" / "profile.yaml").write_text(text.replace("slurm-steady", "slurm"))
+    plan = snakemake(folder, "-n", "-q", "rules", "--profile", str(folder / "own"))
+    assert plan.returncode == 0, plan.stdout
+    (line,) = [line for line in plan.stdout.splitlines() if "executor slurm" in line]
+    assert "write `executor: slurm-steady`, and slurm-steady- for slurm- in slurm-delete-logfiles-older-than" in line
+    half = snakemake(folder, "-n", "-q", "rules", "--profile", str(folder / "own"), "--executor", "slurm-steady")
+    assert half.returncode == 0 and "executor slurm-steady takes no slurm-delete-logfiles" in half.stdout
