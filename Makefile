@@ -12,28 +12,40 @@ WHEELS = $(wildcard wheels/*.whl)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: demo test test-unit test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
+.PHONY: demo test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
 	@test -e results/report.html || $(BIN)/python -m plm_embed plan
 	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 
-test: lint test-unit test-workflow test-pbs test-slurm  ## all checks and tests
+test: lint test-unit test-campaigns  ## what anyone can check in some minutes: style, units, whole campaigns, PBS in part
+
+test-all: test test-rest  ## everything, a real SLURM included
+
+# The SLURM suite waits most of its time, so the others run beside it.
+test-rest: .venv/installed-test  ## the suites that `make test` leaves out
+	$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-long test-slurm
 
 test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
+test-campaigns: .venv/installed-test
+	$(BIN)/python -m pytest tests/test_workflow.py tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
+
+test-long:
+	$(MAKE) --no-print-directory --jobs=1 test-workflow test-pbs
+
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --durations=5 -n $(CORES) --dist loadfile
+	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --ignore tests/test_workflow.py --durations=5 -n $(CORES) --dist loadfile
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
-	$(BIN)/python -m pytest tests/pbs --durations=5
+	$(BIN)/python -m pytest tests/pbs --durations=5 -n $(CORES) --dist worksteal
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
-	$(BIN)/python -m pytest executors/slurm/tests -n $(CORES)
+	$(BIN)/python -m pytest executors/slurm/tests
 	$(BIN)/python -m pytest tests/slurm --durations=5 || test $$? = 5
 
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
