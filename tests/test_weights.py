@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.self_test import self_test
 from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.kernels.devices import choose_device
@@ -39,7 +39,7 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     else:
         damage = {"flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], "cut": whole[:-9]}
         path.write_bytes(damage.get(kind, b""))
-    with pytest.raises(UserError) as error:
+    with pytest.raises(PlmEmbedError) as error:
         use(folder)
     assert str(error.value).startswith(str(path))
     command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]

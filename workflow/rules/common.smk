@@ -12,7 +12,7 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.workflow import (
-    UserError,
+    PlmEmbedError,
     bucket_files,
     bucket_names,
     by_cause,
@@ -63,7 +63,7 @@ try:
         mend(*map(sys.modules.get, ["snakemake_executor_plugin_slurm", "snakemake_executor_plugin_slurm_jobstep"]))
     else:
         end_with_step()
-except UserError as error:
+except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources["embed"]["buckets"].raw)

@@ -17,7 +17,7 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     """Open embeddings for reading.
 
     `path` is a master .h5, its .parquet index, the folder that holds them, or a results folder with one master: vectors
-    by id, key and row. Or it is a store: vectors by key and row. UserError for anything else.
+    by id, key and row. Or it is a store: vectors by key and row. StoreError for anything else.
     """
     from pathlib import Path
 

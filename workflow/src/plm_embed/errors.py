@@ -1,24 +1,84 @@
 """Exceptions for what a user can cause and mend."""
 
 import errno
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 
 
-class UserError(Exception):
-    """What is wrong, where (file, record, line, key) and what to do, in one or two lines.
+class PlmEmbedError(Exception):
+    """What is wrong and where (file, record, line, key), in one or two lines; and what to do about it.
 
-    The command line prints it without a traceback and exits with 1; any other exception is a bug
-    and keeps its traceback.
+    `message` is what is wrong, `remedy` a command that mends it where there is one, `path` the file or folder that it
+    is about, if it is about one. As text, the message with the remedy. The command line prints that without a traceback
+    and exits with 1; any other exception is a bug and keeps its traceback.
     """
 
+    def __init__(self, message: str, *, path: "str | PathLike[str] | None" = None, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else Path(path)
+        self.remedy = remedy
 
-class PassingError(UserError):
-    """What another attempt, later or elsewhere, may well do."""
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.message, self.remedy)))
 
 
-class UnknownIdError(UserError, KeyError):
+class InputError(PlmEmbedError):
+    """An input file that cannot be read: sequences, or a table of lengths.
+
+    `record` is the number of the first record that could not be read, `line` a line of the file; None if unknown.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: "str | PathLike[str] | None" = None,
+        record: int | None = None,
+        line: int | None = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, path=path, remedy=remedy)
+        self.record = record
+        self.line = line
+
+
+class ConfigError(PlmEmbedError):
+    """A setting that is wrong, unknown or at odds with another one.
+
+    `key` is the key of the configuration (`embedding.layers`) or the option (`--queue`), the first one of several;
+    `path` the file that it names, if that is at fault. `problems` has a line for each problem.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        path: "str | PathLike[str] | None" = None,
+        problems: Sequence[str] = (),
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, path=path, remedy=remedy)
+        self.key = key
+        self.problems = tuple(problems) or (message,)
+
+
+class WeightsError(PlmEmbedError):
+    """Weights that are missing, damaged, of another model, or not to be had."""
+
+
+class StoreError(PlmEmbedError):
+    """A file that this program writes (records, a store, a master ...): missing, damaged, or of another run."""
+
+
+class UnknownIdError(PlmEmbedError, KeyError):
     """An id, or a key, that no vector has."""
 
-    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+class PassingError(PlmEmbedError):
+    """What another attempt, later or elsewhere, may well do."""
 
 
 class DeviceError(PassingError):

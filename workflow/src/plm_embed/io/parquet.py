@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
@@ -111,9 +111,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise StoreError(f"{path}: there is no such file", path=path) from None
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({error})") from None
+        raise StoreError(f"{path}: not a whole Parquet file with the expected columns ({error})", path=path) from None
 
 
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
@@ -122,7 +122,7 @@ def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
 
 
 def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
+    """The rows of a Parquet file in order, at most `rows` at a time. StoreError when it is missing or damaged."""
     with _reading(path):
         file = parquet_file(path)
     with file:
@@ -138,7 +138,7 @@ def record_batches(path: Path, columns: list[str] | None, rows: int) -> Iterator
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
-    UserError when the file is missing or damaged.
+    StoreError when the file is missing or damaged.
     """
     rows: pa.Table | None = None
     for batch in record_batches(path, columns, _ROWS):
@@ -152,12 +152,12 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Ta
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
+    """A whole Parquet file, or some of its columns. StoreError when it is missing or damaged."""
     with _reading(path), parquet_file(path) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Column names and types of a Parquet file. UserError when it is missing or damaged."""
+    """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
     with _reading(path):
         return pq.read_schema(path)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, PassingError, UserError, device_lost, no_space, out_of_memory
+from plm_embed.errors import DeviceError, PassingError, PlmEmbedError, device_lost, no_space, out_of_memory
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import log_to_stderr
 from plm_embed.jobs.gpus import near_cores
@@ -121,7 +121,7 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         _end_at_once()
     except PassingError as error:
         connection.send((str(error), ""))
-    except UserError as error:
+    except PlmEmbedError as error:
         connection.send((str(error), "user"))
     except BaseException as error:
         full = no_space(error)

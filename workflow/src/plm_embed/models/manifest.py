@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from plm_embed.errors import UserError
+from plm_embed.errors import WeightsError
 from plm_embed.io.sealed import read_sealed, write_sealed
 from plm_embed.models.registry import Architecture
 
@@ -54,20 +54,20 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a weights folder. UserError, with what to run, when there is none or it is damaged."""
+    """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is damaged."""
     return _read(folder / MANIFEST, "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first")
 
 
 def read_record(folder: Path) -> Manifest | None:
-    """The campaign's copy of the manifest in its model's folder; None when there is none. UserError when damaged."""
+    """The campaign's copy of the manifest in its model's folder; None when there is none. WeightsError when damaged."""
     path = folder / RECORD
     return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
 
 
 def _read(path: Path, remedy: str) -> Manifest:
     what = "a manifest of weights"
-    fields: dict[str, Any] = read_sealed(path, what, remedy)
+    fields: dict[str, Any] = read_sealed(path, what, remedy, WeightsError)
     try:
         return Manifest(**fields | {"source": Source(**fields["source"])})
     except (TypeError, KeyError):
-        raise UserError(f"{path}: not {what}; {remedy}") from None
+        raise WeightsError(f"{path}: not {what}", remedy=remedy, path=path) from None

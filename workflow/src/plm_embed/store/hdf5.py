@@ -16,7 +16,7 @@ import numpy as np
 from h5py import h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import StorageDtype
 
 Array = NDArray[Any]
@@ -53,16 +53,16 @@ def open_hdf5(path: Path, mode: str = "r") -> Iterator[h5py.File]:
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk cache: chunks are not
     compressed, so that a row is read, and a block written, straight from its place.
 
-    A missing, truncated or foreign file raises UserError, and so does one whose data lie in other files.
+    A missing, truncated or foreign file raises StoreError, and so does one whose data lie in other files.
     """
     try:
         file = connect(path, mode)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise StoreError(f"{path}: there is no such file", path=path) from None
     except OSError as error:
-        raise UserError(f"{path}: not a whole HDF5 file ({error})") from None
+        raise StoreError(f"{path}: not a whole HDF5 file ({error})", path=path) from None
     except DAMAGES as error:
-        raise UserError(f"{path}: not a file of vectors ({error})") from None
+        raise StoreError(f"{path}: not a file of vectors ({error})", path=path) from None
     with file:
         yield file
 
