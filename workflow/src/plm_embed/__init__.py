@@ -1,8 +1,21 @@
-"""Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow made."""
+"""Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow made.
+
+What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what kind it is.
+"""
 
 import typing as _typing
 
 from plm_embed._version import __version__
+from plm_embed.errors import (
+    ConfigError,
+    DeviceError,
+    InputError,
+    PassingError,
+    PlmEmbedError,
+    StoreError,
+    UnknownIdError,
+    WeightsError,
+)
 
 if _typing.TYPE_CHECKING:
     from pathlib import Path
@@ -10,7 +23,18 @@ if _typing.TYPE_CHECKING:
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store import StoreVectors
 
-__all__ = ["__version__", "open"]
+__all__ = [
+    "ConfigError",
+    "DeviceError",
+    "InputError",
+    "PassingError",
+    "PlmEmbedError",
+    "StoreError",
+    "UnknownIdError",
+    "WeightsError",
+    "__version__",
+    "open",
+]
 
 
 def open(path: "str | Path") -> "Embeddings | StoreVectors":

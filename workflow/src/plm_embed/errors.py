@@ -1,7 +1,8 @@
 """Exceptions for what a user can cause and mend."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -85,6 +86,16 @@ class DeviceError(PassingError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 
 
+EXTRAS = {
+    "esm": ("fair-esm", "reference"),
+    "jinja2": ("jinja2", "report"),
+    "pandas": ("pandas", "pandas"),
+    "plotly": ("plotly", "report"),
+    "requests": ("requests", "embed"),
+    "safetensors": ("safetensors", "embed"),
+    "torch": ("torch", "embed"),
+}
+"""Of a module that may be absent: the package that has it, and the extra of plm-embed that brings that."""
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
 
@@ -100,6 +111,26 @@ def out_of_memory(error: BaseException) -> bool:
 def device_lost(error: BaseException) -> bool:
     """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a failed launch)."""
     return any(text in str(error) for text in _LOST) and not out_of_memory(error)
+
+
+def missing_extra(error: BaseException) -> str:
+    """What to say when `error` is that a package is not installed which an extra brings; else empty."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in EXTRAS:
+        return ""
+    package, brought_by = EXTRAS[module]
+    return f"{package} is not installed: pip install 'plm-embed[{brought_by}]'"
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Around an import of what only an extra brings: PlmEmbedError, with what to install, when it is absent."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error):
+            raise PlmEmbedError(missing) from error
+        raise
 
 
 def no_space(error: BaseException) -> str:

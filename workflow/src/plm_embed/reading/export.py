@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
@@ -243,8 +243,8 @@ def _column(frame: h5py.Group, name: str, kind: pa.DataType, count: int) -> h5py
 
 
 def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
-    import torch
-
+    with extra():
+        import torch
     with _atomic_folder(output) as folder:
         for batch, chosen in _named(embeddings, output, meter, longest=200):
             rows, ids = batch["row"], batch["id"]
@@ -261,8 +261,8 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
 
 
 def _pt_dict(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
-    import torch
-
+    with extra():
+        import torch
     tensors = {}
     with atomic_path(output) as temporary:
         for batch, chosen in _named(embeddings, output, meter, longest=1000):

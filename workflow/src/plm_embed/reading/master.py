@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
+from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches, read_table
 from plm_embed.keys import Keys
@@ -171,7 +171,8 @@ class Embeddings(Vectors):
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
-        frame: pd.DataFrame = self._index_columns(None).to_pandas()
+        with extra():
+            frame: pd.DataFrame = self._index_columns(None).to_pandas()
         if vectors:
             self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))

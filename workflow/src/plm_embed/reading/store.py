@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
 from plm_embed.reading.vectors import KEY, Rows, Vectors, make_anndata
@@ -98,8 +98,8 @@ class StoreVectors(Vectors):
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """An observation for every key, with the length of its sequence; X (n, D)."""
-        import pandas as pd
-
+        with extra():
+            import pandas as pd
         return make_anndata(self.to_numpy(name), pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str)))
 
     def _pooled(self, name: str) -> str:

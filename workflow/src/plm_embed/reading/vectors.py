@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, UnknownIdError
+from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array
@@ -144,8 +144,8 @@ class Vectors(ABC):
 
     def to_torch(self, name: str = "emb") -> "torch.Tensor":
         """All vectors of a pooled representation as a tensor (n, D)."""
-        import torch
-
+        with extra():
+            import torch
         return torch.from_numpy(self.to_numpy(name))
 
     @abstractmethod
