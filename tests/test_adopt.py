@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.master.import_master import Adopted, Files, adopt
@@ -83,7 +83,7 @@ def test_a_right_master_becomes_a_store_that_is_reused(tmp_path: Path, prepared:
 
 def test_the_end_token_pooled_in_is_recognised(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared, defect=True)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(PlmEmbedError) as caught:
         run(files, prepared)
     text = str(caught.value)
     counted = re.search(
@@ -97,12 +97,12 @@ def test_the_end_token_pooled_in_is_recognised(tmp_path: Path, prepared: Path) -
 
 def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared, layer=2)
-    with pytest.raises(UserError, match=r"24 of 24 sampled rows .* \(24 no known cause\)"):
+    with pytest.raises(PlmEmbedError, match=r"24 of 24 sampled rows .* \(24 no known cause\)"):
         run(files, prepared)
     honest = master(tmp_path, prepared, layer=2)
     with h5py.File(honest.master, "r+") as file:
         file.attrs["layer"] = 2
-    with pytest.raises(UserError, match="layer is 2, 3 is asked for"):
+    with pytest.raises(PlmEmbedError, match="layer is 2, 3 is asked for"):
         run(honest, prepared)
     assert run(honest, prepared, Settings(layers=(2,), compute_dtype="float32")).rows == 48
 
@@ -116,7 +116,7 @@ def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared:
     ],
 )
 def test_what_the_master_says_has_to_fit(tmp_path: Path, prepared: Path, attrs: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PlmEmbedError, match=message):
         run(master(tmp_path, prepared, **attrs), prepared)
 
 
@@ -138,19 +138,19 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         file["x"] = file["emb"][:, :8]
         del file["emb"]
         file["emb"] = file["x"]
-    with pytest.raises(UserError, match="vectors have 8 numbers, the model's 32"):
+    with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
         run(files, prepared)
-    with pytest.raises(UserError, match="emb is float16, float32 is asked for"):
+    with pytest.raises(PlmEmbedError, match="emb is float16, float32 is asked for"):
         run(master(tmp_path, prepared), prepared, Settings(compute_dtype="float32", storage_dtype="float32"))
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
-    with pytest.raises(UserError, match="row 99 of 48"):
+    with pytest.raises(PlmEmbedError, match="row 99 of 48"):
         run(files, prepared)
     pq.write_table(pa.table({"key": ["a"]}), files.index)
-    with pytest.raises(UserError, match="no column `row`"):
+    with pytest.raises(PlmEmbedError, match="no column `row`"):
         run(files, prepared)
     with h5py.File(files.master, "w") as file:
         file["emb"] = np.zeros((3, 4))
-    with pytest.raises(UserError, match="not a master that can be adopted"):
+    with pytest.raises(PlmEmbedError, match="not a master that can be adopted"):
         run(files, prepared)
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.gpus import Meter
 
@@ -20,8 +20,8 @@ def test_each_start_is_noted_with_how_it_ended(tmp_path: Path, monkeypatch: pyte
     (whole,) = read_attempts(tmp_path)
     assert (whole.outcome, whole.buckets, whole.job, whole.workers) == ("complete", ("0000", "0001"), "17.server", 4)
     assert whole.ended >= whole.started and whole.joules is None
-    with pytest.raises(UserError), noted(tmp_path / "embedded", "0000", ["0000"], 1):
-        raise UserError("no GPU")
+    with pytest.raises(PlmEmbedError), noted(tmp_path / "embedded", "0000", ["0000"], 1):
+        raise PlmEmbedError("no GPU")
     assert ["failed", "no GPU"] in [[one.outcome, one.reason] for one in read_attempts(tmp_path)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import SPACE, bucket_bounds, bucket_names, bucket_of, key, key_words
 
 COUNTS = st.integers(1, 10_000)
@@ -56,5 +56,5 @@ def test_names_sort_as_numbers_do(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 10_001])
 def test_a_number_of_buckets_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(UserError, match=r"buckets: -?\d+ is not between 1 and 10,000"):
+    with pytest.raises(PlmEmbedError, match=r"buckets: -?\d+ is not between 1 and 10,000"):
         bucket_names(count)

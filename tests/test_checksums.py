@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
 from plm_embed.reading.export import export
 from plm_embed.reading.master import open_vectors
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_named_or_changes_nothing_that_is_read(tmp_path: Path, 
         file.write_bytes(raw)
         try:
             assert read_all(path) == expected, f"seed {seed}: byte {place}"
-        except UserError as error:
+        except PlmEmbedError as error:
             assert file.name in str(error)
             named += 1
     assert named > 5
@@ -93,11 +93,11 @@ def test_a_changed_row_is_named_by_readers_exports_and_diff(tmp_path: Path) -> N
     with open_vectors(campaign.master) as embeddings:
         embeddings[:5]
         for read in (lambda: embeddings[5], lambda: embeddings[[7, 5]], embeddings.to_numpy):
-            with pytest.raises(UserError, match=r"row 5 of \w+ has changed since it was written; .*snakemake"):
+            with pytest.raises(PlmEmbedError, match=r"row 5 of \w+ has changed since it was written; .*snakemake"):
                 read()
-    with pytest.raises(UserError, match="row 5 of"):
+    with pytest.raises(PlmEmbedError, match="row 5 of"):
         export(campaign.master, "npy", tmp_path / "x.npy")
-    with pytest.raises(UserError, match="row 5 of"):
+    with pytest.raises(PlmEmbedError, match="row 5 of"):
         compare(campaign.master, campaign.master, 0)
 
 

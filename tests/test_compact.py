@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, publish, reference
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
 from plm_embed.master.validate import validate
 from plm_embed.store.compact import compact
@@ -106,12 +106,12 @@ def test_replaced_parts_stay_while_what_replaces_them_is_not_whole(tmp_path: Pat
     raw = bytearray((campaign.parts / new).read_bytes())
     raw[-1] ^= 1
     (campaign.parts / new).write_bytes(raw)
-    with pytest.raises(UserError, match="missing or damaged; the 6 parts that it replaces are kept"):
+    with pytest.raises(PlmEmbedError, match="missing or damaged; the 6 parts that it replaces are kept"):
         compact(campaign.store, 10_000_000, 0)
     (campaign.parts / new).unlink()
     assert len(listed(campaign)) == 6
     assert digest(campaign) == expected
-    with pytest.raises(UserError, match="no store"):
+    with pytest.raises(PlmEmbedError, match="no store"):
         compact(tmp_path / "results", 1000, 0)
 
 

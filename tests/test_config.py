@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import write_sealed
 from plm_embed.models.registry import MODELS
 from plm_embed.workflow.campaign import options, plan_line, workflow_commit
@@ -37,7 +37,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def problems(**changes: Any) -> list[str]:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(PlmEmbedError) as caught:
         checked(config(**changes))
     heading, *lines = str(caught.value).splitlines()
     assert heading.startswith(f"The configuration has {len(lines)} problem")
@@ -236,9 +236,9 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_missing_keys_and_unknown_models_are_named() -> None:
-    with pytest.raises(UserError, match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name"):
+    with pytest.raises(PlmEmbedError, match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name"):
         checked({})
-    with pytest.raises(UserError, match="did you mean esm2_t6_8M_UR50D"):
+    with pytest.raises(PlmEmbedError, match="did you mean esm2_t6_8M_UR50D"):
         checked(config(model="esm2_t6_8M_UR50"))
 
 
@@ -344,7 +344,7 @@ def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any)
         changes = {name: changes}
     try:
         complete = checked(config(**changes))
-    except UserError as error:
+    except PlmEmbedError as error:
         assert all(len(line) < 6000 for line in str(error).splitlines())
     else:
         assert checked(complete) == complete

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import bucket_names, bucket_of, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
@@ -148,7 +148,7 @@ NASTY_ENDS: dict[str, tuple[int, int, dict[str, int], dict[str, int]] | str] = {
 def test_every_file_of_the_collection_comes_to_its_end(tmp_path: Path, name: str) -> None:
     end, path, output = NASTY_ENDS[name], NASTY / name, tmp_path / "out"
     if isinstance(end, str):
-        with pytest.raises(UserError, match=end) as error:
+        with pytest.raises(PlmEmbedError, match=end) as error:
             run([path], output)
         assert str(path) in str(error.value) and "\n" not in str(error.value)
         assert not files(tmp_path)
@@ -252,17 +252,17 @@ def test_a_failure_leaves_no_output(tmp_path: Path, inputs: list[Path]) -> None:
     content = COMPRESS["gzip"](odd_records().encode() * 40)
     cut = write(tmp_path / "cut.gz", content[:-20])
     output = tmp_path / "new"
-    with pytest.raises(UserError, match=r"cut\.gz: .* cut short after \d+ complete records"):
+    with pytest.raises(PlmEmbedError, match=r"cut\.gz: .* cut short after \d+ complete records"):
         run([*inputs, cut], output)
     assert not files(output)
     run(inputs, output)
-    with pytest.raises(UserError, match="cut short"):
+    with pytest.raises(PlmEmbedError, match="cut short"):
         run([*inputs, cut], output)
     assert not (output / "summary.json").exists()
 
 
 def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: list[Path]) -> None:
-    with pytest.raises(UserError, match=r"absent\.fasta: cannot be read: No such file"):
+    with pytest.raises(PlmEmbedError, match=r"absent\.fasta: cannot be read: No such file"):
         run([*inputs, tmp_path / "absent.fasta"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -280,7 +280,7 @@ def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: l
 def test_options_that_cannot_work_are_refused(
     tmp_path: Path, inputs: list[Path], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PlmEmbedError, match=message):
         run(options.pop("inputs", inputs), tmp_path / "out", **options)
 
 
@@ -289,7 +289,7 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, inputs: list[Path], mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
-    with pytest.raises(UserError, match="out: the disk is full"):
+    with pytest.raises(PlmEmbedError, match="out: the disk is full"):
         run(inputs, tmp_path / "out")
     assert set(files(tmp_path / "out")) <= {"records.parquet"}  # which was whole when the disk was full
 

@@ -12,7 +12,7 @@ import pytest
 
 from campaigns import Campaign, make_campaign, seal_sequences
 from nasty_inputs import M2, NEP, PLAIN, write
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.finished import load_bucket
 from plm_embed.sequences.deduplicate import deduplicate
@@ -77,7 +77,7 @@ def test_a_changed_file_is_named_with_what_to_run(
         sequences = tmp_path / str(number) / "sequences"
         shutil.copytree(whole, sequences)
         damage(sequences / name, generator)
-        with pytest.raises(UserError, match=rf"sequences/[\w/.]*: .*; {AGAIN}$") as error:
+        with pytest.raises(PlmEmbedError, match=rf"sequences/[\w/.]*: .*; {AGAIN}$") as error:
             read_everything(sequences)
         assert "\n" not in str(error.value)
         assert name in str(error.value) or damage is swap
@@ -98,7 +98,7 @@ def test_each_sequence_of_a_bucket_has_its_key(tmp_path: Path) -> None:
     key = hashlib.sha256(M2.encode()).hexdigest()
     for sequence in (M2[:-1] + "A", None):
         pq.write_table(pa.table({"key": [key], "sequence": pa.array([sequence], pa.string())}), path)
-        with pytest.raises(UserError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"):
+        with pytest.raises(PlmEmbedError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"):
             bucket_table(path, ["key", "sequence"])
         assert bucket_table(path, ["key"])["key"].to_pylist() == [key]
 
@@ -111,10 +111,10 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(tm
         lambda: bucket_table(bucket, ["key", "sequence"]),
         lambda: load_bucket(campaign.sequences, campaign.embedded, "0001"),
     ):
-        with pytest.raises(UserError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"):
+        with pytest.raises(PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"):
             read()
     seal_sequences(campaign.sequences)
-    with pytest.raises(UserError, match="made for other sequences"):
+    with pytest.raises(PlmEmbedError, match="made for other sequences"):
         load_bucket(campaign.sequences, campaign.embedded, "0001")
 
 
@@ -139,7 +139,7 @@ def test_what_many_jobs_hand_on_is_named_when_it_changed(tmp_path: Path, damaged
         step(tmp_path / damaged, random.Random(3))
     folder = tmp_path / "/".join(damaged.split("/")[:2])
     with pytest.raises(
-        UserError, match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`"
+        PlmEmbedError, match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`"
     ):
         for number in (0, 1):
             split(scans, number, splits[number], memory_mb=500)
@@ -152,5 +152,5 @@ def test_scans_in_another_order_are_refused(tmp_path: Path) -> None:
     for number, folder in enumerate(scans):
         path = write(tmp_path / f"{number}.fasta", PLAIN)
         scan(path, number, folder, buckets=2, table=TABLE, policy=ResiduePolicy())
-    with pytest.raises(UserError, match="second: is the scan of input 1, not of 0"):
+    with pytest.raises(PlmEmbedError, match="second: is the scan of input 1, not of 0"):
         split(scans[::-1], 0, tmp_path / "split", memory_mb=500)

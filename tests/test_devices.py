@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from plm_embed.errors import DeviceError, UserError, device_lost, out_of_memory
+from plm_embed.errors import DeviceError, PlmEmbedError, device_lost, out_of_memory
 from plm_embed.kernels import devices
 
 CPU = torch.device("cpu")
@@ -19,10 +19,10 @@ def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100")
     cuda = torch.device("cuda", 0)
-    with pytest.raises(UserError, match="tfloat32 needs a GPU"):
+    with pytest.raises(PlmEmbedError, match="tfloat32 needs a GPU"):
         devices.choose_dtype("tfloat32", CPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
-    with pytest.raises(UserError, match="not Tesla V100\nset float32, or auto"):
+    with pytest.raises(PlmEmbedError, match="not Tesla V100\nset float32, or auto"):
         devices.choose_dtype("tfloat32", cuda)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert devices.choose_dtype("tfloat32", cuda) == "tfloat32"

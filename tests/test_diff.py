@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading import diff
 from plm_embed.reading.diff import compare, in_words
 
@@ -74,7 +74,7 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     assert (back.only_first, back.only_second) == (found.only_second, 0)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
-    with pytest.raises(UserError, match="no master of embeddings"):
+    with pytest.raises(PlmEmbedError, match="no master of embeddings"):
         compare(first.master, tmp_path / "x.h5", 0)
 
 

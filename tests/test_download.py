@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.download import BLOCK, download
 from plm_embed.io.sealed import write_sealed
 
@@ -88,7 +88,7 @@ def server() -> Iterator[FileServer]:
 def interrupt(server: FileServer, path: Path, after: int) -> None:
     """Leave behind what a process that was killed after `after` bytes leaves."""
     server.cuts = [after, 0]
-    with pytest.raises(UserError, match="the same command goes on from there"):
+    with pytest.raises(PlmEmbedError, match="the same command goes on from there"):
         download(server.url, path)
     assert path.with_name("esm2.pt.part").stat().st_size == (after if server.etag else 0)
     assert not path.exists()
@@ -157,7 +157,9 @@ def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tm
 def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tmp_path: Path) -> None:
     server.claims = 100
     for _ in range(2):  # nothing stays behind that would spoil the next call
-        with pytest.raises(UserError, match=f"has only {20 * BLOCK} of the {20 * BLOCK + 100} bytes that it announced"):
+        with pytest.raises(
+            PlmEmbedError, match=f"has only {20 * BLOCK} of the {20 * BLOCK + 100} bytes that it announced"
+        ):
             download(server.url, tmp_path / "esm2.pt")
         assert not (tmp_path / "esm2.pt").exists()
     server.claims = 0
@@ -167,7 +169,7 @@ def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tm
 
 def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tmp_path: Path) -> None:
     server.length = False
-    with pytest.raises(UserError, match="does not say how long"):
+    with pytest.raises(PlmEmbedError, match="does not say how long"):
         download(server.url, tmp_path / "esm2.pt")
     assert list(tmp_path.iterdir()) == []
 
@@ -175,19 +177,19 @@ def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tm
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3"])
 def test_a_length_that_is_no_number_is_refused(length: str, server: FileServer, tmp_path: Path) -> None:
     server.announced = length
-    with pytest.raises(UserError, match=f"cannot be fetched safely: .*'{length}'"):
+    with pytest.raises(PlmEmbedError, match=f"cannot be fetched safely: .*'{length}'"):
         download(server.url, tmp_path / "esm2.pt")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_of_the_server_and_of_the_network_are_named(server: FileServer, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="HTTP 404 Not Found"):
+    with pytest.raises(PlmEmbedError, match="HTTP 404 Not Found"):
         download(server.url.replace("esm2", "absent"), tmp_path / "esm2.pt")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{unused.getsockname()[1]}/esm2.pt"
-        with pytest.raises(UserError, match="cannot be fetched: Connection refused"):
+        with pytest.raises(PlmEmbedError, match="cannot be fetched: Connection refused"):
             download(closed, tmp_path / "esm2.pt")
-    with pytest.raises(UserError, match="cannot be fetched: "):
+    with pytest.raises(PlmEmbedError, match="cannot be fetched: "):
         download("http://no-such-host.invalid/esm2.pt", tmp_path / "esm2.pt")
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import checkpoints
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
@@ -233,7 +233,7 @@ def test_a_vector_that_is_not_finite_is_never_stored(
         return hidden
 
     monkeypatch.setattr(Engine, "forward", broken)
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(PlmEmbedError, match="not finite"):
         run(tmp_path, prepared, SEQUENCES)
     assert not (tmp_path / "0000.json").exists()
 
@@ -276,14 +276,14 @@ def test_a_part_that_cannot_be_written_ends_the_job(
 def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:
     folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
     checkpoints.spoil_golden(folder)
-    with pytest.raises(UserError, match="self-test failed"):
+    with pytest.raises(PlmEmbedError, match="self-test failed"):
         run(tmp_path, folder, SEQUENCES[:3])
     assert not (tmp_path / "0000.json").exists()
 
 
 @pytest.mark.parametrize("layers", [(4,), (-5,), (3, -1)])
 def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match="has layers 0 to 3"):
+    with pytest.raises(PlmEmbedError, match="has layers 0 to 3"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(layers=layers))
 
 
@@ -296,13 +296,13 @@ def test_models_with_a_hard_limit(tmp_path: Path) -> None:
     assert [entry["length"] for entry in record["skipped"]] == [1023]
     windowed = Settings(long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch="")
     check(tmp_path, tmp_path / "weights", sequences, run(tmp_path, tmp_path / "weights", sequences, windowed), 2e-5)
-    with pytest.raises(UserError, match="at most 1022 residues"):
+    with pytest.raises(PlmEmbedError, match="at most 1022 residues"):
         run(tmp_path, tmp_path / "weights", sequences, replace(windowed, long_sequences=LongSequences("crop", 1023)))
 
 
 @pytest.mark.parametrize("policy", [("window", 100, 100), ("window", 100, 150), ("crop", 0, 0), ("skip", 0, 0)])
 def test_windows_that_cannot_be(tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]) -> None:
-    with pytest.raises(UserError, match="needs max_residues above 0 and an overlap below it"):
+    with pytest.raises(PlmEmbedError, match="needs max_residues above 0 and an overlap below it"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
 
 

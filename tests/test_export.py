@@ -10,7 +10,7 @@ import pytest
 
 import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.reading.export import FileNames, export
 
@@ -160,7 +160,7 @@ def test_no_file_of_ones_own_is_touched(campaign: Campaign, tmp_path: Path, to: 
     mine.mkdir()
     (mine / "file").touch()
     (tmp_path / f"out.{beside}.tsv").write_text("mine")
-    with pytest.raises(UserError, match=f"out.{beside}.tsv: exists; remove it, or choose another name"):
+    with pytest.raises(PlmEmbedError, match=f"out.{beside}.tsv: exists; remove it, or choose another name"):
         export(campaign.master, to, tmp_path / "out")
     assert not (tmp_path / "out").exists() and (tmp_path / f"out.{beside}.tsv").read_text() == "mine"
     export(campaign.master, to, tmp_path / "other")
@@ -172,11 +172,11 @@ def test_no_file_of_ones_own_is_touched(campaign: Campaign, tmp_path: Path, to: 
 
 def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
     (tmp_path / "there").touch()
-    with pytest.raises(UserError, match="there: exists; remove it"):
+    with pytest.raises(PlmEmbedError, match="there: exists; remove it"):
         export(campaign.master, "npy", tmp_path / "there")
-    with pytest.raises(UserError, match="no representation mean_l9; it has max_l2"):
+    with pytest.raises(PlmEmbedError, match="no representation mean_l9; it has max_l2"):
         export(campaign.master, "npy", tmp_path / "new", "mean_l9")
-    with pytest.raises(UserError, match="a matrix per record, which npy has no place for"):
+    with pytest.raises(PlmEmbedError, match="a matrix per record, which npy has no place for"):
         export(campaign.master, "npy", tmp_path / "new", "per_residue_l2")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 

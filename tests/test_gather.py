@@ -26,7 +26,7 @@ from campaigns import (
     vectors,
     write_completion,
 )
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.sequences.summary import read_summary
@@ -225,7 +225,7 @@ def test_a_full_disk_is_foreseen(tmp_path: Path, monkeypatch) -> None:
     campaign = make_campaign(tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1234))
-    with pytest.raises(UserError, match=r"needs about [\d,]+ bytes, 1,234 are free; make room"):
+    with pytest.raises(PlmEmbedError, match=r"needs about [\d,]+ bytes, 1,234 are free; make room"):
         campaign.gather()
     assert not campaign.master.exists()
 
@@ -244,5 +244,5 @@ def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     inputs = read_summary(campaign.sequences)["inputs"]
     seal_sequences(campaign.sequences, inputs=[*inputs, inputs[0]])
-    with pytest.raises(UserError, match="named twice"):
+    with pytest.raises(PlmEmbedError, match="named twice"):
         campaign.gather()

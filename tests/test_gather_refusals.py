@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from campaigns import DIM, MEAN, Campaign, edit_completion, make_campaign, make_records, part_rows, seal_sequences
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.store.store import Store, write_part
 
 
@@ -156,7 +156,7 @@ def remove_summary(campaign: Campaign) -> None:
 def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(tmp_path: Path, damage, message) -> None:
     campaign = make_campaign(tmp_path)
     damage(campaign)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PlmEmbedError, match=message):
         campaign.gather()
     assert not any(path.exists() for path in campaign.outputs)
     assert not list(campaign.results.rglob(".tmp-*"))

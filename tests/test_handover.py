@@ -13,7 +13,7 @@ from snakemake_interface_executor_plugins import utils
 
 from campaign_runs import ROOT, working_folder
 from clones import clone, environment
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.workflow.handover import check_folders, freeze, notes_file, quote_words
 
 NASTY = 'it\'s a $HOME & (co); [größe] `x` "y" 日本 \\'
@@ -37,7 +37,7 @@ def test_jobs_read_the_configuration_that_was_checked(tmp_path: Path, monkeypatc
 def test_a_working_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".snakemake").touch()
-    with pytest.raises(UserError, match=f"{tmp_path}/.snakemake/plm-embed"):
+    with pytest.raises(PlmEmbedError, match=f"{tmp_path}/.snakemake/plm-embed"):
         freeze(SimpleNamespace(config_settings=None), {})
 
 
@@ -80,7 +80,7 @@ def test_a_shell_reads_the_words_as_they_are() -> None:
 
 def test_folders_that_path_cannot_hold_are_refused() -> None:
     check_folders([Path("/a clone"), Path(f"/{NASTY}")])
-    with pytest.raises(UserError, match="/a:b/src: no colon"):
+    with pytest.raises(PlmEmbedError, match="/a:b/src: no colon"):
         check_folders([Path("/x"), Path("/a:b/src")])
 
 

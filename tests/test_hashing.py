@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences import hashing
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.hashing import AHEAD, WORTH_IT, Hasher, digests
@@ -65,14 +65,14 @@ def test_a_killed_process_is_an_error_that_says_so() -> None:
         os.kill(other.pid, signal.SIGKILL)
         while other.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        with pytest.raises(UserError, match=r"ended early \(exit code -9; .*; run again"):
+        with pytest.raises(PlmEmbedError, match=r"ended early \(exit code -9; .*; run again"):
             hasher.put(b"MKT", [3])
     with Hasher(WORTH_IT) as hasher:
         other = process_of(hasher)
         other.suspend()
         hasher.put(b"MKT", [3])
         other.kill()
-        with pytest.raises(UserError, match="ended early"):
+        with pytest.raises(PlmEmbedError, match="ended early"):
             hasher.get()
 
 

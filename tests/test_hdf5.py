@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from campaigns import MEAN, Campaign, make_campaign
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
 from plm_embed.reading.master import open_vectors
 from plm_embed.store.hdf5 import open_hdf5
@@ -77,7 +77,7 @@ def test_data_outside_the_file_and_odd_structures_are_refused_by_everyone(
         del file[NAME], file["emb"]
         put(file, campaign.master)
     for read in (open_vectors, fingerprints, lambda path: compare(campaign.master, path, 0)):
-        with pytest.raises(UserError, match=words) as refused:
+        with pytest.raises(PlmEmbedError, match=words) as refused:
             read(master)
         assert str(master) in str(refused.value)
 
@@ -85,5 +85,5 @@ def test_data_outside_the_file_and_odd_structures_are_refused_by_everyone(
 def test_a_link_is_not_followed_to_find_out_what_it_is(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb_keys"] = h5py.ExternalLink("/dev/zero", "/x")  # opening it would never end
-    with pytest.raises(UserError, match="emb_keys is a link to another place"), open_hdf5(tmp_path / "x.h5"):
+    with pytest.raises(PlmEmbedError, match="emb_keys is a link to another place"), open_hdf5(tmp_path / "x.h5"):
         pass

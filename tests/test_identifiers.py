@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading import ids as identifiers
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path: Path, monkeyp
     monkeypatch.setattr(identifiers, "_write", refuse)
     assert look_up(index, ["b", "x"]) == [1, ABSENT]
     assert [path.name for path in tmp_path.iterdir()] == ["master.parquet"]
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(PlmEmbedError, match="no such file"):
         Identifiers(tmp_path / "absent.parquet")
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named_or_makes_no_difference(tmp_path: Path, monkeypa
         side.write_bytes(bits)
         try:
             assert look_up(index, ids) == right
-        except UserError as error:
+        except PlmEmbedError as error:
             assert str(error) == f"{side}: damaged; remove it: it is made again when it is needed"
             named += 1
     assert named

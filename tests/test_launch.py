@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.nodes import allocated_hosts, commands, on_all_nodes
 from test_submission import published, records, start, wait_for_parts, write_buckets
 
@@ -76,13 +76,13 @@ def test_without_pbs_tmrsh_it_is_pbsdsh_which_counts_hosts_by_the_node_file(
 
 def test_nothing_to_start_it_with_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="nothing here starts a process on other"):
+    with pytest.raises(PlmEmbedError, match="nothing here starts a process on other"):
         commands([HERE, "other"], ["python"], {}, [HERE, "other"])
 
 
 def test_too_few_nodes_are_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PBS_NODEFILE", raising=False)
-    with pytest.raises(UserError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"):
+    with pytest.raises(PlmEmbedError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"):
         on_all_nodes(2, [], tmp_path / "done.json")
 
 

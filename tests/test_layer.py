@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.sites import slurm as slurm_site
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise, scheduler_here
@@ -123,7 +123,7 @@ def test_a_cluster_without_a_known_gpu_is_left_to_the_user(tmp_path: Path, monke
     slurm(tmp_path, monkeypatch, partitions="cpu*|up|1:00|1|(null)\n")
     found = layer(Given("slurm"))
     assert found.missing == "" and "no partition that is up has GPUs" in found.line
-    with pytest.raises(UserError, match="no partition that is up has GPUs"):
+    with pytest.raises(PlmEmbedError, match="no partition that is up has GPUs"):
         layer(Given("slurm", site="slurm"))
 
 
@@ -138,7 +138,7 @@ def test_a_cluster_without_a_known_gpu_is_left_to_the_user(tmp_path: Path, monke
 )
 def test_a_wrong_site_file_is_told_by_key(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(PlmEmbedError) as caught:
         layer(Given("pbs", site=str(tmp_path / "own.yaml")))
     assert words in str(caught.value)
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from checkpoints import TINY_ESM1B, TINY_ESM1V, TINY_ESM2, random_state, write_fair_esm, write_hugging_face
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.models import checkpoints as layouts
 from plm_embed.models.esm.tokens import MASK
 from plm_embed.models.registry import MODELS, Model
@@ -88,10 +88,10 @@ def test_a_pickle_that_asks_for_more_is_not_loaded(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "esm2_evil.pt"
     torch.save({"model": {}, "cfg": Harmful()}, path, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(UserError, match=r"was not loaded: it asks for (posix|nt|os)\.system, which could run code"):
+    with pytest.raises(PlmEmbedError, match=r"was not loaded: it asks for (posix|nt|os)\.system, which could run code"):
         read(path, TINY_ESM2)
     path.write_bytes(pickle.dumps(Harmful()))
-    with pytest.raises(UserError, match="was not loaded"):
+    with pytest.raises(PlmEmbedError, match="was not loaded"):
         read(path, TINY_ESM2)
     assert not (tmp_path / "harmed").exists()
 
@@ -102,12 +102,12 @@ def test_files_that_are_cut_short_are_refused(legacy: bool, tmp_path: Path) -> N
     path = tmp_path / "cut.pt"
     for size in (0, 1, 10, 200, 3000, len(whole) // 2, len(whole) - 50, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(UserError, match=r"cut\.pt was not loaded"):
+        with pytest.raises(PlmEmbedError, match=r"cut\.pt was not loaded"):
             read(path, TINY_ESM2)
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"model\.safetensors was not loaded"):
+    with pytest.raises(PlmEmbedError, match=r"model\.safetensors was not loaded"):
         read(folder, TINY_ESM2)
 
 
@@ -115,7 +115,7 @@ def test_files_that_are_cut_short_are_refused(legacy: bool, tmp_path: Path) -> N
 def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "esm2_t6_8M_UR50D.pt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"esm2_t6_8M_UR50D\.pt was not loaded"):
+    with pytest.raises(PlmEmbedError, match=r"esm2_t6_8M_UR50D\.pt was not loaded"):
         read(path, TINY_ESM2)
 
 
@@ -131,7 +131,7 @@ def test_files_that_are_something_else_are_refused(content: bytes, tmp_path: Pat
 )
 def test_torch_files_of_another_kind_are_refused(content: Any, message: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "x.pt")
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PlmEmbedError, match=message):
         read(tmp_path / "x.pt", TINY_ESM2)
 
 
@@ -143,14 +143,16 @@ def test_another_model_is_named_beside_the_one_asked_for(tmp_path: Path) -> None
         write_fair_esm(tmp_path / "weights.pt", demo, state),
         write_hugging_face(tmp_path / "hf", demo, state),
     ):
-        with pytest.raises(UserError, match=r"holds esm2_t3_untrained .* asked for is esm2_t6_8M_UR50D"):
+        with pytest.raises(PlmEmbedError, match=r"holds esm2_t3_untrained .* asked for is esm2_t6_8M_UR50D"):
             read(source, wanted)
     source = write_fair_esm(tmp_path / "tiny.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
-    with pytest.raises(UserError, match=r"an unknown model \(esm2, 2 layers, width 32, 4 heads\)"):
+    with pytest.raises(PlmEmbedError, match=r"an unknown model \(esm2, 2 layers, width 32, 4 heads\)"):
         read(source, wanted)
     # equal shapes: the name decides
     source = write_fair_esm(tmp_path / "esm2_t6_8M_UR50D.pt", demo, state)
-    with pytest.raises(UserError, match=r"named after esm2_t6_8M_UR50D, but the model asked for is esm2_t3_untrained"):
+    with pytest.raises(
+        PlmEmbedError, match=r"named after esm2_t6_8M_UR50D, but the model asked for is esm2_t3_untrained"
+    ):
         read(source, demo)
 
 
@@ -161,7 +163,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     state["layers.0.fc2.weight"] = torch.zeros(32, 64)
     state["layers.0.fc1.weight"] = state["layers.0.fc1.weight"].double()
     path = write_fair_esm(tmp_path / "x.pt", TINY_ESM2, state)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(PlmEmbedError) as error:
         read(path, TINY_ESM2)
     assert str(error.value) == (
         f"weights: {path} is not a whole esm2_t2_tiny: it lacks layers.1.fc1.bias, has an unknown tensor"
@@ -169,7 +171,7 @@ def test_missing_unknown_and_misshapen_tensors_are_named(tmp_path: Path) -> None
     )
     state = random_state(TINY_ESM1B, 1)
     del state["emb_layer_norm_before.bias"]
-    with pytest.raises(UserError, match=r"lacks emb_layer_norm_before\.bias"):
+    with pytest.raises(PlmEmbedError, match=r"lacks emb_layer_norm_before\.bias"):
         read(write_fair_esm(tmp_path / "esm1b.pt", TINY_ESM1B, state), TINY_ESM1B)
 
 
@@ -180,48 +182,48 @@ def test_tensors_without_usable_numbers_are_named(tmp_path: Path) -> None:
         return write_fair_esm(tmp_path / "x.pt", TINY_ESM2, random_state(TINY_ESM2, 1) | {name: tensor})
 
     for number in (float("nan"), float("inf")):
-        with pytest.raises(UserError, match=f"it holds NaN or infinite numbers in {name}"):
+        with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
             read(holding(torch.full((128,), number)), TINY_ESM2)
     for tensor in (torch.zeros(128).to_sparse(), torch.zeros(128, device="meta")):
-        with pytest.raises(UserError, match=f"holds {name} without its numbers|was not loaded"):
+        with pytest.raises(PlmEmbedError, match=f"holds {name} without its numbers|was not loaded"):
             read(holding(tensor), TINY_ESM2)
     state = torch.load(holding(torch.zeros(128)), weights_only=False)
     state["model"][5] = torch.zeros(1)
     torch.save(state, tmp_path / "x.pt")
-    with pytest.raises(UserError, match="has an unknown tensor 5"):
+    with pytest.raises(PlmEmbedError, match="has an unknown tensor 5"):
         read(tmp_path / "x.pt", TINY_ESM2)
     folder = write_hugging_face(
         tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1) | {name: torch.full((128,), torch.nan)}
     )
-    with pytest.raises(UserError, match=f"it holds NaN or infinite numbers in {name}"):
+    with pytest.raises(PlmEmbedError, match=f"it holds NaN or infinite numbers in {name}"):
         read(folder, TINY_ESM2)
 
 
 def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     state = random_state(TINY_ESM2, 1)
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(PlmEmbedError, match=r"no config\.json"):
         read(tmp_path, TINY_ESM2)
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(PlmEmbedError, match="does not exist"):
         read(tmp_path / "absent.pt", TINY_ESM2)
     folder = write_hugging_face(tmp_path / "shards", TINY_ESM2, state, shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(UserError, match=r"lacks model-00002-of-00003\.safetensors \(1 of 3 shards\)"):
+    with pytest.raises(PlmEmbedError, match=r"lacks model-00002-of-00003\.safetensors \(1 of 3 shards\)"):
         read(folder, TINY_ESM2)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../etc/passwd"}}')
-    with pytest.raises(UserError, match="no valid 'weight_map'"):
+    with pytest.raises(PlmEmbedError, match="no valid 'weight_map'"):
         read(folder, TINY_ESM2)
     (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(UserError, match=r"neither model\.safetensors nor"):
+    with pytest.raises(PlmEmbedError, match=r"neither model\.safetensors nor"):
         read(folder, TINY_ESM2)
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"only pytorch_model\.bin(.|\n)*hf download facebook/esm2_t2_tiny"):
+    with pytest.raises(PlmEmbedError, match=r"only pytorch_model\.bin(.|\n)*hf download facebook/esm2_t2_tiny"):
         read(folder, TINY_ESM2)
     folder = write_hugging_face(tmp_path / "whole", TINY_ESM2, state)
-    with pytest.raises(UserError, match=f"name the folder {folder}"):
+    with pytest.raises(PlmEmbedError, match=f"name the folder {folder}"):
         read(folder / "model.safetensors", TINY_ESM2)
     tensors = load_file(folder / "model.safetensors")
     save_file({n: t for n, t in tensors.items() if "query" not in n}, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"lacks layers\.0\.self_attn\.q_proj\.weight"):
+    with pytest.raises(PlmEmbedError, match=r"lacks layers\.0\.self_attn\.q_proj\.weight"):
         read(folder, TINY_ESM2)
 
 
@@ -238,7 +240,7 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
 def test_hugging_face_configs_that_say_something_else(text: str, message: str, tmp_path: Path) -> None:
     folder = write_hugging_face(tmp_path, TINY_ESM2, random_state(TINY_ESM2, 1))
     (folder / "config.json").write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PlmEmbedError, match=message):
         read(folder, TINY_ESM2)
 
 

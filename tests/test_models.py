@@ -6,7 +6,7 @@ import esm
 import pytest
 import torch
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.models.esm.tensors import tensor_shapes
 from plm_embed.models.registry import MODELS, find_model
 
@@ -44,7 +44,7 @@ def test_find_model_knows_published_names_and_aliases(name: str, published: str)
     ],
 )
 def test_find_model_says_what_was_meant(name: str, hint: str) -> None:
-    with pytest.raises(UserError, match="is not known") as error:
+    with pytest.raises(PlmEmbedError, match="is not known") as error:
         find_model(name)
     assert hint in str(error.value)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.compute import Buffer
@@ -52,7 +52,7 @@ def test_more_than_was_agreed_to_stops_with_one_line(campaign: Campaign, caplog:
     caplog.set_level("INFO")
     announce(bucket, campaign.weights, SETTINGS, 100)
     assert "per-residue output: 0.000" in caplog.text
-    with pytest.raises(UserError, match="To agree, write `per_residue_limit_gb: 1` below `embedding:`") as error:
+    with pytest.raises(PlmEmbedError, match="To agree, write `per_residue_limit_gb: 1` below `embedding:`") as error:
         announce(bucket, campaign.weights, SETTINGS, 0)
     assert "\n" not in str(error.value)
     announce(bucket, campaign.weights, Settings(), 0)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import checkpoints
 from plm_embed.cli.main import group
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import read_sealed
@@ -92,7 +92,7 @@ def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
 
 def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
-    with pytest.raises(UserError, match="V100: it is not made for bfloat16; name another one"):
+    with pytest.raises(PlmEmbedError, match="V100: it is not made for bfloat16; name another one"):
         plan.plan(plan.Question(configfile, site="gadi"))
 
 
@@ -152,7 +152,7 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
 
 
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
-    with pytest.raises(UserError, match="no weights yet"):
+    with pytest.raises(PlmEmbedError, match="no weights yet"):
         plan.plan(plan.Question(configfile, measure=True))
 
 
@@ -285,11 +285,11 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
     for line, message in (("exit 1", "sinfo says: 1"), ("echo 'cpu*|up|1:00|1|(null)'", "no partition")):
         tool.write_text(f"#!/bin/sh\n{line}\n")
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(PlmEmbedError, match=message):
             read_site("slurm")
     tool.unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(UserError, match="there is no sinfo here"):
+    with pytest.raises(PlmEmbedError, match="there is no sinfo here"):
         read_site("slurm")
 
 
@@ -323,7 +323,7 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     assert again.todo == found.todo
     for content, message in (("100\n", "line 1: 100: must be"), ("{}", "not the summary.json"), ("x 3", "line 1")):
         lengths.write_text(content)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(PlmEmbedError, match=message):
             plan.plan(plan.Question(configfile, lengths=lengths))
 
 
@@ -334,7 +334,7 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
         (plan.Question(configfile, device="TPU"), "known are V100"),
         (plan.Question(configfile.with_name("absent.yaml")), "there is no such file"),
     ):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(PlmEmbedError, match=message):
             plan.plan(question)
 
 

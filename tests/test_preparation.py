@@ -31,7 +31,7 @@ from checkpoints import (
     write_fair_esm,
     write_hugging_face,
 )
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.prepare_weights import prepare
@@ -144,13 +144,13 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     other = write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2))
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.iterdir()}
     expected = rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 {made.weights_sha256[:12]}\) than {other}"
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(PlmEmbedError, match=expected):
         prepare(TINY_ESM2, other, out)
-    with pytest.raises(UserError, match="holds other weights"):
+    with pytest.raises(PlmEmbedError, match="holds other weights"):
         prepare(replace(TINY_ESM2, name="esm2_t2_other"), source, out)
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, random_state(TINY_ESM2, 1))
     edit_config(folder, token_dropout=False)
-    with pytest.raises(UserError, match="holds other weights"):
+    with pytest.raises(PlmEmbedError, match="holds other weights"):
         prepare(TINY_ESM2, folder, out)
     edit_config(folder, token_dropout=True)
     assert prepare(TINY_ESM2, folder, out) == made  # the same weights in another container
@@ -166,7 +166,7 @@ def edit_config(folder: Path, **change: object) -> None:
 def test_a_failed_conversion_leaves_no_output(tmp_path: Path) -> None:
     source = tmp_path / "esm2.pt"
     source.write_bytes(b"<html>")
-    with pytest.raises(UserError):
+    with pytest.raises(PlmEmbedError):
         prepare(TINY_ESM2, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -197,7 +197,7 @@ def test_without_a_source_adopted_weights_do_not_pass_for_the_published_ones(
     model = served_model(server, tmp_path)
     tuned = write_fair_esm(tmp_path / "fine_tuned.pt", TINY_ESM2, random_state(TINY_ESM2, 9))
     prepare(model, tuned, tmp_path / "out")
-    with pytest.raises(UserError, match=f"holds other weights .* than {server.url}"):
+    with pytest.raises(PlmEmbedError, match=f"holds other weights .* than {server.url}"):
         prepare(model, None, tmp_path / "out")
     assert not (tmp_path / "out" / "esm2_t2_tiny.pt").exists()
 
@@ -296,7 +296,7 @@ def test_a_download_that_is_not_the_published_file_is_refused(
         server.content,
         write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2)).read_bytes(),
     )
-    with pytest.raises(UserError, match=r"has SHA-256 \w{64}; the published file has \w{64}: it was not used"):
+    with pytest.raises(PlmEmbedError, match=r"has SHA-256 \w{64}; the published file has \w{64}: it was not used"):
         prepare(model, None, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     server.content = right
@@ -311,7 +311,7 @@ def test_a_download_with_a_flipped_bit_is_refused(server: FileServer, tmp_path: 
     content = bytearray(server.content)
     content[len(content) // 2] ^= 1  # in the numbers of a tensor: only a checksum can see it
     server.content = bytes(content)
-    with pytest.raises(UserError, match=r"damaged \(.*data/\d+ in it is not what its checksum says"):
+    with pytest.raises(PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says"):
         prepare(model, None, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -323,7 +323,7 @@ def test_a_local_checkpoint_is_checked_like_a_download(tmp_path: Path) -> None:
         middle = len(whole) // 2
         source.write_bytes(whole[:middle] + damage + whole[middle + len(damage) :])
         with pytest.raises(
-            UserError, match=r"damaged \(.*data/\d+ in it is not what its checksum says\).\nGet it again"
+            PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says\).\nGet it again"
         ):
             prepare(TINY_ESM2, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -340,7 +340,7 @@ def test_of_two_that_prepare_one_folder_one_waits(server: FileServer, tmp_path: 
 
 def test_a_download_that_is_no_checkpoint_is_not_kept(server: FileServer, tmp_path: Path) -> None:
     server.content = b"<html>Please accept the terms</html>"
-    with pytest.raises(UserError, match="was not loaded"):
+    with pytest.raises(PlmEmbedError, match="was not loaded"):
         prepare(replace(TINY_ESM2, urls=(server.url,)), None, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -353,7 +353,7 @@ def test_the_next_address_is_tried(server: FileServer, tmp_path: Path) -> None:
 
 def test_without_a_network_the_error_says_how_to_stage_the_file(server: FileServer, tmp_path: Path) -> None:
     url = server.url.replace("esm2", "absent")
-    with pytest.raises(UserError) as error:
+    with pytest.raises(PlmEmbedError) as error:
         prepare(replace(TINY_ESM2, urls=(url,)), None, tmp_path / "weights" / "esm2_t2_tiny")
     staged = tmp_path / "weights" / "esm2_t2_tiny.pt"
     assert str(error.value) == (
@@ -361,7 +361,7 @@ def test_without_a_network_the_error_says_how_to_stage_the_file(server: FileServ
         f"Run again; or fetch it where there is a network: curl -LO {url}\n"
         f"then copy it to {staged} and set in the config: `weights: {staged}`"
     )
-    with pytest.raises(UserError, match="esm2_t3_untrained cannot be downloaded"):
+    with pytest.raises(PlmEmbedError, match="esm2_t3_untrained cannot be downloaded"):
         prepare(MODELS["esm2_t3_untrained"], None, tmp_path / "out")
 
 

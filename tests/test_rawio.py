@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from campaigns import EVERYTHING, make_campaign
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.threads import OneAtATime
 from plm_embed.jobs import finished
 from plm_embed.store import rawio
@@ -90,7 +90,7 @@ def test_many_rows_one_by_one_and_a_file_that_ends_too_early(tmp_path: Path, mon
     read_scattered(tmp_path / "x.h5", where, wanted, block)
     np.testing.assert_array_equal(block[::-1], bits[rows])
     os.truncate(tmp_path / "x.h5", (tmp_path / "x.h5").stat().st_size // 2)
-    with pytest.raises(UserError, match="ends too early"):
+    with pytest.raises(PlmEmbedError, match="ends too early"):
         read_scattered(tmp_path / "x.h5", where, wanted, block)
 
 

@@ -21,7 +21,7 @@ import pytest
 import plm_embed
 from campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
 from damages import put, swap
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.export import export
 from plm_embed.reading.vectors import Vectors
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
@@ -67,24 +67,27 @@ def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_pat
         assert embeddings.path == campaign.master
     for model in ("one", "two"):
         shutil.copytree(campaign.master.parent, tmp_path / model)
-    with pytest.raises(UserError, match=r"holds 2 masters; name one of them: .*/one/master_.*, .*/two/master_"):
+    with pytest.raises(PlmEmbedError, match=r"holds 2 masters; name one of them: .*/one/master_.*, .*/two/master_"):
         plm_embed.open(tmp_path)
-    with pytest.raises(UserError, match="no such file; give a master"):
+    with pytest.raises(PlmEmbedError, match="no such file; give a master"):
         plm_embed.open(tmp_path.parent / "absent")
 
 
 def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(PlmEmbedError, match="no such file"):
         plm_embed.open(tmp_path)
     (tmp_path / "text.h5").write_text("text")
-    with pytest.raises(UserError, match="not a whole HDF5 file"):
+    with pytest.raises(PlmEmbedError, match="not a whole HDF5 file"):
         plm_embed.open(tmp_path / "text.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1
-    with pytest.raises(UserError, match="no master of embeddings"):
+    with pytest.raises(PlmEmbedError, match="no master of embeddings"):
         plm_embed.open(tmp_path / "other.h5")
     (tmp_path / campaign.master.name).write_bytes(campaign.master.read_bytes())
-    with plm_embed.open(tmp_path) as embeddings, pytest.raises(UserError, match=r"\.parquet: there is no such file"):
+    with (
+        plm_embed.open(tmp_path) as embeddings,
+        pytest.raises(PlmEmbedError, match=r"\.parquet: there is no such file"),
+    ):
         embeddings.get(["p1"])
 
 
@@ -103,17 +106,17 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
 
 
 def test_ids_without_one_vector_are_named(embeddings) -> None:
-    with pytest.raises(UserError, match=r"no vector for nobody, nor; records\.parquet says") as caught:
+    with pytest.raises(PlmEmbedError, match=r"no vector for nobody, nor; records\.parquet says") as caught:
         embeddings.get(["p0", "nobody", "nor"])
     assert isinstance(caught.value, KeyError)
     for asked in (f"{CLEAR[4]}.1", f">sp|{CLEAR[4]}|NAME some words", f" {CLEAR[4]}\n", CLEAR[4].upper()):
-        with pytest.raises(UserError, match=rf"; did you mean {CLEAR[4]}\?$"):
+        with pytest.raises(PlmEmbedError, match=rf"; did you mean {CLEAR[4]}\?$"):
             embeddings.get([asked])
-    with pytest.raises(UserError, match="and 3 more"):
+    with pytest.raises(PlmEmbedError, match="and 3 more"):
         embeddings.get([f"x{number}" for number in range(8)])
-    with pytest.raises(UserError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"):
+    with pytest.raises(PlmEmbedError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"):
         embeddings.get([UNCLEAR[0]])
-    with pytest.raises(UserError, match=r'ids are a list: get\(\["p1"\]\)'):
+    with pytest.raises(PlmEmbedError, match=r'ids are a list: get\(\["p1"\]\)'):
         embeddings.get("p1")
     assert len(embeddings.ids) == len(RECORDS)
     assert set(embeddings.ids) == set(KEYS_OF_ID)
@@ -134,9 +137,9 @@ def test_vectors_by_key(embeddings) -> None:
         np.array([KEYS[0] + "0"], "S65"),
         7,
     ):
-        with pytest.raises(UserError, match="a key is the SHA-256 of a sequence, 64 digits"):
+        with pytest.raises(PlmEmbedError, match="a key is the SHA-256 of a sequence, 64 digits"):
             embeddings.by_key([wrong] if not isinstance(wrong, np.ndarray) else wrong)
-    with pytest.raises(UserError, match="keys are a list"):
+    with pytest.raises(PlmEmbedError, match="keys are a list"):
         embeddings.by_key(KEYS[0])
     assert [key.decode() for key in embeddings.keys] == KEYS
     assert embeddings.lengths.tolist() == [len(SEQUENCES[key]) for key in KEYS]
@@ -180,18 +183,18 @@ def test_matrices_per_residue(embeddings) -> None:
         np.testing.assert_array_equal(embeddings.per_residue(id), wanted["per_residue_l2"].astype(np.float16))
         found = embeddings.per_residue(id, "per_residue_l3")
         np.testing.assert_array_equal(found, wanted["per_residue_l3"].astype(np.float16))
-    with pytest.raises(UserError, match=r"use per_residue\(id\)"):
+    with pytest.raises(PlmEmbedError, match=r"use per_residue\(id\)"):
         embeddings.get(CLEAR[:1], "per_residue_l2")
-    with pytest.raises(UserError, match=r"mean_l2 has one vector per record: use get"):
+    with pytest.raises(PlmEmbedError, match=r"mean_l2 has one vector per record: use get"):
         embeddings.per_residue(CLEAR[0], "mean_l2")
 
 
 def test_representations_that_are_not_there_are_named(embeddings, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no representation mean_l33; it has max_l2, max_l3"):
+    with pytest.raises(PlmEmbedError, match="no representation mean_l33; it has max_l2, max_l3"):
         embeddings.get(CLEAR[:1], "mean_l33")
     plain = make_campaign(tmp_path)
     plain.gather()
-    with plm_embed.open(plain.master) as other, pytest.raises(UserError, match="no per-residue representation"):
+    with plm_embed.open(plain.master) as other, pytest.raises(PlmEmbedError, match="no per-residue representation"):
         other.per_residue("p0")
 
 
@@ -202,7 +205,7 @@ def test_an_empty_master_and_bfloat16(tmp_path: Path) -> None:
         assert len(embeddings) == 0
         assert embeddings[:].shape == (0, 0)
         assert list(embeddings.iter_batches()) == []
-        with pytest.raises(UserError, match="no vector"):
+        with pytest.raises(PlmEmbedError, match="no vector"):
             embeddings.by_key(["f" * 64])
     half = make_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
     half.gather()
@@ -251,7 +254,7 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             wanted = vectors(SEQUENCES[KEYS[3]], EVERYTHING)["per_residue_l2"].astype(np.float16)
             np.testing.assert_array_equal(store.per_residue_by_key(KEYS[3]), wanted)
             np.testing.assert_array_equal(embeddings.per_residue_by_key(KEYS[3]), wanted)
-            with pytest.raises(UserError, match="a store has keys, no ids: use by_key"):
+            with pytest.raises(PlmEmbedError, match="a store has keys, no ids: use by_key"):
                 store.get(["p1"])
             with pytest.raises(KeyError, match="no vector for ffff"):
                 store.by_key(["f" * 64])
@@ -273,7 +276,7 @@ def test_a_store_into_which_a_part_is_being_copied_is_read_without_it(tmp_path: 
 def test_a_folder_of_several_stores_is_refused(tmp_path: Path) -> None:
     for fingerprint in (MEAN, EVERYTHING):
         make_campaign(tmp_path, fingerprint=fingerprint)
-    with pytest.raises(UserError, match="2 stores of different settings; open one of them"):
+    with pytest.raises(PlmEmbedError, match="2 stores of different settings; open one of them"):
         plm_embed.open(tmp_path / "store")
     empty = make_campaign(tmp_path / "empty", records=[])
     with plm_embed.open(empty.store) as store:
@@ -290,7 +293,7 @@ def test_keys_of_a_large_master_are_found_without_reading_them_all(
             for key in KEYS:
                 np.testing.assert_array_equal(embeddings.by_key([key]), expected([key]))
             for absent in ("0" * 64, "f" * 64, KEYS[3][:-1] + "x", "no key"):
-                with pytest.raises(UserError, match="no vector"):
+                with pytest.raises(PlmEmbedError, match="no vector"):
                     embeddings.by_key([absent])
             assert "keys" not in vars(embeddings)
 
@@ -302,11 +305,11 @@ def test_rows_that_are_not_there_are_refused(embeddings) -> None:
             embeddings.rows(wrong)
     with pytest.raises(IndexError):
         embeddings.matrix(len(KEYS), "per_residue_l2")
-    with pytest.raises(UserError, match=r"one vector per record: use rows\(\[0\]\)"):
+    with pytest.raises(PlmEmbedError, match=r"one vector per record: use rows\(\[0\]\)"):
         embeddings.matrix(0, "mean_l2")
-    with pytest.raises(UserError, match=r'ids are text: get\(\["1"\]\)'):
+    with pytest.raises(PlmEmbedError, match=r'ids are text: get\(\["1"\]\)'):
         embeddings.get([1])
-    with pytest.raises(UserError, match=r'for an id: get\(\["a"\]\)'):
+    with pytest.raises(PlmEmbedError, match=r'for an id: get\(\["a"\]\)'):
         embeddings["a"]
 
 
@@ -331,7 +334,7 @@ def test_an_index_that_does_not_fit_the_master_is_refused(campaign: Campaign, tm
             lambda: embeddings.to_pandas(vectors=True),
             lambda: export(folder, "npy", tmp_path / "x.npy"),
         ):
-            with pytest.raises(UserError, match=r"parquet: not the index of"):
+            with pytest.raises(PlmEmbedError, match=r"parquet: not the index of"):
                 use()
 
 
@@ -416,7 +419,8 @@ def test_a_master_whose_data_sets_do_not_fit_together_is_refused(campaign: Campa
     with h5py.File(copy, "r+") as file:
         damage(file)
     with pytest.raises(
-        UserError, match=r"master_.*: (damaged: .*; make it again: snakemake --forcerun gather|not a file of vectors)"
+        PlmEmbedError,
+        match=r"master_.*: (damaged: .*; make it again: snakemake --forcerun gather|not a file of vectors)",
     ):
         plm_embed.open(copy)
 
@@ -427,9 +431,9 @@ def test_offsets_and_keys_that_are_out_of_order_are_named(campaign: Campaign, tm
         file["offset"][5] += 1 << 40
         swap(file["emb_keys"], 20, 30)
     with plm_embed.open(copy) as embeddings:
-        with pytest.raises(UserError, match="damaged: offset"):
+        with pytest.raises(PlmEmbedError, match="damaged: offset"):
             embeddings.matrix(5, "per_residue_l2")
-        with pytest.raises(UserError, match="damaged: row 20 of emb_keys has changed"):
+        with pytest.raises(PlmEmbedError, match="damaged: row 20 of emb_keys has changed"):
             embeddings.by_key([KEYS[3]])
 
 
@@ -442,7 +446,7 @@ def test_bits_that_flip_in_what_describes_a_master_end_in_words(campaign: Campai
         at = draw.choice([draw.randrange(4000), draw.randrange(len(bits) - 8000, len(bits))])
         bits[at] ^= 1 << draw.randrange(8)
         copy.write_bytes(bits)
-        with suppress(UserError), plm_embed.open(copy) as embeddings:
+        with suppress(PlmEmbedError), plm_embed.open(copy) as embeddings:
             assert embeddings.by_key(KEYS[:2]).shape == (2, DIM)
             assert embeddings.per_residue_by_key(KEYS[0]).shape[1] == DIM
             assert embeddings.metadata and len(embeddings.lengths) == len(KEYS)

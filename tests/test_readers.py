@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.records import BATCH_RECORDS, Batch, Reader, Table
 from plm_embed.sequences.streams import LARGEST_RECORD
 
@@ -171,10 +171,12 @@ def test_data_cut_short_are_an_error_with_the_number_of_records(tmp_path: Path, 
     assert len(read(whole).ids) == 200
     for size in (len(content) - 1, len(content) * 6 // 10, 20):
         cut = write(tmp_path / "cut", content[:size])
-        with pytest.raises(UserError, match=r"cut: .*cut short"):
+        with pytest.raises(PlmEmbedError, match=r"cut: .*cut short"):
             read(cut)
     cut = write(tmp_path / "cut", content[:-1])
-    with pytest.raises(UserError, match=r"cut short after (1\d\d|0) complete records; fetch or copy the file again"):
+    with pytest.raises(
+        PlmEmbedError, match=r"cut short after (1\d\d|0) complete records; fetch or copy the file again"
+    ):
         read(cut)
 
 
@@ -183,14 +185,14 @@ def test_damaged_data_are_an_error(tmp_path: Path, codec: str) -> None:
     content = bytearray(COMPRESS[codec]((PLAIN * 50 + "".join(map(chr, range(40, 3000)))).encode()))
     for place in range(len(content) // 2, len(content) // 2 + 60):
         content[place] ^= 0x5A
-    with pytest.raises(UserError, match=r"compressed data .* after \d+ complete records; fetch or copy"):
+    with pytest.raises(PlmEmbedError, match=r"compressed data .* after \d+ complete records; fetch or copy"):
         read(write(tmp_path / "damaged", bytes(content)))
 
 
 @pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
 def test_damage_within_the_header_of_a_table_is_told_as_damage(tmp_path: Path, codec: str) -> None:
     content = COMPRESS[codec](b"id,note" + b"0123456789" * 1000 + b",seq\n1,2,MK\n")
-    with pytest.raises(UserError, match="end too early, the file is cut short after 0 complete records"):
+    with pytest.raises(PlmEmbedError, match="end too early, the file is cut short after 0 complete records"):
         read(write(tmp_path / "cut", content[: len(content) // 2]))
 
 
@@ -238,23 +240,23 @@ def packed(kind: str) -> bytes:
 )
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = write(tmp_path / "refused", content)
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(PlmEmbedError, match=message) as error:
         read(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"absent\.fasta: cannot be read: No such file"):
+    with pytest.raises(PlmEmbedError, match=r"absent\.fasta: cannot be read: No such file"):
         read(tmp_path / "absent.fasta")
-    with pytest.raises(UserError, match="is a folder; name the files in it"):
+    with pytest.raises(PlmEmbedError, match="is a folder; name the files in it"):
         read(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(UserError, match="loop: cannot be read: Too many levels of symbolic links"):
+    with pytest.raises(PlmEmbedError, match="loop: cannot be read: Too many levels of symbolic links"):
         read(tmp_path / "loop")
-    with pytest.raises(UserError, match="a path cannot hold a NUL character"):
+    with pytest.raises(PlmEmbedError, match="a path cannot hold a NUL character"):
         read(Path("a\0b"))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe: is no regular file; save what comes out"):
+    with pytest.raises(PlmEmbedError, match="pipe: is no regular file; save what comes out"):
         read(tmp_path / "pipe")
 
 
@@ -290,7 +292,9 @@ def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
     ['id,seq,note\na,MK,"never closed\nb,MKV,x\n', 'id\tseq\tnote\na\tMK\t"five prime\nb\tMKV\tthe "end" of it\n'],
 )
 def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
-    with pytest.raises(UserError, match=r"line \d after 0 complete records: .*is there a quote that is never closed"):
+    with pytest.raises(
+        PlmEmbedError, match=r"line \d after 0 complete records: .*is there a quote that is never closed"
+    ):
         read(write(tmp_path / "quotes.csv", content))
 
 
@@ -317,7 +321,9 @@ def test_a_record_too_large_for_memory_is_left_out_with_the_reason(tmp_path: Pat
 
 def test_a_row_too_large_for_memory_is_named(tmp_path: Path) -> None:
     row = ",".join(["M" * (LARGEST_RECORD // 4)] * 5)
-    with pytest.raises(UserError, match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters"):
+    with pytest.raises(
+        PlmEmbedError, match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters"
+    ):
         read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
 
 
@@ -361,7 +367,7 @@ def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
     pq.write_table(table, path, write_page_checksum=True, **plain)
     content = bytearray(path.read_bytes())
     content[content.index(b"MKTAYIAKQR")] ^= 1
-    with pytest.raises(UserError, match=r"sums\.parquet: a wanted column cannot be read .*CRC"):
+    with pytest.raises(PlmEmbedError, match=r"sums\.parquet: a wanted column cannot be read .*CRC"):
         read(write(path, bytes(content)))
 
 
@@ -385,15 +391,17 @@ def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
 def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"id": ["a"], "seq": [["M", "K"]], "note": [""]}), path)
-    with pytest.raises(UserError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"):
+    with pytest.raises(PlmEmbedError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"):
         read(path)
-    with pytest.raises(UserError, match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'"):
+    with pytest.raises(
+        PlmEmbedError, match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'"
+    ):
         read(path, Table("id", "sequ"))
     pq.write_table(pa.table({"id": [""], "seq": ["MK"], "note": [""]}).slice(0, 0), path)
-    with pytest.raises(UserError, match="no rows"):
+    with pytest.raises(PlmEmbedError, match="no rows"):
         read(path)
     content = path.read_bytes()
-    with pytest.raises(UserError, match="the Parquet file is damaged or cut short"):
+    with pytest.raises(PlmEmbedError, match="the Parquet file is damaged or cut short"):
         read(write(path, content[:-9]))
-    with pytest.raises(UserError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"):
+    with pytest.raises(PlmEmbedError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"):
         read(write(path, COMPRESS["gzip"](content)))

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import checkpoints
 from campaigns import seal_sequences
 from plm_embed.cli.main import group
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.attempts import noted
@@ -58,8 +58,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     deduplicate(inputs, sequences, buckets=3, table=table, policy=ResiduePolicy("skip", "remove"), memory_mb=1000)
     write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
-    with suppress(UserError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
-        raise UserError("no usable <device>\nask for one")
+    with suppress(PlmEmbedError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
+        raise PlmEmbedError("no usable <device>\nask for one")
     for name in bucket_names(3):
         with noted(model / "embedded", name, [name], 1, Counter(0) if name == "0000" else None):
             embedder.embed(sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json")
@@ -225,7 +225,7 @@ def test_plan_and_fact_are_of_the_same_work(results: Path) -> None:
 
 
 def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing of a campaign"):
+    with pytest.raises(PlmEmbedError, match="nothing of a campaign"):
         collect(tmp_path)
 
 

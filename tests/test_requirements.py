@@ -29,17 +29,21 @@ def pins(file: str) -> dict[str, str]:
     return found
 
 
-def test_what_the_package_needs_is_pinned_for_every_device() -> None:
+def needed() -> set[str]:
+    """What the package and its extras ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = {name(requirement) for requirement in project["dependencies"]}
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return {name(requirement) for requirements in lists for requirement in requirements} - {"plm-embed"}
+
+
+def test_what_the_package_needs_is_pinned_for_every_device() -> None:
     for file in ("cpu.txt", "cuda.txt", "test.txt"):
-        assert needed <= set(pins(file))
+        assert needed() <= set(pins(file))
 
 
 def test_conda_users_get_the_same_versions() -> None:
     environment = yaml.safe_load((ROOT / "envs" / "plm-embed.yaml").read_text(encoding="utf-8"))
     (by_pip,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]
     conda = {name(line): line.split("==")[1] for line in by_pip}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {name(requirement) for requirement in project["dependencies"]} <= set(conda)
+    assert needed() <= set(conda)
     assert conda.items() <= pins("cuda.txt").items()

@@ -12,7 +12,7 @@ import pytest
 
 from campaign_runs import snakemake, working_folder
 from campaigns import EVERYTHING, MEAN, make_campaign, make_records, part_rows
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.bucket import Embedder
@@ -124,7 +124,7 @@ def test_vectors_are_copied_bit_for_bit(tmp_path: Path, fingerprint, source, mon
 def test_another_fingerprint_is_refused_before_anything_is_computed(tmp_path: Path, prepared: Path) -> None:
     embed(tmp_path / "first", prepared, SEQUENCES[:3])
     words = r"other settings: pooling is \['mean'\] there, \['max'\] here"
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(PlmEmbedError, match=words):
         embed(tmp_path / "second", prepared, SEQUENCES[:3], reuse=(tmp_path / "first/store",), pooling=("max",))
     assert not (tmp_path / "second" / "store").exists()
 
@@ -141,11 +141,13 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
     for path in (earlier.master, earlier.store):
         check_reuse(config | {"reuse": [str(path)]})
         other = config | {"reuse": [str(path)], "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]}}
-        with pytest.raises(UserError, match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf"):
+        with pytest.raises(
+            PlmEmbedError, match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf"
+        ):
             check_reuse(other)
     manifest = Manifest(MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", ""))
     write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
-    with pytest.raises(UserError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
+    with pytest.raises(PlmEmbedError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
         check_reuse(config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")})
 
 
@@ -170,28 +172,28 @@ def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
         found = np.array([lengths[name.decode()] + shift for name in keys], dtype=np.int32)
         Reuse([path], MEAN).copy(keys, found, store, tmp_path)
 
-    with pytest.raises(UserError, match="says other lengths"):
+    with pytest.raises(PlmEmbedError, match="says other lengths"):
         copy(earlier.master, shift=1)
     with h5py.File(earlier.master, "r+") as file:
         file["emb"][7, 3] = np.nan
-    with pytest.raises(UserError, match=r"damaged \(row 7 of .* has changed"):
+    with pytest.raises(PlmEmbedError, match=r"damaged \(row 7 of .* has changed"):
         copy(earlier.master)
     with h5py.File(earlier.master, "r+") as file:
         del file["checksums"]  # as masters of earlier versions
-    with pytest.raises(UserError, match="holds NaN or infinity"):
+    with pytest.raises(PlmEmbedError, match="holds NaN or infinity"):
         copy(earlier.master)
     cut(earlier.master)
-    with pytest.raises(UserError, match="not a whole master or part with a fingerprint"):
+    with pytest.raises(PlmEmbedError, match="not a whole master or part with a fingerprint"):
         copy(earlier.master)
     flip(next(earlier.parts.iterdir()))
-    with pytest.raises(UserError, match="its bytes are not those that were written"):
+    with pytest.raises(PlmEmbedError, match="its bytes are not those that were written"):
         copy(earlier.store)
     (tmp_path / "empty").mkdir()
     for path, words in ((tmp_path / "empty", "neither a master .h5 nor a store"), (tmp_path / "absent", "not found")):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(PlmEmbedError, match=words):
             copy(path)
     (earlier.parts.parent / "fingerprint.json").write_text("{}")
-    with pytest.raises(UserError, match="not a fingerprint"):
+    with pytest.raises(PlmEmbedError, match="not a fingerprint"):
         copy(earlier.store)
     assert store.missing(keys).all()
 

@@ -10,7 +10,7 @@ import pytest
 
 from campaign_runs import snakemake, working_folder
 from nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, range_bounds
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
@@ -76,16 +76,18 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
     in_many_jobs(inputs, tmp_path, 2)
     scans, splits = (sorted((tmp_path / name).iterdir()) for name in ("scans", "splits"))
     (splits[1] / "summary.json").unlink()
-    with pytest.raises(UserError, match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`"):
+    with pytest.raises(PlmEmbedError, match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`"):
         collect(scans, splits, tmp_path / "sequences")
     (scans[0] / "summary.json").write_text('{"buck')
-    with pytest.raises(UserError, match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`"):
+    with pytest.raises(
+        PlmEmbedError, match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`"
+    ):
         split(scans, 1, splits[1], memory_mb=500)
     cut = write(tmp_path / "cut.gz", COMPRESS["gzip"](PLAIN.encode() * 900)[:-20])
-    with pytest.raises(UserError, match="cut short"):
+    with pytest.raises(PlmEmbedError, match="cut short"):
         scan(cut, 0, scans[0], buckets=2, table=TABLE, policy=POLICY)
     assert not (scans[0] / "summary.json").exists()
-    with pytest.raises(UserError, match="keep: 'length' is a column"):
+    with pytest.raises(PlmEmbedError, match="keep: 'length' is a column"):
         scan(inputs[0], 0, tmp_path / "new", buckets=2, table=Table("id", "sequence", ("length",)), policy=POLICY)
 
 

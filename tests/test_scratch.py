@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.errors import UserError, no_space
+from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.io import scratch
 from plm_embed.io.scratch import filesystem, scratch_folder, unfit
 
@@ -85,9 +85,9 @@ def test_nothing_fit_falls_back_beside_the_store(short_tmp: Path, monkeypatch: p
 
 
 def test_a_named_folder_must_be_fit(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"), scratch_folder(str(tmp_path / "absent"), 0, tmp_path):
+    with pytest.raises(PlmEmbedError, match="no such folder"), scratch_folder(str(tmp_path / "absent"), 0, tmp_path):
         pass
-    with pytest.raises(UserError, match="variable in it is not set"), scratch_folder("$UNSET_FOLDER", 0, tmp_path):
+    with pytest.raises(PlmEmbedError, match="variable in it is not set"), scratch_folder("$UNSET_FOLDER", 0, tmp_path):
         pass
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import read_sealed, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -35,7 +35,7 @@ def test_every_single_flipped_bit_is_named_or_changes_nothing(tmp_path: Path) ->
         path.write_bytes(damaged)
         try:
             assert read(path) == content
-        except UserError as error:
+        except PlmEmbedError as error:
             named += 1
             assert str(error).startswith(f"{path}: ")
             assert str(error).endswith("; write it again")
@@ -51,9 +51,9 @@ def test_tuples_and_numbers_as_keys_are_sealed_as_they_are_read(tmp_path: Path) 
 def test_other_files_are_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "note.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"note\.json: .*write it again"):
+    with pytest.raises(PlmEmbedError, match=r"note\.json: .*write it again"):
         read(path)
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(PlmEmbedError, match="no such file"):
         read(tmp_path / "absent.json")
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from campaigns import DIM, EVERYTHING, MEAN, part_rows, publish, vectors
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.reading.store import StoreVectors
 from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
@@ -199,11 +199,11 @@ def test_a_part_of_another_fingerprint_is_refused_and_left_alone(store: Store, t
     other = replace(MEAN, compute_dtype="bfloat16")
     local = tmp_path / "local.h5"
     write_part(local, part_rows(SEQUENCES, other), other, {})
-    with pytest.raises(UserError, match="compute_dtype: bfloat16 here, float32 there"):
+    with pytest.raises(PlmEmbedError, match="compute_dtype: bfloat16 here, float32 there"):
         store.publish(local)
     smuggled = store.parts_folder / Store(tmp_path / "other", other).publish(local).name
     smuggled.write_bytes(local.read_bytes())
-    with pytest.raises(UserError, match="move it out of this store"):
+    with pytest.raises(PlmEmbedError, match="move it out of this store"):
         store.missing(KEYS)
     assert smuggled.exists()
 
@@ -216,7 +216,7 @@ def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(tmp_path: P
     whole = note.read_bytes()
     note.write_bytes(damaged)
     for read in (StoreVectors, fingerprints):
-        with pytest.raises(UserError, match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign"):
+        with pytest.raises(PlmEmbedError, match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign"):
             read(tmp_path)
     assert not Store(tmp_path, MEAN).missing(KEYS).any()
     assert note.read_bytes() == whole
@@ -233,7 +233,7 @@ def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None
 
 def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "part.h5"
-    with pytest.raises(UserError, match=r"part\.h5: cannot be read"):
+    with pytest.raises(PlmEmbedError, match=r"part\.h5: cannot be read"):
         read_part(path)
     path.write_text("no")
     with pytest.raises(DamagedPartError, match=r"part\.h5: truncated, corrupt or not a part"):
@@ -272,7 +272,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, mo
 
     write_part(tmp_path / "local.h5", part_rows(SEQUENCES, MEAN), MEAN, {})
     monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(UserError, match=r"no space left .* for a part of [\d,]+ bytes\nmake room"):
+    with pytest.raises(PlmEmbedError, match=r"no space left .* for a part of [\d,]+ bytes\nmake room"):
         store.publish(tmp_path / "local.h5")
     assert not list(store.parts_folder.iterdir())
 

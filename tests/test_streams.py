@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nasty_inputs import COMPRESS, write
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.streams import Stream, named_errors
 
 CODECS = sorted(set(COMPRESS) - {"none"})
@@ -44,7 +44,7 @@ def test_what_follows_the_last_stream_is_an_error(pieces: list[bytes], data: st.
     garbage = data.draw(st.binary(min_size=1, max_size=100).filter(any))
     with TemporaryDirectory() as folder:
         path = write(Path(folder, "many"), b"".join(map(COMPRESS[codec], pieces)) + garbage)
-        with pytest.raises(UserError, match=r"compressed data (are damaged|end too early)"):
+        with pytest.raises(PlmEmbedError, match=r"compressed data (are damaged|end too early)"):
             content(path)
 
 
@@ -67,7 +67,7 @@ def test_a_flipped_bit_in_any_stream_changes_nothing_or_is_an_error(tmp_path: Pa
                 continue
         try:
             assert content(path) == TEXT, place
-        except UserError as error:
+        except PlmEmbedError as error:
             assert "compressed data" in str(error)
 
 
@@ -81,5 +81,5 @@ def test_a_file_cut_short_anywhere_ends_between_streams_or_is_an_error(tmp_path:
         if size in ends:
             assert content(path) == TEXT[: 600 * ends[size]]
         else:
-            with pytest.raises(UserError, match="compressed data"):
+            with pytest.raises(PlmEmbedError, match="compressed data"):
                 content(path)

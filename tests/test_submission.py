@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpoints import spoil_golden
-from plm_embed.errors import PassingError, UserError
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import submission
 from plm_embed.jobs.submission import Plan, embed_buckets
@@ -180,7 +180,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
 
     monkeypatch.setattr(submission, "Worker", fail)
     plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
-    with pytest.raises(UserError, match=str(error.args[-1])):
+    with pytest.raises(PlmEmbedError, match=str(error.args[-1])):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert not (tmp_path / "done.json").exists()
 
@@ -287,7 +287,7 @@ def test_more_workers_than_gpus_is_said_in_words(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=4, minutes=0)
-    with pytest.raises(UserError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
+    with pytest.raises(PlmEmbedError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
         embed_buckets(plan, Settings(), tmp_path / "done.json")
 
 

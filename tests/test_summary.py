@@ -8,7 +8,7 @@ import pytest
 
 from campaigns import MEAN, make_campaign
 from damages import flip_a_bit
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io.sealed import write_sealed
 from plm_embed.reporting.summary import summarise
@@ -54,12 +54,12 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     write_sealed(report, {"checks": checks, "spot_checks": []})
     assert f"validation  FAILED: finite (see {report})" in summarise(campaign.results)
     flip_a_bit(report)
-    with pytest.raises(UserError, match=r"validation\.json: .*; run `snakemake --forcerun validate`"):
+    with pytest.raises(PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun validate`"):
         summarise(campaign.results)
 
 
 def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="run the workflow first"):
+    with pytest.raises(PlmEmbedError, match="run the workflow first"):
         summarise(tmp_path)
     campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
     campaign.gather()

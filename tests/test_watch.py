@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from plm_embed.cli.main import group
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import write_sealed
 from plm_embed.reporting.watch import State, Watch
 from plm_embed.reporting.watch_view import view
@@ -157,7 +157,7 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(PlmEmbedError, match="no such folder"):
         Watch(tmp_path / "absent")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.self_test import self_test
 from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.kernels.devices import choose_device
@@ -40,7 +40,7 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     else:
         damage = {"flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], "cut": whole[:-9]}
         path.write_bytes(damage.get(kind, b""))
-    with pytest.raises(UserError) as error:
+    with pytest.raises(PlmEmbedError) as error:
         use(folder)
     assert str(error.value).startswith(str(path))
     command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]
@@ -72,5 +72,5 @@ def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
     write_manifest(record, manifest)
     check_record(weights, record.parent)
     write_manifest(weights / "manifest.json", replace(manifest, weights_sha256="0" * 64))
-    with pytest.raises(UserError, match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`"):
+    with pytest.raises(PlmEmbedError, match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`"):
         check_record(weights, record.parent)

@@ -22,7 +22,7 @@ import yaml
 import checkpoints
 import plm_embed
 from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
 
@@ -187,7 +187,7 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     (folder / "b" / MODEL / "weights.json").write_text("{}")
     (folder / "own" / MODEL / "manifest.json").write_text("{}")
     for read in (lambda: read_record(folder / "b" / MODEL), lambda: read_manifest(folder / "own" / MODEL)):
-        with pytest.raises(UserError, match="snakemake --forcerun weights"):
+        with pytest.raises(PlmEmbedError, match="snakemake --forcerun weights"):
             read()
     healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
     subprocess.run(healed, check=True, capture_output=True)

@@ -30,7 +30,7 @@ from backports import zstd
 import plm_embed
 from checkpoints import random_state, write_fair_esm
 from plm_embed.cli import main as cli
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
 from plm_embed.store.checksums import SEAL
 
@@ -188,7 +188,7 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
     os.chdir(folder)
     try:
         function()
-    except UserError as error:  # of a function that is no command
+    except PlmEmbedError as error:  # of a function that is no command
         sys.exit(f"plm-embed: error: {error}")
 
 

@@ -12,7 +12,7 @@ SOURCES = ROOT / "workflow" / "src"
 sys.path.insert(0, str(SOURCES))
 
 from plm_embed.workflow import (
-    UserError,
+    PlmEmbedError,
     bucket_files,
     bucket_names,
     by_cause,
@@ -59,7 +59,7 @@ try:
         quote_words(utils)
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor)
-except UserError as error:
+except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources["embed"]["buckets"].raw)

@@ -3,7 +3,7 @@ import sys
 
 from snakemake.resources import Resource, Resources
 
-from plm_embed.workflow import Given, UserError, instead_of_plain, layer
+from plm_embed.workflow import Given, PlmEmbedError, instead_of_plain, layer
 
 # What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
 SETTINGS = workflow.resource_settings
@@ -49,7 +49,7 @@ def lay_under():
     if found.line:
         print(found.line, file=sys.stderr)
     if found.missing and not any(call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
-        raise UserError(found.missing)
+        raise PlmEmbedError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
     if given.executor == "pbs":

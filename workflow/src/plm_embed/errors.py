@@ -1,30 +1,101 @@
 """Exceptions for what a user can cause and mend."""
 
 import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
 
 
-class UserError(Exception):
-    """What is wrong, where (file, record, line, key) and what to do, in one or two lines.
+class PlmEmbedError(Exception):
+    """What is wrong and where (file, record, line, key), in one or two lines; and what to do about it.
 
-    The command line prints it without a traceback and exits with 1; any other exception is a bug
-    and keeps its traceback.
+    `message` is what is wrong, `remedy` a command that mends it where there is one, `path` the file or folder that it
+    is about, if it is about one. As text, the message with the remedy. The command line prints that without a traceback
+    and exits with 1; any other exception is a bug and keeps its traceback.
     """
 
+    def __init__(self, message: str, *, path: "str | PathLike[str] | None" = None, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else Path(path)
+        self.remedy = remedy
 
-class PassingError(UserError):
-    """What another attempt, later or elsewhere, may well do."""
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.message, self.remedy)))
 
 
-class UnknownIdError(UserError, KeyError):
+class InputError(PlmEmbedError):
+    """An input file that cannot be read: sequences, or a table of lengths.
+
+    `record` is the number of the first record that could not be read, `line` a line of the file; None if unknown.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: "str | PathLike[str] | None" = None,
+        record: int | None = None,
+        line: int | None = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, path=path, remedy=remedy)
+        self.record = record
+        self.line = line
+
+
+class ConfigError(PlmEmbedError):
+    """A setting that is wrong, unknown or at odds with another one.
+
+    `key` is the key of the configuration (`embedding.layers`) or the option (`--queue`), the first one of several;
+    `path` the file that it names, if that is at fault. `problems` has a line for each problem.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        path: "str | PathLike[str] | None" = None,
+        problems: Sequence[str] = (),
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, path=path, remedy=remedy)
+        self.key = key
+        self.problems = tuple(problems) or (message,)
+
+
+class WeightsError(PlmEmbedError):
+    """Weights that are missing, damaged, of another model, or not to be had."""
+
+
+class StoreError(PlmEmbedError):
+    """A file that this program writes (records, a store, a master ...): missing, damaged, or of another run."""
+
+
+class UnknownIdError(PlmEmbedError, KeyError):
     """An id, or a key, that no vector has."""
 
-    __str__ = Exception.__str__  # a KeyError shows its message in quotes
+
+class PassingError(PlmEmbedError):
+    """What another attempt, later or elsewhere, may well do."""
 
 
 class DeviceError(PassingError):
     """A device that cannot be used or computes wrongly: another one may do the same work."""
 
 
+EXTRAS = {
+    "esm": ("fair-esm", "reference"),
+    "jinja2": ("jinja2", "report"),
+    "pandas": ("pandas", "pandas"),
+    "plotly": ("plotly", "report"),
+    "requests": ("requests", "embed"),
+    "safetensors": ("safetensors", "embed"),
+    "torch": ("torch", "embed"),
+}
+"""Of a module that may be absent: the package that has it, and the extra of plm-embed that brings that."""
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
 
@@ -40,6 +111,26 @@ def out_of_memory(error: BaseException) -> bool:
 def device_lost(error: BaseException) -> bool:
     """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a failed launch)."""
     return any(text in str(error) for text in _LOST) and not out_of_memory(error)
+
+
+def missing_extra(error: BaseException) -> str:
+    """What to say when `error` is that a package is not installed which an extra brings; else empty."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if module not in EXTRAS:
+        return ""
+    package, brought_by = EXTRAS[module]
+    return f"{package} is not installed: pip install 'plm-embed[{brought_by}]'"
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Around an import of what only an extra brings: PlmEmbedError, with what to install, when it is absent."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error):
+            raise PlmEmbedError(missing) from error
+        raise
 
 
 def no_space(error: BaseException) -> str:

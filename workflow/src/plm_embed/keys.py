@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, StoreError
 
 KEY_BYTES = 32
 SPACE = 1 << 64
@@ -36,9 +36,9 @@ def bucket_of(key: str, n: int) -> int:
 
 
 def bucket_names(n: int) -> list[str]:
-    """`0000`, `0001` ... for n buckets; UserError unless 1 <= n <= 10,000."""
+    """`0000`, `0001` ... for n buckets; ConfigError unless 1 <= n <= 10,000."""
     if not 1 <= n <= MAX_BUCKETS:
-        raise UserError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}")
+        raise ConfigError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}", key="buckets")
     return [f"{number:04d}" for number in range(n)]
 
 
@@ -67,7 +67,7 @@ def key_array(column: pa.ChunkedArray) -> Keys:
     try:
         whole = column.cast(pa.binary()).cast(pa.binary(64)).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise UserError(f"a key is not 64 characters long: {error}") from None
+        raise StoreError(f"a key is not 64 characters long: {error}") from None
     return np.frombuffer(whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset)
 
 

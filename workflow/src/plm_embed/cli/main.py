@@ -9,7 +9,7 @@ import click
 
 from plm_embed._version import __version__
 from plm_embed.cli import campaign, embed, results, sequences, startup
-from plm_embed.errors import PassingError, UserError, no_space
+from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
 OF_PATHS = (errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -27,7 +27,7 @@ def main() -> None:
         group.main(prog_name="plm-embed", standalone_mode=False)
     except PassingError as error:
         sys.exit(printable(f"plm-embed: unfinished: {error}"))
-    except UserError as error:
+    except PlmEmbedError as error:
         sys.exit(printable(f"plm-embed: error: {error}"))
     except click.UsageError as error:
         words = io.StringIO()
@@ -39,6 +39,8 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in OF_PATHS:
             said = f"{error.filename}: {error.strerror}" if error.filename else error
             sys.exit(printable(f"plm-embed: error: {said}"))
+        if missing := missing_extra(error):
+            sys.exit(f"plm-embed: error: {missing}")
         full = no_space(error)
         if not full:
             raise

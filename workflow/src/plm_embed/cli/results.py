@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 from plm_embed.cli.options import EXISTING, PATH, Step, campaign_options
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.terminal import say
 
@@ -191,7 +191,7 @@ def validate(
     if problems:
         if not any("`" in problem for problem in problems):  # none says what to do: the fault is in what gather wrote
             problems += ["`snakemake --forcerun gather` writes these files again from the store"]
-        raise UserError("\n  ".join([f"{master} is not valid ({report} has the details):", *problems]))
+        raise StoreError("\n  ".join([f"{master} is not valid ({report} has the details):", *problems]), path=master)
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import torch
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
@@ -11,13 +11,14 @@ from plm_embed.models.manifest import Manifest
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
-    """Resolve layer -1 and dtype `auto`; raise UserError when the model cannot do what is asked."""
+    """Resolve layer -1 and dtype `auto`; raise ConfigError when the model cannot do what is asked."""
     count = manifest.layers + 1
     layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
     if not set(layers) <= set(range(count)) or len(set(layers)) < len(layers):
-        raise UserError(
+        raise ConfigError(
             f"embedding.layers: {list(settings.layers)}: {manifest.model} has layers 0 to {manifest.layers}, "
-            "-1 is the last\nname existing layers, each once"
+            "-1 is the last\nname existing layers, each once",
+            key="embedding.layers",
         )
     dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
@@ -36,15 +37,17 @@ def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
     """Models with learned positions have a hard limit: `whole` then means that longer sequences are skipped."""
     limit = manifest.max_residues
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
-        raise UserError(
+        raise ConfigError(
             f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an overlap below it "
-            f"(max_residues {long.max_residues}, overlap {long.overlap})"
+            f"(max_residues {long.max_residues}, overlap {long.overlap})",
+            key="embedding.long_sequences",
         )
     if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
         return long
     if long == LongSequences("whole"):
         return LongSequences("skip", limit)
-    raise UserError(
+    raise ConfigError(
         f"embedding.long_sequences: {manifest.model} takes at most {limit} residues\n"
-        f"set max_residues to {limit} or less, with policy window, crop or skip"
+        f"set max_residues to {limit} or less, with policy window, crop or skip",
+        key="embedding.long_sequences",
     )

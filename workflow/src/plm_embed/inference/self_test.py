@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plm_embed.errors import DeviceError, UserError
+from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.inference.accuracy import COSINE, RELATIVE_ERROR
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import last_means
@@ -56,7 +56,9 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
     path = folder / FILE
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
-        raise UserError(f"{path} is missing, damaged or of other weights\n{remedy(manifest, folder)}")
+        raise WeightsError(
+            f"{path} is missing, damaged or of other weights", remedy=remedy(manifest, folder), path=path
+        )
     with np.load(io.BytesIO(content)) as stored:
         return torch.from_numpy(stored["mean"])
 

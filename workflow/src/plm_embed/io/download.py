@@ -6,7 +6,7 @@ from typing import Any
 
 import requests
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import sync
 from plm_embed.io.progress import progress
 from plm_embed.io.sealed import read_sealed, write_sealed
@@ -20,7 +20,7 @@ BLOCK = 1 << 16  # a lost connection costs at most one block that was not yet wh
 def download(url: str, path: Path) -> None:
     """Fetch `url` to `path` through `path.part`, which a later call goes on with.
 
-    A lost connection is taken up again as long as each attempt brings the file further. Raises UserError when the
+    A lost connection is taken up again as long as each attempt brings the file further. Raises PlmEmbedError when the
     server cannot be reached, refuses, or sends another length than it says; what has arrived stays for the next call.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def download(url: str, path: Path) -> None:
                 kept = (
                     f" {_size(part) / 1e9:.3f} GB have arrived; the same command goes on from there." if before else ""
                 )
-                raise UserError(f"{url} cannot be fetched: {_reason(error)}.{kept}") from None
+                raise PlmEmbedError(f"{url} cannot be fetched: {_reason(error)}.{kept}") from None
             log.info("connection lost after %.3f GB of %s; going on", _size(part) / 1e9, path.name)
     sync(part)
     part.replace(path)
@@ -56,11 +56,11 @@ def _go_on(url: str, part: Path) -> None:
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
             part.unlink()
-            raise UserError(f"{url}: the server has only {have} of the {note['bytes']} bytes that it announced.")
+            raise PlmEmbedError(f"{url}: the server has only {have} of the {note['bytes']} bytes that it announced.")
         if not answer.ok:
-            raise UserError(f"{url} cannot be fetched: HTTP {answer.status_code} {answer.reason}.")
+            raise PlmEmbedError(f"{url} cannot be fetched: HTTP {answer.status_code} {answer.reason}.")
         if "Content-Length" not in answer.headers:
-            raise UserError(f"{url} cannot be fetched safely: the server does not say how long the file is.")
+            raise PlmEmbedError(f"{url} cannot be fetched safely: the server does not say how long the file is.")
         resumed = answer.status_code == requests.codes.partial_content
         if not resumed:
             have = 0
@@ -75,12 +75,14 @@ def _go_on(url: str, part: Path) -> None:
                     file.write(block)
                     meter.advance(len(block) / 1e9)
     if _size(part) != total:
-        raise UserError(f"{url}: {_size(part)} bytes arrived of {total}. Run the same command again to go on.")
+        raise PlmEmbedError(f"{url}: {_size(part)} bytes arrived of {total}. Run the same command again to go on.")
 
 
 def _length(url: str, announced: str) -> int:
     if not announced.strip().isdecimal():
-        raise UserError(f"{url} cannot be fetched safely: the server says that the file has {announced[:40]!r} bytes.")
+        raise PlmEmbedError(
+            f"{url} cannot be fetched safely: the server says that the file has {announced[:40]!r} bytes."
+        )
     return int(announced)
 
 
@@ -92,7 +94,7 @@ def _note(part: Path) -> dict[str, Any]:
     """What the note beside `part` says; empty when there is none, or it is damaged: the download then starts again."""
     try:
         return read_sealed(_note_path(part), "a note of a download", "")
-    except UserError:
+    except PlmEmbedError:
         return {}
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
@@ -108,14 +108,13 @@ _ROWS = 1 << 16
 
 @contextmanager
 def _reading(path: Path, remedy: str = "") -> Iterator[None]:
-    more = f"; {remedy}" if remedy else ""
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file{more}") from None
+        raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except (OSError, pa.ArrowException, KeyError) as error:
-        said = str(error).strip()
-        raise UserError(f"{path}: not a whole Parquet file with the expected columns ({said}){more}") from None
+        what = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
+        raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
 
 
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
@@ -124,7 +123,7 @@ def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
 
 
 def record_batches(path: Path, columns: list[str] | None, rows: int, remedy: str = "") -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in order, at most `rows` at a time. UserError when it is missing or damaged."""
+    """The rows of a Parquet file in order, at most `rows` at a time. StoreError when it is missing or damaged."""
     with _reading(path, remedy):
         file = parquet_file(path)
     with file:
@@ -140,7 +139,7 @@ def record_batches(path: Path, columns: list[str] | None, rows: int, remedy: str
 def read_batches(path: Path, columns: list[str] | None = None, remedy: str = "") -> Iterator[pa.Table]:
     """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
 
-    UserError, with the remedy, when the file is missing or damaged.
+    StoreError, with the remedy, when the file is missing or damaged.
     """
     rows: pa.Table | None = None
     for batch in record_batches(path, columns, _ROWS, remedy):
@@ -154,12 +153,12 @@ def read_batches(path: Path, columns: list[str] | None = None, remedy: str = "")
 
 
 def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -> pa.Table:
-    """A whole Parquet file, or some of its columns. UserError when it is missing or damaged."""
+    """A whole Parquet file, or some of its columns. StoreError when it is missing or damaged."""
     with _reading(path, remedy), parquet_file(path) as file:  # pq.read_table would import pandas
         return file.read(columns)
 
 
 def read_schema(path: Path, remedy: str = "") -> pa.Schema:
-    """Column names and types of a Parquet file. UserError when it is missing or damaged."""
+    """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
     with _reading(path, remedy):
         return pq.read_schema(path)

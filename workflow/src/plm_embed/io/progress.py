@@ -5,10 +5,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from plm_embed.io.console import Terminal
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 30.0
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_LINES = 30.0
 class Meter:
     """Counts what is done of `total`; `unit` is what one step is called."""
 
-    def __init__(self, label: str, total: float, unit: str, bar: Progress | None) -> None:
+    def __init__(self, label: str, total: float, unit: str, bar: "Progress | None") -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0.0
         self._started = self._said = time.monotonic()
@@ -46,6 +46,10 @@ def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[
     if not (bar and sys.stderr.isatty()):
         yield Meter(label, total, unit, None)
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from plm_embed.io.console import Terminal
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

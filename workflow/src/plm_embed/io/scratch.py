@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 
 log = logging.getLogger(__name__)
 CANDIDATES = (
@@ -40,7 +40,7 @@ SECONDS_TO_LOCK = 60
 def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
     """Yield an empty private folder with room for `needed` bytes; remove it at the end.
 
-    `wanted`: `auto` tries CANDIDATES; a path must be fit, or UserError says why it is not; "" takes `fallback`, a
+    `wanted`: `auto` tries CANDIDATES; a path must be fit, or ConfigError says why it is not; "" takes `fallback`, a
     folder beside the store, as `auto` does when nothing else is fit. Folders that killed jobs left behind are removed.
     """
     if wanted == "auto":
@@ -49,8 +49,10 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
         path = os.path.expandvars(wanted)
         reason = unfit(path, needed, memory_allowed=True)
         if reason:
-            raise UserError(
-                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to write beside the store"
+            raise ConfigError(
+                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to write beside the store",
+                key="speed.scratch",
+                path=wanted,
             )
         base = path
     else:

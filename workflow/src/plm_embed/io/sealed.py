@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.io.files import write_json
 
 SEAL = "sha256"
@@ -20,22 +20,22 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     write_json(path, {**content, SEAL: _digest(content)})
 
 
-def read_sealed(path: Path, what: str, remedy: str) -> dict[str, Any]:
+def read_sealed(path: Path, what: str, remedy: str, error: type[PlmEmbedError] = StoreError) -> dict[str, Any]:
     """The content of a sealed JSON file, without its seal.
 
-    UserError when it is missing, damaged or changed: it names the path, says that it is not `what` ("a summary of
-    sequences") and ends with `remedy` ("run `plm-embed deduplicate` again").
+    `error` when it is missing, damaged or changed: it names the path, says that it is not `what` ("a summary of
+    sequences") and has this `remedy` ("run `plm-embed deduplicate` again").
     """
     try:
         content = json.loads(path.read_bytes())
         seal = content.pop(SEAL)
         sound = seal == _digest(content)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; {remedy}") from None
+        raise error(f"{path}: there is no such file", remedy=remedy, path=path) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f"{path}: not {what}, or damaged; {remedy}") from None
+        raise error(f"{path}: not {what}, or damaged", remedy=remedy, path=path) from None
     if not sound:
-        raise UserError(f"{path}: changed since it was written (its sha256 does not fit); {remedy}")
+        raise error(f"{path}: changed since it was written (its sha256 does not fit)", remedy=remedy, path=path)
     return dict(content)
 
 

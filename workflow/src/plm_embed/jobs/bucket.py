@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed._version import __version__
-from plm_embed.errors import UserError, out_of_memory
+from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
@@ -149,7 +149,7 @@ class Embedder:
             if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(parts):
                 return False
             serve(whole, self.store.folder.parent)
-        except (UserError, FileNotFoundError) as error:
+        except (PlmEmbedError, FileNotFoundError) as error:
             log.info("bucket %s is not complete: %s", bucket.stem, error)
             return False
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed import read_sealed
@@ -57,7 +57,7 @@ def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
     for path in whole_files(folder, "*.json"):
         try:
             record = read_sealed(path, "a completion record", "")
-        except UserError:
+        except PlmEmbedError:
             continue
         if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(record):
             yield record
@@ -126,7 +126,7 @@ class Completion:
 
 
 def read_completion(path: Path) -> Completion:
-    """Read a bucket's completion record. UserError when it is absent, damaged or not one."""
+    """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
     record = read_sealed(path, "a completion record", EMBED_AGAIN)
     try:
         return Completion(
@@ -140,4 +140,6 @@ def read_completion(path: Path) -> Completion:
             batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
         )
     except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
-        raise UserError(f"{path}: not a completion record of this version ({error!r}); {EMBED_AGAIN}") from None
+        raise StoreError(
+            f"{path}: not a completion record of this version ({error!r})", remedy=EMBED_AGAIN, path=path
+        ) from None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import PassingError, UserError, out_of_memory
+from plm_embed.errors import PassingError, PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
@@ -44,13 +44,13 @@ class Buffer:
         self._vectors: dict[str, list[NDArray[np.float32]]] = {name: [] for name in fingerprint.representations}
 
     def add(self, key: bytes, length: int, windows: int, vectors: dict[str, NDArray[np.float32]]) -> None:
-        """Take the vectors of one sequence; raise UserError when a number is not finite in the storage type."""
+        """Take the vectors of one sequence; raise PlmEmbedError when a number is not finite in the storage type."""
         for name, vector in vectors.items():
             if is_per_residue(name) and len(vector) != stored_residues(np.array([length]), self._fingerprint)[0]:
                 raise RuntimeError(f"{name} of sequence {key.decode()}: {len(vector)} rows for {length} residues")
             largest = np.abs(vector).max()
             if not largest <= self._largest:  # NaN compares false
-                raise UserError(
+                raise PlmEmbedError(
                     f"{name} of sequence {key.decode()} ({length} residues) is not finite or too large to store "
                     f"({largest:.3g})\nset embedding.compute_dtype and storage_dtype to float32; if they are, "
                     "suspect the device"
@@ -105,7 +105,7 @@ class Computation:
         provenance = {"device": devices.device_name(self.model.device)}
         buffer = Buffer(self.store.fingerprint)
         waiting: dict[int, dict[Span, Vectors]] = {}
-        problem: UserError | None = None
+        problem: PlmEmbedError | None = None
         heartbeat.begin(sum(costs))
         began = flushed = time.monotonic()
         computed = tokens = 0
@@ -123,7 +123,7 @@ class Computation:
                         buffer, flushed = Buffer(self.store.fingerprint), time.monotonic()
                     if interrupted := stopped():
                         break
-            except UserError as error:
+            except PlmEmbedError as error:
                 problem = error
             # what is finished is kept, whatever ended the loop
             writer.do(self._publish, buffer, scratch, provenance)

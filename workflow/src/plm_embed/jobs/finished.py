@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.jobs.completion import EMBED_AGAIN, Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
@@ -43,35 +43,41 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     table = bucket_table(path, ["key", "length"])
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
-        raise UserError(f"{record}: made for other sequences or another number of buckets; {EMBED_AGAIN}")
+        raise StoreError(
+            f"{record}: made for other sequences or another number of buckets", remedy=EMBED_AGAIN, path=record
+        )
     length = table["length"].to_numpy().astype(np.int32)
     skips = np.array(sorted(completion.skipped), dtype="S64")
     kept = ~np.isin(keys, skips)
     if len(keys) - kept.sum() != len(skips):
-        raise UserError(f"{record}: skips sequences that are not in the bucket; {EMBED_AGAIN}")
+        raise StoreError(f"{record}: skips sequences that are not in the bucket", remedy=EMBED_AGAIN, path=record)
     # what is too long follows from the settings; only a device can say what it has no memory for
     policy = completion.fingerprint.long_sequences
     too_long = (window_counts(length, policy) == 0) & (policy.policy == "skip")
     said = np.array([name for name, reason in completion.skipped.items() if reason == "too_long"], dtype="S64")
     if (np.isin(keys, said) != too_long).any():
-        raise UserError(f"{record}: skips other sequences as too long than are too long; {EMBED_AGAIN}")
+        raise StoreError(
+            f"{record}: skips other sequences as too long than are too long", remedy=EMBED_AGAIN, path=record
+        )
     return Bucket(path.stem, keys[kept], length[kept], completion)
 
 
 def named_parts(completion: Completion, store: Path) -> tuple[PartInfo, ...]:
     """The parts that a completion record names, or that replaced them, by name.
 
-    UserError when one is missing or has another size.
+    StoreError when one is missing or has another size.
     """
     folder = store_folder(store, completion.fingerprint) / "parts"
     parts = current_parts(completion.parts, folder.parent)
     for part in parts:
         path = folder / part.name
         if not path.is_file():
-            raise UserError(f"{path}: missing, but {completion.path} names it; {EMBED_AGAIN}")
+            raise StoreError(f"{path}: missing, but {completion.path} names it", remedy=EMBED_AGAIN, path=path)
         if path.stat().st_size != part.bytes:
-            raise UserError(
-                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}; {EMBED_AGAIN}"
+            raise StoreError(
+                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}",
+                remedy=EMBED_AGAIN,
+                path=path,
             )
     return parts
 
@@ -89,8 +95,10 @@ def serve(bucket: Bucket, store: Path) -> Served:
         with read_part(path) as part:
             part.check(fingerprint)
             if (dims := dims or part.dims) != part.dims:
-                raise UserError(
-                    f"{path}: its vectors have dimensions {part.dims}, other parts {dims}; remove it and {EMBED_AGAIN}"
+                raise StoreError(
+                    f"{path}: its vectors have dimensions {part.dims}, other parts {dims}",
+                    remedy=f"remove it and {EMBED_AGAIN}",
+                    path=path,
                 )
             places.append({name: extents(part.vectors(name)) for name in part.names})
             at = part.locate(bucket.keys)
@@ -103,15 +111,17 @@ def serve(bucket: Bucket, store: Path) -> Served:
                 wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
             if wrong.any():
                 key = bucket.keys[new][wrong][0].decode()
-                raise UserError(
-                    f"{path}: says another length for {key} than bucket {bucket.name}; "
-                    f"remove the part and {EMBED_AGAIN}"
+                raise StoreError(
+                    f"{path}: says another length for {key} than bucket {bucket.name}",
+                    remedy=f"remove the part and {EMBED_AGAIN}",
+                    path=path,
                 )
     if (which < 0).any():
         key = bucket.keys[which < 0][0].decode()
-        raise UserError(
-            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key}); "
-            f"{EMBED_AGAIN}"
+        raise StoreError(
+            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key})",
+            remedy=EMBED_AGAIN,
+            path=bucket.completion.path,
         )
     width = 4 if fingerprint.storage_dtype == "float32" else 2
     return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from plm_embed.errors import PassingError, UserError
+from plm_embed.errors import PassingError, PlmEmbedError
 
 log = logging.getLogger(__name__)
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PBS_JOBID", "TMPDIR", "CUDA_VISIBLE_DEVICES")
@@ -29,13 +29,13 @@ SECONDS_FOR_STRAGGLERS = 5.0
 def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
     """Run `plm-embed ARGUMENTS` once on each of the job's `nodes` nodes and wait until `output` is there or all ended.
 
-    Raises UserError when the job has fewer nodes, when nothing can start processes on them, and when all ended without
-    `output`.
+    Raises PlmEmbedError when the job has fewer nodes, when nothing can start processes on them, and when all ended
+    without `output`.
     """
     output.unlink(missing_ok=True)
     hosts = allocated_hosts(os.environ)
     if len(hosts) < nodes:
-        raise UserError(
+        raise PlmEmbedError(
             f"{nodes} nodes asked for, the job has {len(hosts)} ({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
             "a submission over several nodes runs in a PBS job; elsewhere set the resource nodes to 1"
         )
@@ -85,7 +85,7 @@ def commands(
             found.append(list(command))
         elif remote is None:
             tools = "neither mpiexec (PALS), nor pbs_tmrsh, nor pbsdsh, nor ssh"
-            raise UserError(f"nothing here starts a process on {host}: {tools}")
+            raise PlmEmbedError(f"nothing here starts a process on {host}: {tools}")
         else:
             script = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join([*passed, *command])}"
             shell = ["/bin/sh", "-c", script]

@@ -13,7 +13,7 @@ from typing import get_args
 
 import numpy as np
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
 from plm_embed.io.download import download
@@ -30,7 +30,7 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
     """Make `output` a weights folder of `model` from `source`, or from a download when there is no source.
 
     `source` is fair-esm's .pt file or a Hugging Face folder (config.json, safetensors). Does nothing when `output` is
-    intact and made from the same source. Raises UserError when the source cannot be read, is not `model`, or is not
+    intact and made from the same source. Raises WeightsError when the source cannot be read, is not `model`, or is not
     what `output` holds. Of several processes with one `output`, one works and the others wait for it.
     """
     with exclusive(output):
@@ -47,7 +47,7 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
         url = _fetch(model, path)
         try:
             made = _adopt(model, path, output, made, url)
-        except UserError:
+        except PlmEmbedError:
             path.unlink()  # or every later call would stumble over it again
             raise
         path.unlink()  # all of it that is used is in model.safetensors now
@@ -66,7 +66,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
 def _made(output: Path) -> Manifest | None:
     try:
         return read_manifest(output)
-    except UserError:
+    except PlmEmbedError:
         return None
 
 
@@ -94,10 +94,11 @@ def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: s
     sha256 = weights.sha256_of(checkpoint.tensors)
     asked = (model.name, sha256, checkpoint.token_dropout)
     if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
-        raise UserError(
+        raise WeightsError(
             f"weights_folder: {output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) than "
             f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they are not replaced.\n"
-            f"Choose another weights_folder, or delete {output} if nothing needs it."
+            f"Choose another weights_folder, or delete {output} if nothing needs it.",
+            path=output,
         )
     tensors = output / weights.TENSORS
     if _sha256(tensors) != sha256:
@@ -151,14 +152,14 @@ def _published(manifest: Manifest, layout: Layout, digests: Mapping[Path, str], 
 def _fetch(model: Model, path: Path) -> str:
     """Download the model's .pt to `path`, unless a whole download is already there; return the URL used."""
     if not model.urls:
-        raise UserError(f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file.")
+        raise WeightsError(f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file.")
     known = published.pt_file(model.name).get("sha256")
     failures = []
     for url in model.urls:
         try:
             if not path.exists():
                 download(url, path)
-        except UserError as error:
+        except PlmEmbedError as error:
             failures.append(str(error))
             continue
         if known and (found := sha256_file(path)) != known:
@@ -167,7 +168,7 @@ def _fetch(model: Model, path: Path) -> str:
             continue
         return url
     staged = shlex.quote(str((path.parent.parent / path.name).absolute()))
-    raise UserError(
+    raise WeightsError(
         f"weights: {' '.join(failures)}\nRun again; or fetch it where there is a network: curl -LO {model.urls[0]}\n"
         f"then copy it to {staged} and set in the config: `weights: {staged}`"
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from plm_embed.errors import PassingError, UserError, no_space
+from plm_embed.errors import PassingError, PlmEmbedError, no_space
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.claims import Claim
@@ -58,7 +58,7 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     """Embed all buckets of the plan, then write `output`: a summary that says that each has its completion record.
 
     What was done stays done, and a repetition does only the rest. Raises PassingError when a bucket could not be done,
-    and UserError when a repetition would not do it either.
+    and PlmEmbedError when a repetition would not do it either.
     """
     submission = Submission(plan, settings)
     with _signals(submission):
@@ -66,7 +66,7 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     lacking = [bucket.stem for bucket in plan.buckets if not (plan.records / f"{bucket.stem}.json").exists()]
     if submission.problems or lacking:
         problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
-        error = PassingError if submission.passing or not submission.problems else UserError
+        error = PassingError if submission.passing or not submission.problems else PlmEmbedError
         raise error("\n  ".join(["not all buckets are embedded:", *problems]))
     shares = worker_shares([plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began)
     if shares:
@@ -135,7 +135,7 @@ class Submission:
         if gpus and len(gpus) < self.plan.workers and "CUDA_VISIBLE_DEVICES" not in os.environ:
             log.warning("this node shows %d GPUs, not %d: the others are lost to it", len(gpus), self.plan.workers)
         elif len(gpus) < self.plan.workers:
-            raise UserError(
+            raise PlmEmbedError(
                 f"{self.plan.workers} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
                 "request as many GPUs as the rule's resource `gpu` says"
             )

@@ -16,7 +16,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from plm_embed.errors import DeviceError, PassingError, UserError, device_lost, no_space, out_of_memory
+from plm_embed.errors import (
+    DeviceError,
+    PassingError,
+    PlmEmbedError,
+    device_lost,
+    missing_extra,
+    no_space,
+    out_of_memory,
+)
 from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import log_to_stderr
 from plm_embed.jobs.gpus import near_cores
@@ -121,15 +129,15 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         _end_at_once()
     except PassingError as error:
         connection.send((str(error), ""))
-    except UserError as error:
+    except PlmEmbedError as error:
         connection.send((str(error), "user"))
     except BaseException as error:
-        full = no_space(error)
-        if not full:
+        mendable = no_space(error) or missing_extra(error)
+        if not mendable:
             traceback.print_exc()
         # another device may do the same bucket
-        blames = "user" if full else "device" if device_lost(error) or out_of_memory(error) else ""
-        connection.send((full or f"{type(error).__name__}: {error}", blames))
+        blames = "user" if mendable else "device" if device_lost(error) or out_of_memory(error) else ""
+        connection.send((mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             _end_at_once()
     sys.exit(1)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from plm_embed.errors import DeviceError, UserError, device_lost
+from plm_embed.errors import ConfigError, DeviceError, device_lost
 from plm_embed.fingerprint import ComputeDtype
 
 
@@ -27,13 +27,14 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
-    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. Raises UserError for tfloat32 elsewhere."""
+    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32 elsewhere."""
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if wanted == "tfloat32" and not modern:
-        raise UserError(
+        raise ConfigError(
             "embedding.compute_dtype: tfloat32 needs a GPU of compute capability 8.0 or later, "
             f"not {device_name(device)}\n"
-            "set float32, or auto"
+            "set float32, or auto",
+            key="embedding.compute_dtype",
         )
     if wanted == "auto":
         return "bfloat16" if modern else "float32"

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion import read_completion
@@ -31,7 +31,7 @@ _LISTED = 100
 def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tuple[Plan, dict[bytes, str]]:
     """Look at every completion record. Returns what they say together, and the reason for each skipped key.
 
-    The plan names the buckets whose record is sound; UserError when there is none.
+    The plan names the buckets whose record is sound; StoreError when there is none.
     """
     names = bucket_names(sequences)
     plan: Plan | None = None
@@ -49,7 +49,7 @@ def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tup
             plan.count(bucket)
             skipped |= bucket.completion.skipped
     if plan is None:
-        raise UserError(f"{embedded}: no bucket has a sound completion record")
+        raise StoreError(f"{embedded}: no bucket has a sound completion record", path=embedded)
     return plan, skipped
 
 

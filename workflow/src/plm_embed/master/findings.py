@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 
 LISTED = 20
 """Problems of one check that are spelled out; the rest is counted."""
@@ -37,7 +37,7 @@ class Findings:
 
         try:
             yield problem
-        except (UserError, OSError, KeyError, RuntimeError, pa.ArrowException) as error:
+        except (PlmEmbedError, OSError, KeyError, RuntimeError, pa.ArrowException) as error:
             problem(str(error))
 
     @property

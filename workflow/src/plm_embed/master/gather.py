@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint, is_per_residue
 from plm_embed.io.files import atomic_path, whole_files
 from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
@@ -90,7 +90,7 @@ def gather(  # noqa: PLR0917
     """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
 
     `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
-    provenance, not on the number of buckets or parts. Anything missing or unfitting raises UserError before
+    provenance, not on the number of buckets or parts. Anything missing or unfitting raises PlmEmbedError before
     the first byte is written, and so does a disk with too little room. A part whose bytes have changed raises it too.
     """
     plan = make_plan(sequences, embedded, store)
@@ -163,9 +163,10 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
         completion = bucket.completion
         if completion.fingerprint != plan.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
-            raise UserError(
+            raise StoreError(
                 f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
-                "remove the records of the settings that you do not want and run again"
+                "remove the records of the settings that you do not want and run again",
+                path=completion.path,
             )
         parts = named_parts(completion, store)
         plan.parts += parts
@@ -186,9 +187,10 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
     _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
     old = f"\n{outputs[0]} stays until the new one is whole; it may be removed" if outputs[0].exists() else ""
     if needed > free:
-        raise UserError(
+        raise PlmEmbedError(
             f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
-            "make room and run again (nothing was written, the store is whole)" + old
+            "make room and run again (nothing was written, the store is whole)" + old,
+            path=outputs[0].parent,
         )
 
 
@@ -282,7 +284,9 @@ def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.T
         inside = at < len(bucket.keys)
         found[inside] = bucket.keys[at[inside]] == keys[inside]
         if not np.isin(keys[~found], skipped).all():
-            raise UserError(f"{path}: has keys that bucket {bucket.name} lacks; {make_again(sequences)}")
+            raise StoreError(
+                f"{path}: has keys that bucket {bucket.name} lacks", remedy=make_again(sequences), path=path
+            )
         yield table, found, start + at
 
 

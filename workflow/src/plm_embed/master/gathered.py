@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import read_sealed, write_sealed
 
 
@@ -27,7 +27,7 @@ def forget(record: Path, proof: Path) -> None:
             return
         try:
             files = [record.parent / name for name in read_sealed(record, "a record of gather", "")["files"]]
-        except UserError:
+        except PlmEmbedError:
             files = [record.parent / "damaged"]
         if not all(file.is_file() for file in files):
             record.unlink()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
 from plm_embed.inference.resolve import fingerprint_of
@@ -70,7 +70,7 @@ class Adopted:
 def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int) -> Adopted:
     """Check `sample` random rows of the master against fair-esm, and publish all its rows in a store.
 
-    UserError, with the measured deviation, when they are not what the settings ask for; then nothing is published.
+    StoreError, with the measured deviation, when they are not what the settings ask for; then nothing is published.
     """
     manifest = read_manifest(weights_folder)
     fingerprint = fingerprint_of(manifest, settings, torch.device("cpu"))
@@ -95,7 +95,9 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
                 keys.append(found)
                 lengths.append(known.length[found])
         if not rows:
-            raise UserError(f"{files.master}: none of its {len(names):,} rows can be adopted: {done.left_out}")
+            raise StoreError(
+                f"{files.master}: none of its {len(names):,} rows can be adopted: {done.left_out}", path=files.master
+            )
         random = np.random.default_rng(len(rows))
         chosen = np.sort(random.choice(len(rows), size=min(sample, len(rows)), replace=False)).tolist()
         stored = np.stack([file["emb"][rows[at]] for at in chosen]).astype(np.float32)
@@ -112,7 +114,7 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
 def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: Manifest) -> float:
     """Compare what the master says about itself with the settings; the longest sequence that was surely not cut."""
     if not {"emb", "emb_keys"} <= set(file) or file["emb"].ndim != 2:
-        raise UserError(f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted")
+        raise StoreError(f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted", path=path)
     said: dict[str, Any] = {name: value.item() if isinstance(value, np.generic) else value
                             for name, value in file.attrs.items()}  # fmt: skip
     problems = []
@@ -130,7 +132,7 @@ def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifes
     if file["emb"].dtype == np.float16 and fingerprint.storage_dtype != "float16":
         problems.append(f"emb is float16, {fingerprint.storage_dtype} is asked for")
     if problems:
-        raise UserError(f"{path}: cannot be adopted: {'; '.join(problems)}")
+        raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
     longest = int(said.get("max_length", 0) or 0)
     return longest - 2 if longest > 0 else float("inf")  # it may count the two special tokens
 
@@ -172,16 +174,16 @@ def _names(file: h5py.File, files: Files, count: int) -> list[list[str]]:
     keys = file["emb_keys"].asstr()[...] if h5py.check_string_dtype(file["emb_keys"].dtype) else file["emb_keys"][...]
     names = [[str(name)] for name in keys]
     if len(names) != count:
-        raise UserError(f"{files.master}: {count:,} vectors for {len(names):,} keys")
+        raise StoreError(f"{files.master}: {count:,} vectors for {len(names):,} keys", path=files.master)
     columns = read_schema(files.index).names
     if "row" not in columns:
-        raise UserError(f"{files.index}: no column `row`; it has {', '.join(columns)}")
+        raise StoreError(f"{files.index}: no column `row`; it has {', '.join(columns)}", path=files.index)
     ids = [name for name in (files.id_column, "cache_key") if name in columns]
     for table in read_batches(files.index):
         for name in ids:
             for row, id in zip(table["row"].to_pylist(), table[name].to_pylist(), strict=True):
                 if not 0 <= row < count:
-                    raise UserError(f"{files.index}: row {row} of {count:,} in {files.master}")
+                    raise StoreError(f"{files.index}: row {row} of {count:,} in {files.master}", path=files.index)
                 names[row].append(str(id))
     return names
 
@@ -208,10 +210,11 @@ def _check_sample(done: Adopted, path: Path, stored: Array, hidden: Sequence[Arr
     if kinds:
         causes = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
         bad, layer = sum(kinds.values()), fingerprint.layers[0]
-        raise UserError(
+        raise StoreError(
             f"{path}: not adopted: {bad} of {len(stored)} sampled rows are not the mean over the residues of layer "
             f"{layer} ({causes})\n  relative distance to the reference: largest {max(distances):.2g}, median "
-            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; embed again instead"
+            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; embed again instead",
+            path=path,
         )
 
 

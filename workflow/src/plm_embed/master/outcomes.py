@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import RowGroupWriter, read_batches, read_schema
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, make_again
@@ -68,9 +68,10 @@ class Fates:
         accepted = pc.equal(table["status"], "accepted").to_numpy()
         if (accepted != (embedded | dropped)).any():
             at = int(np.flatnonzero(accepted != (embedded | dropped))[0])
-            raise UserError(
-                f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets disagree about it; "
-                + make_again(source.parent)
+            raise StoreError(
+                f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets disagree about it",
+                remedy=make_again(source.parent),
+                path=source,
             )
         long = embedded & (fate["windows"] != 1)
         if long.any() or dropped.any():

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, StorageDtype, is_per_residue
 from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
 from plm_embed.io.files import atomic_path, sha256_file
@@ -193,7 +193,7 @@ def _residues(sequences: Path, keys: list[str]) -> list[str]:
         found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)
     for key in keys:
         if key not in found:
-            raise UserError(f"key {key} is in no bucket of {sequences}")
+            raise StoreError(f"key {key} is in no bucket of {sequences}", path=sequences)
     return [found[key] for key in keys]
 
 

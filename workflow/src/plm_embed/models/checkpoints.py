@@ -19,7 +19,7 @@ from typing import Any
 import safetensors
 import torch
 
-from plm_embed.errors import UserError
+from plm_embed.errors import WeightsError
 from plm_embed.models.esm.tensors import _BEFORE, _NOT_USED, _NOT_USED_HF, _common_name, tensor_shapes
 from plm_embed.models.esm.tokens import MASK
 from plm_embed.models.manifest import Layout
@@ -44,18 +44,23 @@ class Checkpoint:
 
 
 def layout_of(source: Path) -> Layout:
-    """Which layout a source has, by what lies there. UserError when there is nothing that can be read."""
+    """Which layout a source has, by what lies there. WeightsError when there is nothing that can be read."""
     if source.is_dir():
         if not (source / "config.json").is_file():
-            raise UserError(
+            raise WeightsError(
                 f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
-                "Name the folder that holds config.json and model.safetensors, or a fair-esm .pt file."
+                "Name the folder that holds config.json and model.safetensors, or a fair-esm .pt file.",
+                path=source,
             )
         return "hugging-face"
     if not source.is_file():
-        raise UserError(f"weights: {source} does not exist. Name a fair-esm .pt file or a Hugging Face folder.")
+        raise WeightsError(
+            f"weights: {source} does not exist. Name a fair-esm .pt file or a Hugging Face folder.", path=source
+        )
     if source.suffix == ".safetensors":
-        raise UserError(f"weights: {source} is one file of a Hugging Face folder: name the folder {source.parent}.")
+        raise WeightsError(
+            f"weights: {source} is one file of a Hugging Face folder: name the folder {source.parent}.", path=source
+        )
     return "fair-esm"
 
 
@@ -67,7 +72,7 @@ def files_of(source: Path, layout: Layout, model: Model) -> list[Path]:
 def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
     """The checkpoint at `source`, checked: it is `model`, complete, with nothing unknown in it.
 
-    Raises UserError that names the source when it is damaged, unsafe to read, another model, or incomplete.
+    Raises WeightsError that names the source when it is damaged, unsafe to read, another model, or incomplete.
     """
     checkpoint = _read_fair_esm(source) if layout == "fair-esm" else _read_hugging_face(source, model)
     _check_model(source, checkpoint, model)
@@ -84,10 +89,14 @@ def _read_fair_esm(path: Path) -> Checkpoint:
     data = _unpickle(path)
     arguments = _arguments(data)
     if arguments is None or not isinstance(data.get("model"), dict):
-        raise UserError(f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.")
+        raise WeightsError(
+            f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.", path=path
+        )
     kind = "esm2" if "cfg" in data else arguments.get("arch")
     if kind not in ("esm2", "roberta_large"):
-        raise UserError(f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.")
+        raise WeightsError(
+            f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.", path=path
+        )
     return Checkpoint(
         architecture="esm2" if kind == "esm2" else "esm1b",
         layers=_number(path, arguments, "layers"),
@@ -115,7 +124,9 @@ def _arguments(data: Any) -> dict[str, Any] | None:
 def _number(path: Path, values: dict[str, Any], key: str) -> int:
     value = values.get(key)
     if type(value) is not int:
-        raise UserError(f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.")
+        raise WeightsError(
+            f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.", path=path
+        )
     return value
 
 
@@ -127,7 +138,7 @@ def _unpickle(path: Path) -> Any:
     if start.startswith(pickle.PROTO):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
         log.info("%s is in torch's old format: all %.2f GB of it go into memory", path, path.stat().st_size / 1e9)
     if mapped and (member := _damaged_member(path)):
-        raise UserError(_damaged(path, f"{member} in it is not what its checksum says"))
+        raise WeightsError(_damaged(path, f"{member} in it is not what its checksum says"), path=path)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
@@ -136,11 +147,12 @@ def _unpickle(path: Path) -> Any:
     except Exception as error:  # torch's reader raises whatever it stumbles over: struct.error, KeyError, ...
         unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
         if unsafe and isinstance(error, pickle.UnpicklingError):
-            raise UserError(
+            raise WeightsError(
                 f"weights: {path} was not loaded: it asks for {unsafe[1]}, which could run code. "
-                "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm publishes."
+                "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm publishes.",
+                path=path,
             ) from None
-        raise UserError(_damaged(path, str(error) or type(error).__name__)) from None
+        raise WeightsError(_damaged(path, str(error) or type(error).__name__), path=path) from None
 
 
 def _damaged_member(path: Path) -> str | None:
@@ -168,15 +180,20 @@ def _hugging_face_files(folder: Path, model: Model) -> list[Path]:
         shards = [folder / name for name in sorted(set(_index(index).values()))]
         absent = [shard.name for shard in shards if not shard.is_file()]
         if absent:
-            raise UserError(f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards).")
+            raise WeightsError(
+                f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} shards).", path=folder
+            )
         return [index, *shards]
     if any(folder.glob("pytorch_model*.bin")):
-        raise UserError(
+        raise WeightsError(
             f"weights: {folder} holds only pytorch_model.bin, a pickle, which is not read. Fetch the safetensors:\n"
             f"hf download facebook/{model.name} config.json model.safetensors --local-dir {folder}"
-            f" (or give fair-esm's {model.name}.pt)"
+            f" (or give fair-esm's {model.name}.pt)",
+            path=folder,
         )
-    raise UserError(f"weights: {folder} holds neither model.safetensors nor model.safetensors.index.json.")
+    raise WeightsError(
+        f"weights: {folder} holds neither model.safetensors nor model.safetensors.index.json.", path=folder
+    )
 
 
 def _index(path: Path) -> dict[str, str]:
@@ -184,7 +201,7 @@ def _index(path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):
-        raise UserError(f"weights: {path} has no valid 'weight_map'. Get the folder again.")
+        raise WeightsError(f"weights: {path} has no valid 'weight_map'. Get the folder again.", path=path)
     return names
 
 
@@ -192,16 +209,18 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"weights: {path} is not valid JSON ({error}). Get the folder again.") from None
+        raise WeightsError(f"weights: {path} is not valid JSON ({error}). Get the folder again.", path=path) from None
     if not isinstance(value, dict):
-        raise UserError(f"weights: {path} holds no JSON object. Get the folder again.")
+        raise WeightsError(f"weights: {path} holds no JSON object. Get the folder again.", path=path)
     return value
 
 
 def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
     config = _json(folder / "config.json")
     if config.get("model_type") != "esm":
-        raise UserError(f"weights: {folder} holds a model of the kind {config.get('model_type')!r}, not 'esm'.")
+        raise WeightsError(
+            f"weights: {folder} holds a model of the kind {config.get('model_type')!r}, not 'esm'.", path=folder
+        )
     rotary = config.get("position_embedding_type", "absolute") == "rotary"
     tensors = {}
     for path in _hugging_face_files(folder, model):
@@ -216,7 +235,9 @@ def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
                         continue
                     tensors[_common_name(name)] = file.get_tensor(key)
         except (safetensors.SafetensorError, OSError) as error:
-            raise UserError(f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.") from None
+            raise WeightsError(
+                f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.", path=path
+            ) from None
     return Checkpoint(
         architecture="esm2" if rotary else "esm1b",
         layers=_number(folder / "config.json", config, "num_hidden_layers"),
@@ -230,7 +251,9 @@ def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
 def _token_dropout(path: Path, config: dict[str, Any]) -> bool:
     found = config.get("token_dropout")
     if not isinstance(found, bool):  # Hugging Face writes it for all of these models
-        raise UserError(f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.")
+        raise WeightsError(
+            f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.", path=path
+        )
     return found
 
 
@@ -241,13 +264,16 @@ def _check_model(source: Path, found: Checkpoint, wanted: Model) -> None:
         shape = "{}, {} layers, width {}, {} heads".format(*have)
         name = f"{same[0].name} ({shape})" if same else f"an unknown model ({shape})"
         hint = f"Set `model: {same[0].name}`, or give the weights of {wanted.name}." if same else "Check `model`."
-        raise UserError(
-            f"weights: {source} holds {name}, but the model asked for is {wanted.name} ({wanted.shape}).\n{hint}"
+        raise WeightsError(
+            f"weights: {source} holds {name}, but the model asked for is {wanted.name} ({wanted.shape}).\n{hint}",
+            path=source,
         )
     # ESM-1b and the five ESM-1v have one shape; there only the name can tell them apart.
     named = MODELS.get(source.stem if source.is_file() else source.name)
     if named and named != wanted and wanted.name in MODELS:
-        raise UserError(f"weights: {source} is named after {named.name}, but the model asked for is {wanted.name}.")
+        raise WeightsError(
+            f"weights: {source} is named after {named.name}, but the model asked for is {wanted.name}.", path=source
+        )
 
 
 def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
@@ -268,4 +294,6 @@ def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
             wrong.append(f"holds NaN or infinite numbers in {name}")
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise UserError(f"weights: {source} is not a whole {wanted.name}: it {', '.join(wrong[:3])}{more}.")
+        raise WeightsError(
+            f"weights: {source} is not a whole {wanted.name}: it {', '.join(wrong[:3])}{more}.", path=source
+        )

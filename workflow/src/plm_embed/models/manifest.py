@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from plm_embed.errors import UserError
+from plm_embed.errors import WeightsError
 from plm_embed.io.sealed import read_sealed, write_sealed
 from plm_embed.models.registry import Architecture
 
@@ -54,24 +54,24 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a weights folder. UserError, with what to run, when there is none or it is damaged."""
+    """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is damaged."""
     return _read(folder / MANIFEST, "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first")
 
 
 def read_record(folder: Path) -> Manifest | None:
-    """The campaign's copy of the manifest in its model's folder; None when there is none. UserError when damaged."""
+    """The campaign's copy of the manifest in its model's folder; None when there is none. WeightsError when damaged."""
     path = folder / RECORD
     return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
 
 
 def check_record(weights: Path, folder: Path) -> None:
-    """UserError unless a weights folder holds what the campaign's record in its model's folder names, if there is one.
+    """WeightsError unless a weights folder holds what the campaign's record, in its model's folder, names.
 
     A manifest that was swapped for another campaign's would have its own checkpoint named for a remedy.
     """
     record = read_record(folder)
     if record is not None and read_manifest(weights).weights_sha256 != record.weights_sha256:
-        raise UserError(
+        raise WeightsError(
             f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
             f"delete {weights} unless another campaign needs it, else set another weights_folder; then run "
             "`snakemake --forcerun weights`"
@@ -80,8 +80,8 @@ def check_record(weights: Path, folder: Path) -> None:
 
 def _read(path: Path, remedy: str) -> Manifest:
     what = "a manifest of weights"
-    fields: dict[str, Any] = read_sealed(path, what, remedy)
+    fields: dict[str, Any] = read_sealed(path, what, remedy, WeightsError)
     try:
         return Manifest(**fields | {"source": Source(**fields["source"])})
     except (TypeError, KeyError):
-        raise UserError(f"{path}: not {what}; {remedy}") from None
+        raise WeightsError(f"{path}: not {what}", remedy=remedy, path=path) from None

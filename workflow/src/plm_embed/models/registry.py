@@ -4,7 +4,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 
 Architecture = Literal["esm2", "esm1b"]
 
@@ -72,12 +72,12 @@ _BY_NAME = {name.lower(): model for model in MODELS.values() for name in (model.
 def find_model(name: str) -> Model:
     """The model of a published name, `facebook/...` or a short alias such as `esm2_650m`, in any case.
 
-    Raises UserError with the nearest names when there is none.
+    Raises ConfigError with the nearest names when there is none.
     """
     model = _BY_NAME.get(name.strip().lower())
     if model is None:
         near = difflib.get_close_matches(name.strip().lower(), _BY_NAME, n=3, cutoff=0.6)
         names = list(dict.fromkeys(_BY_NAME[word].name for word in near))
         hint = f"; did you mean {' or '.join(names)}?" if names else "."
-        raise UserError(f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}")
+        raise ConfigError(f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}", key="model")
     return model

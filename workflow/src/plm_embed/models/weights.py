@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from plm_embed.errors import UserError
+from plm_embed.errors import WeightsError
 from plm_embed.models import checkpoints
 from plm_embed.models.manifest import Manifest, read_manifest
 
@@ -46,7 +46,9 @@ class Tensors(Mapping[str, torch.Tensor]):
         while view and (read := self._file.readinto(view)):  # one call reads 2 GB at most
             view = view[read:]
         if view:
-            raise UserError(f"{self._file.name} ends before {name}: it is damaged or was replaced")
+            raise WeightsError(
+                f"{self._file.name} ends before {name}: it is damaged or was replaced", path=self._file.name
+            )
         return tensor
 
     def __contains__(self, name: object) -> bool:
@@ -66,16 +68,18 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     """The manifest and the tensors of a weights folder, in main memory one by one as they are asked for.
 
     Size and SHA-256 are checked, and the file that was checked stays open: what replaces it later is not read.
-    Raises UserError, with what to run, when they differ from the manifest.
+    Raises WeightsError, with what to run, when they differ from the manifest.
     """
     manifest = read_manifest(folder)
     path = folder / TENSORS
     if not path.is_file():
-        raise UserError(f"{path} is missing\n{remedy(manifest, folder)}")
+        raise WeightsError(f"{path} is missing", remedy=remedy(manifest, folder), path=path)
     file = path.open("rb", buffering=0)
     try:
         if wrong := _damage(file, manifest):
-            raise UserError(f"{path} {wrong}: it is damaged or was replaced\n{remedy(manifest, folder)}")
+            raise WeightsError(
+                f"{path} {wrong}: it is damaged or was replaced", remedy=remedy(manifest, folder), path=path
+            )
         return manifest, Tensors(file)
     except BaseException:
         file.close()

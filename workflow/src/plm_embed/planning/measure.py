@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
@@ -44,14 +44,16 @@ class _Trial:
 def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
     """The speed of one of `workers` that work here at the same time, with `threads` CPU threads each.
 
-    UserError when there are no weights yet, nothing to embed, or a worker is killed.
+    PlmEmbedError when there are no weights yet, nothing to embed, or a worker is killed.
     """
     weights = Path(config["weights_folder"]) / config["model"]
     if not (weights / MANIFEST).is_file():
-        raise UserError(f"--measure: {weights}: no weights yet\nrun: snakemake weights --cores 1")
+        raise WeightsError(
+            f"--measure: {weights}: no weights yet", remedy="run `snakemake weights --cores 1`", path=weights
+        )
     table = _some(sequences)
     if not table.num_rows:
-        raise UserError(f"--measure: {sequences}: no sequence to try\nplan without --measure")
+        raise StoreError(f"--measure: {sequences}: no sequence to try\nplan without --measure", path=sequences)
     settings = _settings(config, threads)
     with (
         tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
@@ -65,7 +67,7 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
         try:
             trials = [future.result() for future in asked]
         except BrokenProcessPool:
-            raise UserError("--measure: a worker was killed, perhaps for want of memory\ntry --workers 1") from None
+            raise PlmEmbedError("--measure: a worker was killed, perhaps for want of memory\ntry --workers 1") from None
     records = [record for trial in trials for record in trial.records]
     rates = [record["tokens_per_second"] for record in records]
     tokens = sum(record["tokens"] for record in records)

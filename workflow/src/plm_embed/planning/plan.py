@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, InputError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.models import published
@@ -135,10 +135,15 @@ def plan(question: Question) -> Plan:
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
     chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens:
-        raise UserError(f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure")
+        raise ConfigError(
+            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure",
+            key="--device",
+        )
     ways = [one for one in proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)]
     if not ways:
-        raise UserError(f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs")
+        raise ConfigError(
+            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs", key="--queue"
+        )
     on_cpu = chosen.speed.basis == "measured here" and chosen.speed.device not in costs.gpu_table()["gpus"]
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
     local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
@@ -188,11 +193,11 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise ConfigError(f"{path}: there is no such file", path=path) from None
     except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML ({error})") from None
+        raise ConfigError(f"{path}: not YAML ({error})", path=path) from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: not a configuration: it has no keys")
+        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
     return content
 
 
@@ -201,7 +206,7 @@ def _input(question: Question, config: Config) -> Iterator[_Input]:
     """The deduplicated sequences of the campaign, those of a temporary folder, or a table of lengths alone."""
     if question.lengths is not None:
         if question.measure:
-            raise UserError("--measure: needs the sequences; leave out --lengths")
+            raise ConfigError("--measure: needs the sequences; leave out --lengths", key="--measure")
         yield _Input(f"by the lengths in {question.lengths}", read_lengths(question.lengths), None)
         return
     folder = Path(config["results"]) / "sequences"
@@ -225,23 +230,29 @@ def _input(question: Question, config: Config) -> Iterator[_Input]:
 
 
 def read_lengths(path: Path) -> dict[str, Any]:
-    """Counts from a table of lengths: summary.json of a campaign, or lines of `length number`. UserError otherwise."""
+    """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError otherwise."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"--lengths: {path}: not text; give lines of `length number`, or a summary.json") from None
+        raise InputError(
+            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json", path=path
+        ) from None
     if text.lstrip().startswith("{"):
         try:
             summary: dict[str, Any] = json.loads(text)
             return {name: summary[name] for name in ("records", "accepted", "unique", "residues", "lengths")}
         except (ValueError, KeyError) as error:
-            raise UserError(f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})") from None
+            raise InputError(
+                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})", path=path
+            ) from None
     lengths: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
             words = line.replace(",", " ").split()
             if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
-                raise UserError(f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`")
+                raise InputError(
+                    f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`", path=path, line=number
+                )
             lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
     unique = sum(lengths.values())
     residues = sum(int(length) * count for length, count in lengths.items())
@@ -303,7 +314,7 @@ def _where(named: str) -> tuple[Here, dict[str, Any]]:
         return Here(named, ""), read_site(named)
     try:
         return here, read_site(here.site) if here.site else {}
-    except UserError:  # a SLURM without a partition for this: nobody asked for it
+    except PlmEmbedError:  # a SLURM without a partition for this: nobody asked for it
         if named:
             raise
         return Here("", ""), {}
@@ -325,7 +336,7 @@ def _chosen(question: Question, here: Here, site: Mapping[str, Any], forecasts: 
             return forecast
     if question.device:
         known = ", ".join(forecast.speed.device for forecast in forecasts)
-        raise UserError(f"--device: {question.device}: nothing is known of it; known are {known}")
+        raise ConfigError(f"--device: {question.device}: nothing is known of it; known are {known}", key="--device")
     gpus = costs.gpu_table()["gpus"]
     measured = (one for one in forecasts if one.speed.basis == "measured here")
     fitting = (one for one in measured if not question.site or one.speed.device in gpus)

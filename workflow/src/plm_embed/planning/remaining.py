@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.parquet import read_table
 from plm_embed.keys import Keys, key_array
@@ -68,7 +68,7 @@ def _held(place: Path, keys: Keys) -> NDArray[np.bool_]:
         try:
             with read_part(path) as part:
                 held |= part.locate(keys) >= 0
-        except UserError:
+        except PlmEmbedError:
             continue  # damaged: its sequences will be computed again
     return held
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
@@ -87,7 +87,7 @@ def _stored(length: int, long: LongSequences) -> int:
 
 
 def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:
-    """Log how much per-residue output the campaign of a bucket file makes; UserError when it exceeds the limit.
+    """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it exceeds the limit.
 
     Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
     """
@@ -100,7 +100,8 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:
         agreed = -(-size // 1)
-        raise UserError(
+        raise ConfigError(
             f"embedding.pooling: per_residue makes {size:,.4g} GB, twice: in the master and in the store. "
-            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the config (now {limit_gb:g})"
+            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the config (now {limit_gb:g})",
+            key="embedding.per_residue_limit_gb",
         )

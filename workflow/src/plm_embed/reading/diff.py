@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
@@ -90,7 +90,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
 def _compare_settings(found: Difference, paths: tuple[Path, Path], files: tuple[h5py.File, h5py.File]) -> None:
     for path, file in zip(paths, files, strict=True):
         if not {"emb_keys", "representations"} <= set(file):
-            raise UserError(f"{path}: no master of embeddings (no emb_keys or representations)")
+            raise StoreError(f"{path}: no master of embeddings (no emb_keys or representations)", path=path)
     prints = [Fingerprint.from_json(file.attrs["fingerprint"]) for file in files]
     found.fingerprint = prints[0].differences(prints[1])
     first, second = (file["representations"] for file in files)
@@ -98,7 +98,7 @@ def _compare_settings(found: Difference, paths: tuple[Path, Path], files: tuple[
     found.representations_only_second = sorted(set(second) - set(first))
     for name in sorted(set(first) & set(second)):
         if first[name].shape[1] != second[name].shape[1] and first[name].size and second[name].size:
-            raise UserError(f"{paths[0]} and {paths[1]}: the vectors of {name} have other dimensions")
+            raise PlmEmbedError(f"{paths[0]} and {paths[1]}: the vectors of {name} have other dimensions")
         found.representations[name] = Compared()
 
 
@@ -150,8 +150,10 @@ class _Pair:
         try:
             checksums.check(self._name, rows, checksums.kept(file, self._name, rows), found)
         except ValueError as error:
-            raise UserError(
-                f"{file.filename}: damaged ({error}); `snakemake --forcerun gather` writes it again from the store"
+            raise StoreError(
+                f"{file.filename}: damaged ({error})",
+                remedy="`snakemake --forcerun gather` writes it again from the store",
+                path=file.filename,
             ) from None
         return decode(bits, storage_dtype(dataset)).astype(np.float32, copy=False)
 

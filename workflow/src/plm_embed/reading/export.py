@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
@@ -87,19 +87,21 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
     pt: a folder with fair-esm's file for each id: label, and float32 tensors of all representations by layer.
     pt-dict: one .pt file with a float32 tensor by id, (D,) or (L, D); all of them are held in memory.
     Where an id cannot be a name, or records share it, OUTPUT.names.tsv tells which name stands for which id.
-    UserError when one of these files exists, or the representation is not there or not of the kind that is needed.
+    PlmEmbedError when one of these files exists, or the representation is not there or not of the kind that is needed.
     """
     for path in (output, _beside(output, "ids" if to == "npy" else "names")):
         if path.exists() or path.is_symlink():
-            raise UserError(f"{path}: exists; remove it, or choose another name")
+            raise PlmEmbedError(f"{path}: exists; remove it, or choose another name", path=path)
     with Embeddings(master) as embeddings:
         name = representation
         if name != "emb" and name not in embeddings.names:
-            raise UserError(f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}")
+            raise PlmEmbedError(
+                f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}", path=master
+            )
         if name == "emb":  # `emb` is the first pooled one in the order asked for
             name = min(embeddings.fingerprint.representations, key=is_per_residue)
         if is_per_residue(name) and to in ("npy", "anndata"):
-            raise UserError(f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 or pt")
+            raise PlmEmbedError(f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 or pt")
         embeddings.check_index()
         total = pq.read_metadata(embeddings.index).num_rows
         with progress("export", total, "records") as meter:
@@ -242,8 +244,8 @@ def _column(frame: h5py.Group, name: str, kind: pa.DataType, count: int) -> h5py
 
 
 def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
-    import torch
-
+    with extra():
+        import torch
     with _atomic_folder(output) as folder:
         for batch, chosen in _named(embeddings, output, meter, longest=200):
             rows, ids = batch["row"], batch["id"]
@@ -260,8 +262,8 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
 
 
 def _pt_dict(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
-    import torch
-
+    with extra():
+        import torch
     tensors = {}
     with atomic_path(output) as temporary:
         for batch, chosen in _named(embeddings, output, meter, longest=1000):

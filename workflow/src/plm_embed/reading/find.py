@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
@@ -17,44 +17,47 @@ MAKE_AGAIN = "make it again: snakemake --forcerun gather"
 
 def find_master(path: Path) -> Path:
     """The master .h5 that a path means: itself, the one beside an index, in a folder, or in its one folder that has
-    one, as in a results folder. UserError when there is none, or there are several.
+    one, as in a results folder. StoreError when there is none, or there are several.
     """
     if path.is_dir():
         below = sorted(path.glob(f"*/{MASTER}"))
         if len(below) > 1 and not (path / MASTER).exists():
-            raise UserError(f"{path}: holds {len(below)} masters; name one of them: {', '.join(map(str, below))}")
+            raise StoreError(
+                f"{path}: holds {len(below)} masters; name one of them: {', '.join(map(str, below))}", path=path
+            )
         path = below[0] if below and not (path / MASTER).exists() else path / MASTER
     elif path.suffix == ".parquet":
         path = path.with_suffix(".h5")
     if not path.is_file():
-        raise UserError(
-            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that holds them, or a store"
+        raise StoreError(
+            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that holds them, or a store",
+            path=path,
         )
     return path
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """UserError for what HDF5 and h5py raise when what they read is damaged."""
+    """StoreError for what HDF5 and h5py raise when what they read is damaged."""
     try:
         yield
     except (*DAMAGES, AttributeError) as error:
         raise damaged(path, str(error)) from error
 
 
-def damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path}: damaged: {what}; {MAKE_AGAIN}")
+def damaged(path: Path, what: str) -> StoreError:
+    return StoreError(f"{path}: damaged: {what}", remedy=MAKE_AGAIN, path=path)
 
 
 def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
     """The representations of an open master by name, and `emb` where one is pooled.
 
-    UserError unless all data sets are there, of one height, and of the types that the fingerprint names: what is read
+    StoreError unless all data sets are there, of one height, and of the types that the fingerprint names: what is read
     past its end, or as another type, would be other numbers.
     """
     with reading(path):
         if "emb_keys" not in file or "representations" not in file:
-            raise UserError(f"{path}: an HDF5 file, but no master of embeddings (no emb_keys)")
+            raise StoreError(f"{path}: an HDF5 file, but no master of embeddings (no emb_keys)", path=path)
         fingerprint = Fingerprint.from_json(file.attrs["fingerprint"])
         names = fingerprint.representations
         found = {name: file["representations"][name] for name in sorted(names)}

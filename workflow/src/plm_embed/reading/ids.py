@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.sorting import KeySorter
@@ -77,17 +77,19 @@ class Identifiers:
         return True
 
     def _checked(self, number: int) -> pa.RecordBatch:
-        """One batch. UserError when it is not what was written."""
+        """One batch. StoreError when it is not what was written."""
         try:
             batch, notes = self._reader.get_batch_with_custom_metadata(number)
             if notes and notes[_CHECK] == _checksum(batch):
                 return batch
         except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
             pass
-        raise UserError(f"{self.path}: damaged; remove it: it is made again when it is needed")
+        raise StoreError(
+            f"{self.path}: damaged", remedy="remove it: it is made again when it is needed", path=self.path
+        )
 
     def _check_all(self) -> None:
-        """UserError when any batch is not what was written. Done once."""
+        """StoreError when any batch is not what was written. Done once."""
         for number in () if self._whole else range(self._reader.num_record_batches):
             self._checked(number)
         self._whole = True
@@ -140,7 +142,7 @@ def _identity(index: Path) -> bytes:
             file.seek(max(size - _TAIL_BYTES, 0))
             return f"{size} {hashlib.sha256(file.read()).hexdigest()}".encode()
     except FileNotFoundError:
-        raise UserError(f"{index}: there is no such file; {MAKE_AGAIN}") from None
+        raise StoreError(f"{index}: there is no such file", remedy=MAKE_AGAIN, path=index) from None
 
 
 def _write(index: Path, path: Path, identity: bytes) -> None:

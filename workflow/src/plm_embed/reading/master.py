@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import UnknownIdError, UserError
+from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches, read_table
 from plm_embed.keys import Keys
@@ -38,7 +38,7 @@ _FEW = 10_000
 
 
 def open_vectors(path: Path) -> "Embeddings | StoreVectors":
-    """A master (its .h5, its index, or their folder) or a store. UserError for anything else."""
+    """A master (its .h5, its index, or their folder) or a store. StoreError for anything else."""
     return StoreVectors(path) if is_store(path) else Embeddings(path)
 
 
@@ -127,7 +127,7 @@ class Embeddings(Vectors):
         return Identifiers(self.index, master, self.check_index)
 
     def check_index(self) -> None:
-        """UserError unless every row that the index names holds the sequence that the index says it does."""
+        """StoreError unless every row that the index names holds the sequence that the index says it does."""
         for lines in read_batches(self.index, ["row", "cache_key"], MAKE_AGAIN):
             sound = lines["row"].type == "int64" and not any(column.null_count for column in lines.columns)
             rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
@@ -136,15 +136,16 @@ class Embeddings(Vectors):
             sound = sound and first >= 0 and last < len(self) and last - first < len(rows)
             keys = np.array([str(key).encode() for key in lines["cache_key"].to_pylist()]) if sound else None
             if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
-                raise UserError(
-                    f"{self.index}: not the index of {self.path}: it names other rows or sequences\n"
-                    "put the two files of one run side by side, or run `snakemake --forcerun gather`"
+                raise StoreError(
+                    f"{self.index}: not the index of {self.path}: it names other rows or sequences",
+                    remedy="put the two files of one run side by side, or run `snakemake --forcerun gather`",
+                    path=self.index,
                 )
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Vectors (k, D) of these record ids, in the order asked for.
 
-        UnknownIdError for ids that are not there; UserError for one that records with different sequences share.
+        UnknownIdError for ids that are not there; PlmEmbedError for one that records with different sequences share.
         """
         return self._take(self._pooled(name), self._rows_of_ids(ids))
 
@@ -155,7 +156,7 @@ class Embeddings(Vectors):
     def matrix(self, row: int, name: str) -> Array:
         """The matrix (L, D) of a row in a per-residue representation."""
         if not is_per_residue(self._known(name)):
-            raise UserError(f"{name} has one vector per record: use rows([{row}])")
+            raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
         return self._residues(name, int(self._within(np.array([row]))[0]))
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
@@ -170,7 +171,8 @@ class Embeddings(Vectors):
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
-        frame: pd.DataFrame = self._index_columns(None).to_pandas()
+        with extra():
+            frame: pd.DataFrame = self._index_columns(None).to_pandas()
         if vectors:
             self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
@@ -267,20 +269,21 @@ class Embeddings(Vectors):
 
     def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
         if isinstance(ids, str):
-            raise UserError(f'ids are a list: get(["{ids}"])')
+            raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
         if numbers := [id for id in ids if not isinstance(id, str)]:
-            raise UserError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
+            raise PlmEmbedError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
         rows = self.identifiers.rows(ids)
         absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
         if absent:
             hint = self._nearest(absent[0]) or "; records.parquet says what became of a record"
-            raise UnknownIdError(f"{self.path}: no vector for {some(absent)}{hint}")
+            raise UnknownIdError(f"{self.path}: no vector for {some(absent)}{hint}", path=self.path)
         several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
         if several:
-            raise UserError(
+            raise PlmEmbedError(
                 f"{self.path}: records with different sequences share the id {some(several)}; find their rows by "
-                "source and number in to_pandas(), or use by_key"
+                "source and number in to_pandas(), or use by_key",
+                path=self.path,
             )
         return rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
 from plm_embed.reading.vectors import KEY, Rows, Vectors, make_anndata
@@ -36,7 +36,9 @@ class StoreVectors(Vectors):
         folders = _folders(path)
         if len(folders) > 1:
             listed = ", ".join(folder.name for folder in folders)
-            raise UserError(f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}")
+            raise StoreError(
+                f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}", path=path
+            )
         self.path = folders[0]
         self._fingerprint = read_fingerprint(self.path)
         self._parts = parts_between(self.path / "parts", *KEY_SPACE)
@@ -91,13 +93,13 @@ class StoreVectors(Vectors):
         return lengths
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:  # noqa: ARG002
-        """UserError: a store knows sequences, not records."""
-        raise UserError(f"{self.path}: a store has keys, no ids: use by_key, or open a master")
+        """PlmEmbedError: a store knows sequences, not records."""
+        raise PlmEmbedError(f"{self.path}: a store has keys, no ids: use by_key, or open a master", path=self.path)
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """An observation for every key, with the length of its sequence; X (n, D)."""
-        import pandas as pd
-
+        with extra():
+            import pandas as pd
         return make_anndata(self.to_numpy(name), pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str)))
 
     def _pooled(self, name: str) -> str:

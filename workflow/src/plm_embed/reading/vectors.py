@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UnknownIdError, UserError
+from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array
@@ -105,7 +105,7 @@ class Vectors(ABC):
     def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
         """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are not there."""
         if isinstance(keys, str | bytes):
-            raise UserError("keys are a list: by_key([key])")
+            raise PlmEmbedError("keys are a list: by_key([key])")
         return self._take(self._pooled(name), self._rows_of_keys(keys))
 
     def __getitem__(self, rows: int | slice | NDArray[Any] | list[int]) -> Array:
@@ -117,7 +117,7 @@ class Vectors(ABC):
                 return self._span(name, start, max(start, stop))
             return self._take(name, np.arange(start, stop, step))
         if isinstance(rows, str):
-            raise UserError(f'rows are numbers; for an id: get(["{rows}"])')
+            raise PlmEmbedError(f'rows are numbers; for an id: get(["{rows}"])')
         if isinstance(rows, int | np.integer):
             at = int(self._within(np.array([rows]))[0])
             vector: Array = self._span(name, at, at + 1)[0]
@@ -144,8 +144,8 @@ class Vectors(ABC):
 
     def to_torch(self, name: str = "emb") -> "torch.Tensor":
         """All vectors of a pooled representation as a tensor (n, D)."""
-        import torch
-
+        with extra():
+            import torch
         return torch.from_numpy(self.to_numpy(name))
 
     @abstractmethod
@@ -166,35 +166,44 @@ class Vectors(ABC):
             texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
             if wrong := [text for text in texts if not KEY.fullmatch(text)]:
                 raise UnknownIdError(
-                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a sequence, 64 digits 0-9 a-f"
+                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a sequence, 64 digits 0-9 a-f",
+                    path=self.path,
                 )
             keys = np.array(texts, dtype="S64")
         rows = self._locate(keys)
         if (rows < 0).any():
-            raise UnknownIdError(f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}")
+            raise UnknownIdError(
+                f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}", path=self.path
+            )
         return rows
 
     def _known(self, name: str) -> str:
         if name not in (*self.names, "emb"):
-            raise UserError(f"{self.path}: has no representation {name}; it has {', '.join(self.names)}")
+            raise PlmEmbedError(
+                f"{self.path}: has no representation {name}; it has {', '.join(self.names)}", path=self.path
+            )
         return name
 
     def _per_residue(self, name: str | None) -> str:
-        """`name`, or the first per-residue representation. UserError when it is not there or has a vector per row."""
+        """`name`, or the first per-residue one. PlmEmbedError when it is not there or has a vector per row."""
         names = [each for each in self.names if is_per_residue(each)]
         if not names:
-            raise UserError(f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}")
+            raise PlmEmbedError(
+                f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}", path=self.path
+            )
         if not is_per_residue(self._known(name or names[0])):
-            raise UserError(f"{name} has one vector per record: use get([id])")
+            raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
         return name or names[0]
 
     def _pooled(self, name: str) -> str:
-        """`name`, or what "emb" stands for. UserError when it is not there or has a matrix per row."""
+        """`name`, or what "emb" stands for. PlmEmbedError when it is not there or has a matrix per row."""
         if is_per_residue(name):
-            raise UserError(f"{name} has a matrix per record: use per_residue(id)")
+            raise PlmEmbedError(f"{name} has a matrix per record: use per_residue(id)")
         pooled = [each for each in self.names if not is_per_residue(each)]
         if name == "emb" and not pooled:
-            raise UserError(f"{self.path}: has no pooled representation; it has {', '.join(self.names)}")
+            raise PlmEmbedError(
+                f"{self.path}: has no pooled representation; it has {', '.join(self.names)}", path=self.path
+            )
         return self._known(name)
 
 
@@ -210,7 +219,7 @@ def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
     try:
         import anndata
     except ImportError:
-        raise UserError("AnnData is not installed: pip install anndata") from None
+        raise PlmEmbedError("AnnData is not installed: pip install anndata") from None
     texts = [column for column in observations.columns if observations[column].dtype == "str"]
     observations = observations.astype(dict.fromkeys(texts, object))
     observations.index = observations.index.astype(object)

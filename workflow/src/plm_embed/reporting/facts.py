@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import size
 from plm_embed.io.parquet import read_batches, read_schema
@@ -95,12 +95,12 @@ class Facts:
 
 
 def collect(results: Path) -> Facts:
-    """Read a results folder. UserError when there is nothing of a campaign in it."""
+    """Read a results folder. StoreError when there is nothing of a campaign in it."""
     models = sorted(path.parent for path in results.glob("*/embedded"))
     sequences = results / "sequences"
     summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
     if not summary and not models:
-        raise UserError(f"{results}: nothing of a campaign in it yet; run the workflow first")
+        raise StoreError(f"{results}: nothing of a campaign in it yet; run the workflow first", path=results)
     newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
     facts = Facts(results, newest.name if models else "", summary, _read_plan(results))
     facts.model = facts.model or (facts.plan or {}).get("model", "")
@@ -121,7 +121,7 @@ def collect(results: Path) -> Facts:
 
 
 def read_validation(results: Path) -> dict[str, Any] | None:
-    """What validate found, None when it has not run. UserError when validation.json was changed."""
+    """What validate found, None when it has not run. StoreError when validation.json was changed."""
     path = results / "validation.json"
     return read_sealed(path, "a report of validate", "run `snakemake --forcerun validate`") if path.is_file() else None
 

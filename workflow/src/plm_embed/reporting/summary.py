@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion import campaign_records, savings
@@ -17,10 +17,10 @@ from plm_embed.sequences.summary import read_summary
 
 
 def summarise(results: Path) -> str:
-    """Plain text about the results folder of a gathered campaign. UserError while there is no master."""
+    """Plain text about the results folder of a gathered campaign. StoreError while there is no master."""
     masters = sorted(results.glob(f"*/{MASTER}"))
     if not masters:
-        raise UserError(f"{results}: no {MASTER} in it yet; run the workflow first")
+        raise StoreError(f"{results}: no {MASTER} in it yet; run the workflow first", path=results)
     statuses, reasons = _fates(results / "records.parquet")
     counts = read_summary(results / "sequences")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.jobs.heartbeats import FOLDER
 from plm_embed.keys import bucket_names
 from plm_embed.sequences.summary import read_summary
@@ -75,7 +75,7 @@ class Watch:
 
     def __init__(self, results: Path) -> None:
         if not results.is_dir():
-            raise UserError(f"{results}: there is no such folder; name the results folder of a campaign")
+            raise StoreError(f"{results}: there is no such folder; name the results folder of a campaign", path=results)
         self.results = results
         self._files: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         self._done: dict[Path, set[str]] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, InputError, PlmEmbedError
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.sorting import KeySorter
 from plm_embed.io.threads import Behind, quick_turns
@@ -37,7 +37,7 @@ def deduplicate(
     buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key; members/{bucket}.parquet:
     the accepted records (key, id, source, number, events, length, kept columns) sorted by key, then in input order.
     A file for every bucket, empty ones too. The bytes depend on the inputs and options, not on `memory_mb`, which
-    bounds the memory of the process. UserError: an input that cannot be read (see `readers`), columns that cannot
+    bounds the memory of the process. PlmEmbedError: an input that cannot be read (see `readers`), columns that cannot
     be kept, `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no summary.json.
     """
     names = bucket_names(buckets)
@@ -73,7 +73,9 @@ def deduplicate(
             ending.result()
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise UserError(f"{output}: the disk is full; free about three times the size of the inputs") from None
+            raise PlmEmbedError(
+                f"{output}: the disk is full; free about three times the size of the inputs", path=output
+            ) from None
         raise
     summary.files["records.parquet"] = records.sha256
     summary.write(output)
@@ -82,9 +84,9 @@ def deduplicate(
 
 def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
     if not inputs:
-        raise UserError("no input file is named")
+        raise ConfigError("no input file is named", key="inputs")
     if memory_mb < LEAST_MEMORY_MB:
-        raise UserError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more")
+        raise ConfigError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb")
     check_keep(table)
 
 
@@ -93,7 +95,7 @@ def _check_names(inputs: Sequence[Path]) -> None:
     for path in inputs:
         same = seen.setdefault(os.path.realpath(path), path)  # Path.resolve raises an error for links in a circle
         if same is not path:
-            raise UserError(f"{path}: is named twice among the inputs (also as {same}); name it once")
+            raise InputError(f"{path}: is named twice among the inputs (also as {same}); name it once", path=path)
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import UserError
+from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.sequences.streams import LARGEST_RECORD, Stream, named_errors
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
@@ -39,23 +39,25 @@ class Kind:
 def sniff(path: Path, columns: Sequence[str]) -> Kind:
     """Tell what `path` is; `columns` are those that a table must have.
 
-    UserError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
+    InputError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
     table without one of the columns.
     """
     if "\0" in str(path):
-        raise UserError(f"{str(path)!r}: a path cannot hold a NUL character")
+        raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
     if path.is_dir():
-        raise UserError(f"{path}: is a folder; name the files in it")
+        raise InputError(f"{path}: is a folder; name the files in it", path=path)
     if path.exists() and not path.is_file():
         # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
-        raise UserError(f"{path}: is no regular file; save what comes out of the pipe or device, and name that file")
+        raise InputError(
+            f"{path}: is no regular file; save what comes out of the pipe or device, and name that file", path=path
+        )
     with named_errors(path), Stream(path) as stream:
         head, damage = stream.head(_HEAD_BYTES)
         compression = stream.compression
     try:
         return _kind(path, columns, head, compression)
-    except UserError:
-        with named_errors(path, lambda: " after 0 complete records"):
+    except PlmEmbedError:
+        with named_errors(path, lambda: 0):
             if damage:  # what can be read of such a file says little about it
                 raise damage from None
         raise
@@ -64,14 +66,16 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
 def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
     packed = "" if compression == "none" else f" ({compression} compressed)"
     if not head:
-        raise UserError(f"{path}: the file is empty{packed}: no record 1")
+        raise InputError(f"{path}: the file is empty{packed}: no record 1", path=path, record=1)
     if head.startswith(b"PAR1"):
         if packed:
-            raise UserError(f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress it first")
+            raise InputError(
+                f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress it first", path=path
+            )
         return Kind("parquet", compression)
     text = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline="").read()
     if not text.strip():
-        raise UserError(f"{path}: holds nothing but white space{packed}: no record 1")
+        raise InputError(f"{path}: holds nothing but white space{packed}: no record 1", path=path, record=1)
     fasta = _HEADER_LINE.search(text)
     if fasta and not text[: fasta.start()].strip():
         return Kind("fasta", compression)
@@ -84,37 +88,43 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
         return Kind("fasta", compression)
     if len(header) > 1:
         check_columns(path, header, columns)
-    raise UserError(
+    raise InputError(
         f"{path}: neither FASTA (no line starts with '>') nor a table: line 1 does not name the columns "
-        + ", ".join(map(repr, columns))
+        + ", ".join(map(repr, columns)),
+        path=path,
+        line=1,
     )
 
 
 def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
-    """UserError for what is known to be something else; `text` ends where a line starts with '>'."""
+    """InputError for what is known to be something else; `text` ends where a line starts with '>'."""
     start = text.lstrip()[:1]
     if start == "<":
-        raise UserError(f"{path}, line 1: this is an HTML or XML page, not sequences: was the download refused?")
+        raise InputError(
+            f"{path}, line 1: this is an HTML or XML page, not sequences: was the download refused?", path=path, line=1
+        )
     if start == "@":
-        raise UserError(f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA")
+        raise InputError(
+            f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA", path=path, line=1
+        )
     binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
     if not binary and "\0" in text:
         binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
     if binary:
-        raise UserError(f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)")
+        raise InputError(f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)", path=path)
 
 
 def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
-    """UserError unless each of `wanted` occurs once in `present`; it lists the columns and the nearest name."""
+    """InputError unless each of `wanted` occurs once in `present`; it lists the columns and the nearest name."""
     listed = ", ".join(map(repr, present[:30])) + (f" and {len(present) - 30} more" if len(present) > 30 else "")
     for name in wanted:
         if name not in present:
             folded = {_fold(column): column for column in present}
             near = difflib.get_close_matches(_fold(name), folded, n=1)
             hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
-            raise UserError(f"{path}: no column {name!r}; the columns are {listed}{hint}")
+            raise InputError(f"{path}: no column {name!r}; the columns are {listed}{hint}", path=path)
         if present.count(name) > 1:
-            raise UserError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one")
+            raise InputError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one", path=path)
 
 
 def _fold(name: str) -> str:

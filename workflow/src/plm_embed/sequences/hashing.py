@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import IO, Self
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 
 AHEAD = 2
 """Batches that may wait for their keys while another one is put."""
@@ -75,7 +75,7 @@ class Hasher:
         self._waiting.append(message)
 
     def get(self) -> bytes:
-        """The digests of the batch that has waited longest. UserError when the other process was killed."""
+        """The digests of the batch that has waited longest. PlmEmbedError when the other process was killed."""
         oldest = self._waiting.popleft()
         if isinstance(oldest, bytes):
             return oldest
@@ -94,7 +94,7 @@ class Hasher:
         except BrokenPipeError:
             answered = None
         if not answered:
-            raise UserError(
+            raise PlmEmbedError(
                 f"the process that computes keys ended early (exit code {self._process.wait()}; -9: killed, perhaps "
                 "for memory); run again"
             )

@@ -15,13 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.errors import UserError
+from plm_embed.errors import InputError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import parquet_file
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.fasta import CleanBatch, TooLarge, parse_clean, record_blocks
 from plm_embed.sequences.formats import check_columns, sniff
-from plm_embed.sequences.streams import LARGEST_RECORD, Stream, as_text, named_errors
+from plm_embed.sequences.streams import LARGEST_RECORD, Stream, as_text, named_errors, so_far
 
 BATCH_RECORDS = 8_192
 BATCH_CHARACTERS = 1 << 22
@@ -69,7 +69,7 @@ class Batch:
 class Reader:
     """One input file; iterate it once for its batches.
 
-    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it raises UserError
+    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it raises InputError
     for data that are damaged or cut short (naming the number of complete records before), and for a table without
     rows. `records` and `bytes_read` (of `bytes`) grow meanwhile; `sha256` of the file is known after the last batch.
     A FASTA record of more than `LARGEST_RECORD` bytes is a fault, a table row of as many characters an error.
@@ -90,10 +90,13 @@ class Reader:
     def __iter__(self) -> Iterator[Batch | CleanBatch]:
         yield from self._parquet() if self.format == "parquet" else self._text()
         if not self.records:
-            raise UserError(f"{self.path}: the table has a header and no rows: no record 1")
+            raise InputError(f"{self.path}: the table has a header and no rows: no record 1", path=self.path, record=1)
+
+    def _complete(self) -> int:
+        return self.records
 
     def _so_far(self) -> str:
-        return f" after {self.records:,} complete records"
+        return so_far(self.records)
 
     def _text(self) -> Iterator[Batch | CleanBatch]:
         with Stream(self.path) as stream:
@@ -104,13 +107,13 @@ class Reader:
                 text = stream.text(newline="")  # closes the stream when it is forgotten
                 batches = self._delimited(text)
             while True:
-                with named_errors(self.path, self._so_far):
+                with named_errors(self.path, self._complete):
                     batch = next(batches, None)
                 self.bytes_read = stream.bytes_read
                 if batch is None:
                     break
                 yield batch
-            with named_errors(self.path, self._so_far):
+            with named_errors(self.path, self._complete):
                 self.sha256 = stream.finish()
             self.bytes_read = stream.bytes_read
 
@@ -165,20 +168,26 @@ class Reader:
         try:
             yield from self._rows(rows, [name.strip() for name in next(row for row in rows if row)])
         except csv.Error as error:
-            raise UserError(
-                f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote that is never closed?"
+            raise InputError(
+                f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote that is never closed?",
+                path=self.path,
+                record=self.records + 1,
+                line=rows.line_num,
             ) from None
 
     def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
-        """The lines of a table. UserError when those of one row are longer than a record may be."""
+        """The lines of a table. InputError when those of one row are longer than a record may be."""
         for number in count(1):
             if not (line := text.readline(LARGEST_RECORD)):
                 return
             self._row += len(line)
             if self._row >= LARGEST_RECORD:
-                raise UserError(
+                raise InputError(
                     f"{self.path}, line {number}{self._so_far()}: a row of more than {LARGEST_RECORD:,} characters; "
-                    "is there a quote that is never closed?"
+                    "is there a quote that is never closed?",
+                    path=self.path,
+                    record=self.records + 1,
+                    line=number,
                 )
             yield line
 
@@ -219,7 +228,9 @@ class Reader:
         try:
             written = pq.read_schema(self.path).names
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{self.path}: the Parquet file is damaged or cut short: {_first_line(error)}") from None
+            raise InputError(
+                f"{self.path}: the Parquet file is damaged or cut short: {_first_line(error)}", path=self.path
+            ) from None
         names = [name.strip() for name in written]
         check_columns(self.path, names, self.table.columns)
         return {name: written[names.index(name)] for name in self.table.columns}
@@ -236,8 +247,10 @@ class Reader:
                         break
                     cells = {name: _texts(part.column(column)) for name, column in written.items()}
                 except (pa.ArrowException, OSError) as error:
-                    raise UserError(
-                        f"{self.path}: a wanted column cannot be read as text{self._so_far()}: {_first_line(error)}"
+                    raise InputError(
+                        f"{self.path}: a wanted column cannot be read as text{self._so_far()}: {_first_line(error)}",
+                        path=self.path,
+                        record=self.records + 1,
                     ) from None
                 batch = Batch(self.records + 1, kept=[cells[name] for name in self.table.keep])
                 batch.ids = batch.headers = [value or "" for value in cells[self.table.id]]

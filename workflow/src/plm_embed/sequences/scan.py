@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.progress import progress
@@ -135,12 +135,14 @@ def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged,
 
 
 def check_keep(table: Table) -> None:
-    """UserError unless the columns to keep can be columns of the results."""
+    """ConfigError unless the columns to keep can be columns of the results."""
     for place, name in enumerate(table.keep):
         if name in _TAKEN:
-            raise UserError(f"keep: {name!r} is a column that the results have anyway; leave it out or rename it")
+            raise ConfigError(
+                f"keep: {name!r} is a column that the results have anyway; leave it out or rename it", key="keep"
+            )
         if name in table.keep[:place]:
-            raise UserError(f"keep: {name!r} is named twice")
+            raise ConfigError(f"keep: {name!r} is named twice", key="keep")
 
 
 class _Ranges:
@@ -182,7 +184,7 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
     """Write the account of input file `number` (from 0), called `path`, to the folder `output`.
 
     records.parquet: as `deduplicate` writes it; 0000.arrows ...: the accepted records in each range of buckets, each
-    batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever the input. UserError as `deduplicate`.
+    batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever the input. Errors as `deduplicate`.
     """
     check_keep(table)
     reader = Reader(path, table)
@@ -210,11 +212,13 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
 
 
 def read_scans(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The summaries of the scans of all inputs. UserError unless all are whole and come in the inputs' order."""
+    """The summaries of the scans of all inputs. StoreError unless all are whole and come in the inputs' order."""
     stated = [read_summary(folder, "scan") for folder in folders]
     for number, (folder, summary) in enumerate(zip(folders, stated, strict=True)):
         if summary["number"] != number:
-            raise UserError(
-                f"{folder}: is the scan of input {summary['number']}, not of {number}; {make_again(folder, 'scan')}"
+            raise StoreError(
+                f"{folder}: is the scan of input {summary['number']}, not of {number}",
+                remedy=make_again(folder, "scan"),
+                path=folder,
             )
     return stated

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from backports import zstd
 
-from plm_embed.errors import UserError
+from plm_embed.errors import InputError
 
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -168,8 +168,11 @@ class Stream:
 
 
 @contextmanager
-def named_errors(path: Path, progress: Callable[[], str] = str) -> Iterator[None]:
-    """Turn what an unreadable or damaged file raises into a UserError that names it and says how far it was read."""
+def named_errors(path: Path, complete: Callable[[], int] | None = None) -> Iterator[None]:
+    """Turn what an unreadable or damaged file raises into a InputError that names it and says how far it was read.
+
+    `complete` tells how many records had been read whole by then; without it, that is not said.
+    """
     try:
         yield
     except EOFError:
@@ -178,11 +181,23 @@ def named_errors(path: Path, progress: Callable[[], str] = str) -> Iterator[None
         problem = f"the compressed data are damaged ({error})"
     except OSError as error:
         if error.errno is not None:
-            raise UserError(f"{path}: cannot be read{progress()}: {error.strerror}") from None
+            raise _unreadable(path, "cannot be read", complete, f": {error.strerror}") from None
         problem = f"the compressed data are damaged ({error})"  # so says bz2
     else:
         return
-    raise UserError(f"{path}: {problem}{progress()}; fetch or copy the file again")
+    raise _unreadable(path, problem, complete, "; fetch or copy the file again")
+
+
+def _unreadable(path: Path, problem: str, complete: Callable[[], int] | None, end: str) -> InputError:
+    if complete is None:
+        return InputError(f"{path}: {problem}{end}", path=path)
+    before = complete()
+    return InputError(f"{path}: {problem}{so_far(before)}{end}", path=path, record=before + 1)
+
+
+def so_far(records: int) -> str:
+    """How many records an error comes after, for its message."""
+    return f" after {records:,} complete records"
 
 
 codecs.register_error("plm_embed.latin1", _as_latin1)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed import keys
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import read_table
 from plm_embed.io.sealed import read_sealed
@@ -33,20 +33,20 @@ def make_again(folder: Path, command: str = "deduplicate") -> str:
 def read_summary(sequences: Path, command: str = "deduplicate") -> dict[str, Any]:
     """What deduplicate (or scan, or split) says about its inputs, records and files; the caller must not change it.
 
-    UserError when it is missing or was changed.
+    StoreError when it is missing or was changed.
     """
     path = sequences / SUMMARY
     try:
         return _read_summary(path, command, _state(path))
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; {make_again(sequences, command)}") from None
+        raise StoreError(f"{path}: there is no such file", remedy=make_again(sequences, command), path=path) from None
 
 
 def known_summary(sequences: Path) -> dict[str, Any] | None:
     """`read_summary` for those who can do without: None when it is missing or not to be believed."""
     try:
         return read_summary(sequences)
-    except UserError:
+    except PlmEmbedError:
         return None
 
 
@@ -58,24 +58,24 @@ def _read_summary(path: Path, command: str, _: tuple[int, ...]) -> dict[str, Any
 def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
     """The path of a file that deduplicate (or scan, or split) wrote, such as `members/0001.parquet`, unchanged.
 
-    UserError when it is missing, or its SHA-256 is not that in the summary.
+    StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
     path, again = sequences / name, make_again(sequences, command)
     try:
         sound = _sha256(path, _state(path)) == read_summary(sequences, command).get("files", {}).get(name)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; {again}") from None
+        raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
     if not sound:
-        raise UserError(f"{path}: changed since it was written; {again}")
+        raise StoreError(f"{path}: changed since it was written", remedy=again, path=path)
     return path
 
 
 def present(bucket: Path) -> None:
-    """UserError when there is no file for a bucket; who runs the step by hand may have named what never was."""
+    """StoreError when there is no file for a bucket; who runs the step by hand may have named what never was."""
     sequences = bucket.parent.parent
     if not bucket.is_file():
-        again = f"; {make_again(sequences)}" if (sequences / SUMMARY).is_file() else ""
-        raise UserError(f"{bucket}: there is no such file{again}")
+        again = make_again(sequences) if (sequences / SUMMARY).is_file() else ""
+        raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
 
 
 @lru_cache(1 << 15)
@@ -90,7 +90,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def bucket_table(path: Path, columns: list[str]) -> pa.Table:
-    """Columns of a bucket file, `key` among them. UserError unless each key is the SHA-256 of its `sequence`.
+    """Columns of a bucket file, `key` among them. StoreError unless each key is the SHA-256 of its `sequence`.
 
     A bucket in the folder of deduplicate must be the file that the summary names.
     """
@@ -104,10 +104,12 @@ def bucket_table(path: Path, columns: list[str]) -> pa.Table:
 
 
 def check_keys(path: Path, table: pa.Table) -> None:
-    """UserError unless each `key` of a table from the bucket file `path` is the SHA-256 of its `sequence`."""
+    """StoreError unless each `key` of a table from the bucket file `path` is the SHA-256 of its `sequence`."""
     for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
         if sequence is None or hashlib.sha256(sequence.encode()).hexdigest() != key:
-            raise UserError(f"{path}: {key} is not the SHA-256 of its sequence; {make_again(path.parent.parent)}")
+            raise StoreError(
+                f"{path}: {key} is not the SHA-256 of its sequence", remedy=make_again(path.parent.parent), path=path
+            )
 
 
 class RecordNumbers:
@@ -121,7 +123,10 @@ class RecordNumbers:
         self.summary = read_summary(sequences)
         self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
         if len(self.sources) < len(self.summary["inputs"]):
-            raise UserError(f"{sequences / SUMMARY}: an input file is named twice; name it once and run again")
+            raise StoreError(
+                f"{sequences / SUMMARY}: an input file is named twice; name it once and run again",
+                path=sequences / SUMMARY,
+            )
         self._first: dict[str, int] = {}
         self.places = 0
         for source, count in self.sources.items():
@@ -129,7 +134,7 @@ class RecordNumbers:
             self.places += count + 1
 
     def of(self, table: pa.Table) -> NDArray[np.int64]:
-        """Places of the records that the columns `source` and `number` name. UserError for an unknown one."""
+        """Places of the records that the columns `source` and `number` name. StoreError for an unknown one."""
         source = pc.dictionary_encode(table["source"].combine_chunks())
         paths: list[str] = source.dictionary.to_pylist()
         spans = np.array([(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths], dtype=np.int64)
@@ -138,7 +143,7 @@ class RecordNumbers:
         unknown = (number < 0) | (number > count)
         if unknown.any():
             at = int(np.flatnonzero(unknown)[0])
-            raise UserError(f"{table['source'][at]}, record {number[at]}: no input has this record")
+            raise StoreError(f"{table['source'][at]}, record {number[at]}: no input has this record")
         places: NDArray[np.int64] = first + number
         return places
 

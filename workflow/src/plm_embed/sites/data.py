@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 from plm_embed.sites.slurm import slurm_site
 from plm_embed.words import did_you_mean
 
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. UserError otherwise."""
+    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. ConfigError otherwise."""
     if name == "slurm":
         return slurm_site()
     found = _site_files()
@@ -24,13 +24,17 @@ def read_site(name: str) -> dict[str, Any]:
     if path is None or not path.is_file():
         known = sorted([*found, "slurm"])
         hint = did_you_mean(name, known)
-        raise UserError(f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file")
+        raise ConfigError(
+            f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file", key="site"
+        )
     try:
         site = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"site: {path}: not YAML ({error})") from None
+        raise ConfigError(f"site: {path}: not YAML ({error})", key="site", path=path) from None
     if not isinstance(site, dict):
-        raise UserError(f"site: {path}: no site data; executors/pbs/README.md shows what they look like")
+        raise ConfigError(
+            f"site: {path}: no site data; executors/pbs/README.md shows what they look like", key="site", path=path
+        )
     base = site.pop("base", None)
     site = _laid_over(read_site(str(base)), site) if base else site
     if site.get("scheduler") != "slurm":
@@ -39,11 +43,11 @@ def read_site(name: str) -> dict[str, Any]:
 
 
 def _check(site: dict[str, Any], path: Path) -> None:
-    """Raise UserError with the first key that is not as the executor's schema wants it."""
+    """Raise ConfigError with the first key that is not as the executor's schema wants it."""
     schema = json.loads((_pbs_sites() / "schema.json").read_text(encoding="utf-8"))
     for problem in Draft202012Validator(schema).iter_errors(site):
         where = ".".join(map(str, problem.absolute_path)) or "the file"
-        raise UserError(f"site: {path}: {where}: {problem.message}")
+        raise ConfigError(f"site: {path}: {where}: {problem.message}", key="site", path=path)
 
 
 def slurm_sites() -> list[str]:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError
 
 FORMAT = "%P|%a|%l|%D|%G"
 """Partition (* marks the default one), up or down, time limit, nodes, generic resources such as gpu:a100:4(S:0-3)."""
@@ -22,16 +22,20 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?:(?P<hours>\d+):)?(?P<minutes>\d+):
 
 
 def slurm_site() -> dict[str, Any]:
-    """Partitions with GPUs, as queues. UserError without SLURM, without an answer, or without such a partition."""
+    """Partitions with GPUs, as queues. ConfigError without SLURM, without an answer, or without such a partition."""
     if shutil.which("sinfo") is None:
-        raise UserError("--site slurm: there is no sinfo here; run it where you submit, or name another site")
+        raise ConfigError(
+            "--site slurm: there is no sinfo here; run it where you submit, or name another site", key="site"
+        )
     asked = ["sinfo", "--noheader", "--format", FORMAT]
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        raise UserError("--site slurm: sinfo does not answer; try again later") from None
+        raise ConfigError("--site slurm: sinfo does not answer; try again later", key="site") from None
     if answer.returncode:
-        raise UserError(f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again later")
+        raise ConfigError(
+            f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again later", key="site"
+        )
     return site_of(answer.stdout.splitlines())
 
 
@@ -78,7 +82,7 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
             "ranges": [{"nodes": [1, 1], "walltime": ["0:01:00", clock(limit)]}],
         }
     if not queues:
-        raise UserError("--site slurm: no partition that is up has GPUs, says sinfo; name another site")
+        raise ConfigError("--site slurm: no partition that is up has GPUs, says sinfo; name another site", key="site")
     return {
         "description": "SLURM",
         "scheduler": "slurm",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import sha256_file, sync, whole_files
 from plm_embed.io.sealed import write_sealed
@@ -51,7 +51,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     """
     notes = sorted(root.glob("*/fingerprint.json"))
     if not notes:
-        raise UserError(f"{root}: no store; give the folder that holds the folders with fingerprint.json")
+        raise StoreError(f"{root}: no store; give the folder that holds the folders with fingerprint.json", path=root)
     done = Compacted()
     for note in notes:
         store = Store(root, read_fingerprint(note.parent))
@@ -162,7 +162,9 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
         for part in current_parts(by, store.folder):
             path = store.parts_folder / part.name
             if not path.exists() or sha256_file(path) != part.sha256:
-                raise UserError(f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept")
+                raise StoreError(
+                    f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept", path=path
+                )
         for path in old:
             done.freed += path.stat().st_size
             path.unlink(missing_ok=True)

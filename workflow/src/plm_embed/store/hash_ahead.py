@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.store.store import PartInfo
 
@@ -34,7 +34,7 @@ class HashAhead:
         self._pool.shutdown(cancel_futures=True)
 
     def check(self, parts: Iterable[PartInfo]) -> None:
-        """Return when each of these parts was found to be what was written. UserError when one is not."""
+        """Return when each of these parts was found to be what was written. StoreError when one is not."""
         for part in parts:
             if part.name in self._checked:
                 continue
@@ -42,8 +42,10 @@ class HashAhead:
                 # compaction may have replaced a part since the list was made: its successor is not waiting
                 self._begin(self._waiting.popleft() if part in self._waiting else part)
             if self._begun.pop(part.name).result() != part.sha256:
-                raise UserError(
-                    f"{self._folder / part.name}: its bytes are not those that were written; {self._remedy}"
+                raise StoreError(
+                    f"{self._folder / part.name}: its bytes are not those that were written",
+                    remedy=self._remedy,
+                    path=self._folder / part.name,
                 )
             self._ahead -= part.bytes
             self._checked.add(part.name)

@@ -16,7 +16,7 @@ import numpy as np
 from h5py import h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import StorageDtype
 
 Array = NDArray[Any]
@@ -53,18 +53,17 @@ def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.Fi
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk cache: chunks are not
     compressed, so that a row is read, and a block written, straight from its place.
 
-    A missing, truncated or foreign file raises UserError, and so does one whose data lie in other files; `remedy` is
+    A missing, truncated or foreign file raises StoreError, and so does one whose data lie in other files; `remedy` is
     what it says to do then.
     """
-    more = f"; {remedy}" if remedy else ""
     try:
         file = connect(path, mode)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file{more}") from None
+        raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except OSError as error:
-        raise UserError(f"{path}: not a whole HDF5 file ({error}){more}") from None
+        raise StoreError(f"{path}: not a whole HDF5 file ({error})", path=path, remedy=remedy) from None
     except DAMAGES as error:
-        raise UserError(f"{path}: not a file of vectors ({error}){more}") from None
+        raise StoreError(f"{path}: not a file of vectors ({error})", path=path, remedy=remedy) from None
     with file:
         yield file
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
 from plm_embed.store import checksums
@@ -33,7 +33,7 @@ from plm_embed.store.hdf5 import (
 SCHEMA_VERSION = 1
 
 
-class DamagedPartError(UserError):
+class DamagedPartError(StoreError):
     """A part file that is truncated, corrupt, or no part at all."""
 
 
@@ -168,13 +168,14 @@ class Part:
             yield
         except OSError as error:
             if error.errno is not None:
-                raise UserError(f"{self.path}: cannot be read: {error}") from error
-            raise DamagedPartError(self._damage(error)) from error
+                raise StoreError(f"{self.path}: cannot be read: {error}", path=self.path) from error
+            raise self._damage(error) from error
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise DamagedPartError(self._damage(error)) from error
+            raise self._damage(error) from error
 
-    def _damage(self, error: Exception) -> str:
-        return f"{self.path}: truncated, corrupt or not a part of a store ({error}); run `snakemake --forcerun embed`"
+    def _damage(self, error: Exception) -> DamagedPartError:
+        what = f"{self.path}: truncated, corrupt or not a part of a store ({error})"
+        return DamagedPartError(what, path=self.path, remedy="run `snakemake --forcerun embed`")
 
     def __enter__(self) -> Self:
         return self
@@ -303,10 +304,12 @@ class Part:
         return [matrices[i] for i in back]
 
     def check(self, fingerprint: Fingerprint) -> None:
-        """Raise UserError, with the difference in words, unless the part has this fingerprint."""
+        """Raise StoreError, with the difference in words, unless the part has this fingerprint."""
         if self.fingerprint != fingerprint:
             differences = "; ".join(self.fingerprint.differences(fingerprint))
-            raise UserError(f"{self.path}: a part of another fingerprint ({differences}); move it out of this store")
+            raise StoreError(
+                f"{self.path}: a part of another fingerprint ({differences}); move it out of this store", path=self.path
+            )
 
 
 def read_part(path: Path) -> Part:

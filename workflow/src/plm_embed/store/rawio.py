@@ -12,7 +12,7 @@ import numpy as np
 from h5py import h5d
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import StoreError
 from plm_embed.store.hdf5 import Array
 
 Numbers = NDArray[np.int64]
@@ -63,7 +63,7 @@ def extents(dataset: h5py.Dataset) -> Extents | None:
 
 
 def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) -> None:
-    """Read rows of a data set into rows of `block` (k, D). UserError when the file ends before them.
+    """Read rows of a data set into rows of `block` (k, D). StoreError when the file ends before them.
 
     The kernel puts each row into its place; there is no copy in between.
     """
@@ -123,7 +123,7 @@ def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> Non
     while done < len(piece):
         got = os.preadv(descriptor, [piece[done:]], place + done)
         if not got:
-            raise UserError(f"{path}: ends too early; run `snakemake --forcerun embed`")
+            raise StoreError(f"{path}: ends too early", remedy="run `snakemake --forcerun embed`", path=path)
         done += got
 
 

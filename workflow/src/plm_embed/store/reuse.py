@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
@@ -44,7 +44,7 @@ class Reused:
 def fingerprints(path: Path) -> dict[Fingerprint, Path]:
     """The fingerprints of a master (.h5), or of all that a store holds, and the file or folder of parts of each.
 
-    UserError when `path` is neither.
+    ConfigError when `path` is neither.
     """
     if path.is_file():
         with _open(path) as part:
@@ -55,22 +55,28 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
         found[read_fingerprint(note.parent)] = note.parent / "parts"
     if not found:
         what = "neither a master .h5 nor a store" if path.exists() else "not found"
-        raise UserError(f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a store")
+        raise ConfigError(
+            f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a store",
+            key="reuse",
+            path=path,
+        )
     return found
 
 
 def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
     """Refuse sources whose vectors are of another kind, as far as fields of the fingerprint are `known` already.
 
-    Raises UserError with the difference in words.
+    Raises ConfigError with the difference in words.
     """
     for path in paths:
         wrong = [_differences(found, known) for found in fingerprints(path)]
         if all(wrong):
             nearest = "; ".join(sorted(wrong, key=len)[0])
-            raise UserError(
+            raise ConfigError(
                 f"reuse: {path}: its vectors were made with other settings: {nearest}\n"
-                "  take it out of `reuse`, or set what is computed to what it holds"
+                "  take it out of `reuse`, or set what is computed to what it holds",
+                key="reuse",
+                path=path,
             )
 
 
@@ -80,7 +86,7 @@ def _differences(found: Fingerprint, known: Mapping[str, Any]) -> list[str]:
 
 
 class Reuse:
-    """Earlier masters and stores whose vectors stand for computed ones. UserError for one of another fingerprint."""
+    """Earlier masters and stores whose vectors stand for computed ones. ConfigError for one of another fingerprint."""
 
     def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
         check_sources(paths, json.loads(json.dumps(asdict(fingerprint))))
@@ -108,9 +114,10 @@ class Reuse:
                         if batch.bytes >= COPY_BYTES:
                             batch.publish(store, scratch)
                 except DamagedPartError as error:
-                    raise UserError(
+                    raise StoreError(
                         f"reuse: {part.path}: damaged ({error.__cause__})\n"
-                        "  take it out of `reuse`, or put a whole copy in its place"
+                        "  take it out of `reuse`, or put a whole copy in its place",
+                        path=part.path,
                     ) from error
         batch.publish(store, scratch)
         for path_name, count in reused.counts.items():
@@ -124,7 +131,9 @@ class Reuse:
         at = part.locate(keys)
         new = np.flatnonzero(open_keys & (at >= 0))
         if (part.column_at("length", at[new]) != length[new]).any():
-            raise UserError(f"reuse: {part.path}: says other lengths than the sequences of its keys have")
+            raise StoreError(
+                f"reuse: {part.path}: says other lengths than the sequences of its keys have", path=part.path
+            )
         open_keys[new] = False
         rows: NDArray[np.int64] = at[new]
         return rows
@@ -136,7 +145,7 @@ class Reuse:
         for path in paths:
             if not place.is_file() and path not in self._whole:
                 if not path.stem.endswith(sha256_file(path)[:16]):
-                    raise UserError(f"reuse: {path}: its bytes are not those that were written; remove it")
+                    raise StoreError(f"reuse: {path}: its bytes are not those that were written; remove it", path=path)
                 self._whole.add(path)
             with _open(path) as part:
                 part.check(self._fingerprint)
@@ -153,9 +162,10 @@ def _open(path: Path) -> Part:
     try:
         return read_part(path)
     except DamagedPartError as error:
-        raise UserError(
+        raise StoreError(
             f"reuse: {path}: not a whole master or part with a fingerprint ({error.__cause__})\n"
-            "  masters of other programs can be adopted with `plm-embed import`"
+            "  masters of other programs can be adopted with `plm-embed import`",
+            path=path,
         ) from error
 
 
@@ -190,7 +200,9 @@ class _Batch:
         for name, vectors in self._vectors.items():
             values = decode(part.bits(name, rows), self._fingerprint.storage_dtype)
             if not np.isfinite(values).all():
-                raise UserError(f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`")
+                raise StoreError(
+                    f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`", path=part.path
+                )
             self.bytes += values.nbytes
             if is_per_residue(name):
                 vectors.extend(np.split(values, np.cumsum(part.residues_at(rows))[:-1]))

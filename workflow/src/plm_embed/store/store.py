@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.files import atomic_path, sha256_file, whole_files
 from plm_embed.io.sealed import read_sealed
@@ -92,9 +92,10 @@ class Store:
                 shutil.copyfile(local, temporary)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
+                raise PlmEmbedError(
                     f"{final}: no space left on the disk, or no quota, for a part of {local.stat().st_size:,} bytes\n"
-                    "make room and run again: what is finished stays"
+                    "make room and run again: what is finished stays",
+                    path=final,
                 ) from error
             raise
         info = PartInfo(final.name, rows, local.stat().st_size, digest)
@@ -139,7 +140,7 @@ class Store:
                 if path.exists():
                     self._set_aside(path, error)
                 continue
-            except (UserError, FileNotFoundError):
+            except (PlmEmbedError, FileNotFoundError):
                 if path.exists():
                     raise
                 continue  # another job has set it aside meanwhile
@@ -212,14 +213,18 @@ def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
 
 
 def read_fingerprint(folder: Path) -> Fingerprint:
-    """What fingerprint.json in a folder says. UserError when it is damaged, or not of a folder of this name."""
+    """What fingerprint.json in a folder says. StoreError when it is damaged, or not of a folder of this name."""
     note = folder / FINGERPRINT
     try:
         found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{note}: not a fingerprint ({error}); is {folder} a store? {_HEALED}") from None
+        raise StoreError(
+            f"{note}: not a fingerprint ({error}), or {folder} is no store", remedy=_HEALED, path=note
+        ) from None
     if _ID.fullmatch(folder.name) and found.id != folder.name:
-        raise UserError(f"{note}: changed, or of another store (the folder's name is its hash); {_HEALED}")
+        raise StoreError(
+            f"{note}: changed, or of another store (the folder's name is its hash)", remedy=_HEALED, path=note
+        )
     return found
 
 
@@ -228,7 +233,7 @@ def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
     for path in whole_files(folder / NOTES, "*.json"):
         try:
             replaced, by = read_note(path)
-        except UserError as error:  # without it old parts and new ones count alike
+        except PlmEmbedError as error:  # without it old parts and new ones count alike
             _log.warning("%s", error)
             continue
         found |= dict.fromkeys(replaced, by)

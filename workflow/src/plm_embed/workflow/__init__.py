@@ -1,6 +1,6 @@
 """What the Snakefile and its rules ask of the package: all of it can be imported from here, and only from here."""
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.master.gathered import forget
@@ -28,7 +28,7 @@ from plm_embed.workflow.site import Given, layer
 
 __all__ = [
     "Given",
-    "UserError",
+    "PlmEmbedError",
     "bucket_files",
     "bucket_names",
     "bucket_ranges",

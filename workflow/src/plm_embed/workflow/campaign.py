@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
@@ -70,7 +70,7 @@ def _standing(config: Config) -> str:
 
     try:
         manifest = read_manifest(Path(config["weights_folder"]) / config["model"])
-    except UserError:  # not prepared, or damaged: the rule `weights` or each embed job will say so
+    except PlmEmbedError:  # not prepared, or damaged: the rule `weights` or each embed job will say so
         return ""
     found = caveat(config["model"], manifest)
     return f" ({found.partition(':')[0]})" if found else ""
@@ -97,6 +97,6 @@ def _known_settings(config: Config) -> Config:
         known["long_sequences"] = embedding["long_sequences"]
     if embedding["compute_dtype"] != "auto":
         known["compute_dtype"] = embedding["compute_dtype"]
-    with suppress(UserError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+    with suppress(PlmEmbedError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
         known["weights_sha256"] = read_manifest(Path(config["weights_folder"]) / model.name).weights_sha256
     return known

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
-from plm_embed.errors import UserError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
@@ -27,7 +27,7 @@ def checked(raw: Mapping[str, Any]) -> Config:
     """The complete configuration: defaults filled in, model and layers by their canonical names.
 
     Relative paths are looked up from the working directory. Checking a checked configuration changes nothing.
-    Raises UserError with one line per problem, all of them at once: the key, its value, what is wrong.
+    Raises ConfigError with one line per problem, all of them at once: the key, its value, what is wrong.
     """
     if monsters := [f"{key}: is nested too deeply, or holds too large a number" for key in raw if outsized(raw[key])]:
         raise _refusal(monsters)
@@ -44,10 +44,14 @@ def checked(raw: Mapping[str, Any]) -> Config:
     return config
 
 
-def _refusal(problems: Sequence[str]) -> UserError:
+def _refusal(problems: Sequence[str]) -> ConfigError:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     heading = f"The configuration has {count} (config/README.md explains every key):"
-    return UserError("\n".join([heading, *(f"  {problem}" for problem in problems)]))
+    return ConfigError(
+        "\n".join([heading, *(f"  {problem}" for problem in problems)]),
+        key=problems[0].partition(":")[0],
+        problems=problems,
+    )
 
 
 def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
@@ -62,7 +66,7 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
         try:
             model = find_model(config["model"])
             config["model"] = model.name
-        except UserError as error:
+        except PlmEmbedError as error:
             yield str(error).replace("\n", "\n    ")
     paths = ("results", "weights_folder", "store", "weights", "reuse")
     yield from _path_problems({key: config[key] for key in paths if usable(key)})

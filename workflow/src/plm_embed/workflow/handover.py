@@ -13,7 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import atomic_path
 from plm_embed.workflow.config import Config
 
@@ -24,7 +24,7 @@ FOLDER = Path(".snakemake") / "plm-embed"
 def freeze(workflow: Any, config: Config) -> None:
     """Write the checked configuration to a file of its own name, and let the jobs of Snakemake's `workflow` read that.
 
-    Raises UserError when the working folder cannot be written to.
+    Raises PlmEmbedError when the working folder cannot be written to.
     """
     text = json.dumps(config, indent=1, ensure_ascii=False)
     path = (FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json").absolute()
@@ -32,7 +32,9 @@ def freeze(workflow: Any, config: Config) -> None:
         with atomic_path(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to") from None
+        raise PlmEmbedError(
+            f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to", path=path
+        ) from None
     workflow.config_settings.configfiles = [path]
     workflow.config_settings.config_args = ""  # they are in the file
 
@@ -66,4 +68,6 @@ def check_folders(folders: Iterable[Path]) -> None:
     """Refuse clones and environments that lie where jobs could not find them: they are looked for by way of PATH."""
     for folder in folders:
         if os.pathsep in str(folder) or "\n" in str(folder):
-            raise UserError(f"{folder}: no colon or line break may be in the path; move it, or make it anew elsewhere")
+            raise PlmEmbedError(
+                f"{folder}: no colon or line break may be in the path; move it, or make it anew elsewhere", path=folder
+            )

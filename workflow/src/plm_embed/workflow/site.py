@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from os import environ
 from typing import Any
 
-from plm_embed.errors import UserError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.sites import slurm, slurm_executor
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise
@@ -98,7 +98,7 @@ def _slurm(given: Given, buckets: int) -> Layer:
     site: dict[str, Any] = {"description": "SLURM"}
     try:
         site = read_site(here.site) if here.site else site
-    except UserError as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
+    except PlmEmbedError as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
         if given.site:
             raise
         here = Here("", str(error).removeprefix("--site slurm: "))
