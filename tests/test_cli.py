@@ -48,14 +48,14 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
 def test_the_libraries_are_loaded_after_it_is_said_how_they_keep_memory() -> None:
     code = """
 import os, sys
-from plm_embed import cli, lean
+from plm_embed.cli import main as cli, startup
 print({"numpy", "pyarrow"} & set(sys.modules))
 try:
     cli.main()
 except SystemExit:
     import pyarrow
     assert len(pyarrow.array([1])) == 1 and "pandas" not in sys.modules  # where pyarrow would load it
-    print((lean.KEEP_MEMORY | lean.NO_HUGE_PAGES).items() <= os.environ.items())
+    print((startup.KEEP_MEMORY | startup.NO_HUGE_PAGES).items() <= os.environ.items())
 """
     assert plm_embed("scan", "--help", code=code).stdout.splitlines()[0] == "set()"
     assert plm_embed("scan", "absent", "--number", "0", "--output", "o", code=code).stdout.endswith("True\n")
