@@ -1,16 +1,19 @@
 """Numbers, times and names in words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 _MEANT = {"gpu": "cuda"}
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean NAME?' for the nearest known name, or ''."""
-    names = list(known)
-    near = [name for name in names if name == _MEANT.get(word.lower())] or get_close_matches(word, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
+    """'; did you mean NAME or NAME?' for the nearest known names, at most so many, or ''.
+
+    Of a mapping the keys are compared with the word, and their values are named.
+    """
+    shown = known if isinstance(known, Mapping) else {name: name for name in known}
+    near = [name for name in shown if name == _MEANT.get(word.lower())] or get_close_matches(word, shown, n=most)
+    return f"; did you mean {' or '.join(dict.fromkeys(shown[name] for name in near))}?" if near else ""
 
 
 def duration(seconds: float) -> str:
