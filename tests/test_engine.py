@@ -25,7 +25,7 @@ from plm_embed.models.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed import ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "data" / "esm2_golden"
 CPU = torch.device("cpu")
@@ -123,14 +123,14 @@ def random_engine(model: Model, dtype: str = "float32") -> Engine:
     ids=lambda each: str(getattr(each, "name", each)),
 )
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.text(RESIDUES, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
+@given(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
 def test_a_vector_has_the_same_bits_in_any_company(
     model: Model, dtype: str, sequences: list[str], data: st.DataObject
 ) -> None:
     engine = random_engine(model, dtype)
     sequences += [sequences[0], "M" * len(sequences[0])]  # some of equal length, which may share a call
     order = data.draw(st.permutations(range(len(sequences))))
-    company = data.draw(st.lists(st.text(RESIDUES, min_size=1, max_size=900), max_size=4))
+    company = data.draw(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4))
     mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
     for i, found in zip(order, mixed, strict=True):
         (alone,) = hidden(engine, [sequences[i]], [1, 2])
@@ -231,7 +231,7 @@ def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
     for key in sorted({name.rsplit("|", 1)[0] for name in expected}):
         record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
-        if set(sequence) <= set(RESIDUES):  # '-', '.' and <mask> are tokens to the model, but no residues here
+        if set(sequence) <= set(PROTEIN.letters):  # '-', '.' and <mask> are tokens to the model, but no residues here
             cases[key] = sequence[:1022] if variant == "first1022" else sequence
     return engine, cases, expected
 

@@ -13,7 +13,7 @@ from plm_embed.kernels.devices import set_up
 from plm_embed.models.esm.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
 """Of processes that tests start: they find what this one finds."""
@@ -23,7 +23,7 @@ WIDE = Model("esm2_t3_wide", "esm2", layers=3, dim=640, heads=10)  # heads of 64
 
 
 def random_sequence(length: int, seed: int) -> str:
-    return "".join(np.random.default_rng(seed).choice(list(RESIDUES), length))
+    return "".join(np.random.default_rng(seed).choice(list(PROTEIN.letters), length))
 
 
 def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
