@@ -1,19 +1,20 @@
 """Numbers, times and names in words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 _MEANT = {"gpu": "cuda"}
 
 
-def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """'; did you mean NAME or NAME?' for the nearest known names, at most so many, or ''.
+def did_you_mean(word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str) -> str:
+    """'; did you mean NAME or NAME?' for the nearest known words, at most so many, or ''.
 
-    Of a mapping the keys are compared with the word, and their values are named.
+    `called`: the name to show for a known word.
     """
-    shown = known if isinstance(known, Mapping) else {name: name for name in known}
-    near = [name for name in shown if name == _MEANT.get(word.lower())] or get_close_matches(word, shown, n=most)
-    return f"; did you mean {' or '.join(dict.fromkeys(shown[name] for name in near))}?" if near else ""
+    words = list(known)
+    near = [one for one in words if one == _MEANT.get(word.lower())]
+    names = dict.fromkeys(map(called, near or get_close_matches(word, words, n=most)))
+    return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 def duration(seconds: float) -> str:

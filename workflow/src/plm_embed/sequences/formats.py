@@ -109,7 +109,8 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
     listed = ", ".join(map(repr, present[:30])) + (f" and {len(present) - 30} more" if len(present) > 30 else "")
     for name in wanted:
         if name not in present:
-            hint = did_you_mean(_fold(name), {_fold(column): repr(column) for column in present})
+            folded = {_fold(column): repr(column) for column in present}
+            hint = did_you_mean(_fold(name), folded, called=folded.__getitem__)
             raise UserError(f"{path}: no column {name!r}; the columns are {listed}{hint}")
         if present.count(name) > 1:
             raise UserError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one")
