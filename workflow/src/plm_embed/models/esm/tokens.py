@@ -7,7 +7,7 @@ import numpy as np
 
 CLS, PAD, EOS, UNK, MASK = 0, 1, 2, 3, 32
 LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO"
-"""Letters by their ids, which begin at 4. Behind them come '.' and '-', which are gaps and never embedded."""
+"""Letters by their ids, which begin at 4; '.' and '-' follow, which are gaps and never embedded."""
 LEADING = TRAILING = 1
 """Special tokens around the residues: `<cls>` and `<eos>`."""
 
