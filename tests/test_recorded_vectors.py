@@ -1,8 +1,9 @@
 """Vectors recorded before the families got their seam: ESM-2, ESM-1b and ESM-1v still give them.
 
-On the kind of machine that recorded them (the same version of torch, CPU capability and processor) they must be equal
-bit by bit. Another kind may sum in another order: there they must agree within 1e-6 of the vector's length, which a
-change of the arithmetic in the last bits can pass. So only a machine of the recorded kind proves that no bit changed.
+On the kind of machine that recorded them (the same version of torch, CPU capability and processor)
+they must be equal bit by bit. Another kind may sum in another order: there they must agree within
+1e-6 of the vector's length, which a change of the arithmetic in the last bits can pass. So only a
+machine of the recorded kind proves that no bit changed.
 `python tests/test_recorded_vectors.py` records again (PYTHONPATH=workflow/src:tests).
 """
 

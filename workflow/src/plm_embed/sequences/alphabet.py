@@ -1,6 +1,6 @@
-"""The letters that a record may have, and what becomes of the others. They decide the key of a sequence.
+"""The letters that a record may have, and what becomes of the others.
 
-What a family of models makes of a letter is the matter of its tokens.
+They decide the key of a sequence. What a model makes of a letter is the matter of its tokens.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Upper-case ASCII `letters` of a normalized sequence, in no particular order, and the signs beside them."""
+    """Upper-case ASCII `letters` of a normalized sequence, in any order, and the signs beside them."""
 
     letters: str
     unknown: str

@@ -7,6 +7,7 @@ from plm_embed.master.gathered import forget
 from plm_embed.workflow.campaign import (
     bucket_files,
     check_reuse,
+    master_of,
     options,
     plan_line,
     submissions,
@@ -42,6 +43,7 @@ __all__ = [
     "job_memory_mb",
     "job_minutes",
     "layer",
+    "master_of",
     "notes_file",
     "options",
     "plan_line",
