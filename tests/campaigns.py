@@ -20,7 +20,7 @@ from plm_embed.io.sealed import read_sealed, write_sealed
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.store.store import PartRows, Store, write_part
 from plm_embed.windows import spans, window_count
 
@@ -103,7 +103,8 @@ def reference(_weights: Path, sequences: list[str], fingerprint: Fingerprint) ->
 def make_records(count: int = 90) -> list[dict[str, Any]]:
     """Input records of two files, a third of them repeats, some skipped by deduplicate, some with events."""
     random = np.random.default_rng(7)
-    unique = ["".join(random.choice(list(RESIDUES), size=length)) for length in random.integers(5, 60, 2 * count // 3)]
+    letters = list(PROTEIN.letters)
+    unique = ["".join(random.choice(letters, size=length)) for length in random.integers(5, 60, 2 * count // 3)]
     records = []
     for at in range(count):
         source = SOURCES[at >= 2 * count // 3]

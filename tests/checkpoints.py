@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from plm_embed.inference.pooling import pool
 from plm_embed.inference.self_test import FILE
 from plm_embed.io.files import sha256_file
+from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.esm.tensors import VOCABULARY, tensor_shapes
 from plm_embed.models.esm.tokens import MASK
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
@@ -23,9 +25,9 @@ from plm_embed.models.registry import MODELS, Model
 DEMO = Path(__file__).parents[1] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
 
-TINY_ESM2 = Model("esm2_t2_tiny", "esm2", layers=2, dim=32, heads=4)
-TINY_ESM1B = Model("esm1b_t2_tiny", "esm1b", layers=2, dim=32, heads=4, max_residues=1022)
-TINY_ESM1V = Model("esm1v_t2_tiny", "esm1b", layers=2, dim=32, heads=4, max_residues=1022)
+TINY_ESM2 = Model("esm2_t2_tiny", ESM2, layers=2, dim=32, heads=4)
+TINY_ESM1B = Model("esm1b_t2_tiny", ESM1B, layers=2, dim=32, heads=4)
+TINY_ESM1V = Model("esm1v_t2_tiny", ESM1V, layers=2, dim=32, heads=4)
 
 _HUGGING_FACE = {
     "self_attn.q_proj": "attention.self.query",
@@ -37,6 +39,11 @@ _HUGGING_FACE = {
     "fc2": "output.dense",
     "final_layer_norm": "LayerNorm",
 }
+
+
+def mean_of(states: torch.Tensor) -> torch.Tensor:
+    """The mean (D,) of an ESM model's representations (L + 2, D) over the residues."""
+    return pool("mean", states, ESM2.residues(len(states)))
 
 
 def random_state(model: Model, seed: int, *, norm_before: bool | None = None) -> dict[str, torch.Tensor]:

@@ -31,12 +31,9 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
         assert torch.backends.cuda.matmul.allow_tf32 is on
 
 
-def test_what_is_recorded_about_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setenv("PBS_JOBID", "12.server")
+def test_what_is_recorded_about_the_worker() -> None:
     devices.set_up(CPU, 1, "auto")
     found = devices.describe(CPU)
-    assert found["job"] == "12.server"
     assert found["threads"] == 1
     assert found["device"]
     assert found["host"]

@@ -15,17 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import checkpoints
-from plm_embed.inference.pooling import pool
+from checkpoints import mean_of
+from plm_embed.inference.reference import hidden_states
 from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.kernels import attention
 from plm_embed.models import weights
 from plm_embed.models.esm.engine import Engine
-from plm_embed.models.esm.reference import hidden_states
+from plm_embed.models.esm.family import ESM2
 from plm_embed.models.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed import ROWS
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 
 GOLDEN = Path(__file__).parent / "data" / "esm2_golden"
 CPU = torch.device("cpu")
@@ -72,7 +73,7 @@ def engine_of(folder: Path, dtype: str = "float32") -> Engine:
 def hidden(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
     batch = engine.prepare(sequences)
     states = engine.forward(batch, layers)
-    cut = {layer: engine.split(batch, state) for layer, state in states.items()}
+    cut = {layer: batch.split(state) for layer, state in states.items()}
     return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
 
 
@@ -123,14 +124,14 @@ def random_engine(model: Model, dtype: str = "float32") -> Engine:
     ids=lambda each: str(getattr(each, "name", each)),
 )
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.text(RESIDUES, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
+@given(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
 def test_a_vector_has_the_same_bits_in_any_company(
     model: Model, dtype: str, sequences: list[str], data: st.DataObject
 ) -> None:
     engine = random_engine(model, dtype)
     sequences += [sequences[0], "M" * len(sequences[0])]  # some of equal length, which may share a call
     order = data.draw(st.permutations(range(len(sequences))))
-    company = data.draw(st.lists(st.text(RESIDUES, min_size=1, max_size=900), max_size=4))
+    company = data.draw(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4))
     mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
     for i, found in zip(order, mixed, strict=True):
         (alone,) = hidden(engine, [sequences[i]], [1, 2])
@@ -159,7 +160,7 @@ def test_lengths_at_the_limits_and_the_residues_at_the_ends(paths: tuple[Path, P
 def test_a_sequence_of_36000_residues(monkeypatch: pytest.MonkeyPatch) -> None:
     """By two kernels, since whole attention matrices of such a length fit nowhere."""
     monkeypatch.setattr(attention, "SCORE_BYTES", 1 << 26)
-    engine = random_engine(Model("esm2_t1_16", "esm2", layers=1, dim=16, heads=1))
+    engine = random_engine(Model("esm2_t1_16", ESM2, layers=1, dim=16, heads=1))
     giant = ("LAGVSERTIDPKQNFYMHWC" * 1_801)[-36_000:]
     ((found, *_), (expected, *_)) = (
         [states[1] for states in hidden(one, [giant, "MK"], [1])]
@@ -195,6 +196,7 @@ def test_batches_are_whole_slices_of_rows() -> None:
     assert len(batch.tokens) == len(batch.positions) == -(-707 // ROWS["cpu"]) * ROWS["cpu"]
     assert batch.boundaries.tolist() == [0, 702, 707]
     assert batch.segments.tolist() == [1, 700, 1, 1, 3, 1]
+    assert batch.residues == ((1, 701), (1, 4))
     assert random_engine(checkpoints.TINY_ESM2).cost(700) == 702
 
 
@@ -205,7 +207,7 @@ def test_half_precision_stays_near(paths: tuple[Path, Path], dtype: str, bound: 
     half = hidden(engine_of(paths[1], dtype), sequences, [2])
     for ours, theirs in zip(half, exact, strict=True):
         assert ours[2].dtype == torch.float32
-        assert torch.cosine_similarity(pool("mean", ours[2]), pool("mean", theirs[2]), dim=0) > bound
+        assert torch.cosine_similarity(mean_of(ours[2]), mean_of(theirs[2]), dim=0) > bound
 
 
 def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
     sequences = ["MKTAYIAKQR", "LAGVSERTIDPKQNFYMHWC" * 12, "M" * 3, "ACDEFGHIKLMNPQRSTVWY" * 28]
     expected = fair_esm(source, sequences)
     for ours, theirs in zip(hidden(engine_of(tmp_path / "prepared"), sequences, [6]), expected, strict=True):
-        assert (pool("mean", ours[6]) - pool("mean", theirs[6])).abs().max() < 1e-5
+        assert (mean_of(ours[6]) - mean_of(theirs[6])).abs().max() < 1e-5
 
 
 @cache
@@ -231,7 +233,7 @@ def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
     for key in sorted({name.rsplit("|", 1)[0] for name in expected}):
         record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
-        if set(sequence) <= set(RESIDUES):  # '-', '.' and <mask> are tokens to the model, but no residues here
+        if set(sequence) <= set(PROTEIN.letters):  # '-', '.' and <mask> are tokens to the model, but no residues here
             cases[key] = sequence[:1022] if variant == "first1022" else sequence
     return engine, cases, expected
 
@@ -244,7 +246,7 @@ def test_golden_values_in_float64_in_any_batch(data: st.DataObject) -> None:
     batch = data.draw(st.lists(st.sampled_from(sorted(cases)), min_size=1, max_size=len(cases)))
     layers = list(range(4))
     for key, found in zip(batch, hidden(engine, [cases[key] for key in batch], layers), strict=True):
-        means = np.stack([pool("mean", found[layer]).numpy() for layer in layers])
+        means = np.stack([mean_of(found[layer]).numpy() for layer in layers])
         assert np.abs(means - expected[f"{key}|mean"]).max() < 1e-4
         assert np.abs(found[3][0].numpy() - expected[f"{key}|bos"]).max() < 1e-4
         if f"{key}|tokens" in expected:

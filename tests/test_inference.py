@@ -38,12 +38,12 @@ def test_pooling_of_a_whole_batch_is_that_of_each_sequence(pooling: Pooling) -> 
     batch = engine.prepare(SEQUENCES)
     hidden = engine.forward(batch, [2])[2].clone()
     hidden[sum(batch.lengths) :] = torch.nan  # what lies behind the sequences is nobody's
-    found = pool_packed(pooling, hidden, batch.lengths, batch.segments)
-    each = [pool(pooling, states) for states in engine.split(batch, hidden)]
+    found = pool_packed(pooling, hidden, batch)
+    each = [pool(pooling, *one) for one in zip(batch.split(hidden), batch.residues, strict=True)]
     assert torch.allclose(found, torch.cat([one.view(-1, 32) for one in each]), atol=2e-6)
     alone = engine.prepare(SEQUENCES[1:2])
-    (_, states, *_) = engine.split(batch, hidden)
-    same = pool_packed(pooling, states, alone.lengths, alone.segments)
+    (_, states, *_) = batch.split(hidden)
+    same = pool_packed(pooling, states, alone)
     first = 1 if pooling != "per_residue" else slice(1, 301)
     assert torch.equal(same.view(-1), found[first].reshape(-1))
 
@@ -59,7 +59,7 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
         found = forward(batch, layers, exact)
         if not exact:
             for states in found.values():
-                inference.model.split(batch, states)[1][5] = torch.inf
+                batch.split(states)[1][5] = torch.inf
         return found
 
     inference.model.forward = overflowing  # type: ignore[method-assign, assignment]
@@ -98,7 +98,7 @@ def test_prefetching_gives_every_piece_once_also_after_some_were_put_back(ahead:
 
     def prepare(indices: list[int]) -> Batch:
         threads.add(threading.get_ident())
-        return Batch(*(torch.tensor(indices),) * 4, lengths=tuple(indices))
+        return Batch(*(torch.tensor(indices),) * 4, lengths=tuple(indices), residues=())
 
     seen: list[int] = []
     with Prefetch(Packer(costs, 160), costs, prepare, ahead) as batches:

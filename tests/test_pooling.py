@@ -17,12 +17,12 @@ HIDDEN = torch.tensor([[100.0, -100.0], [1.0, 5.0], [3.0, -7.0], [900.0, 900.0]]
     ],
 )
 def test_only_residues_are_pooled(pooling: str, expected: list[float]) -> None:
-    assert pool(pooling, HIDDEN).tolist() == expected  # type: ignore[arg-type]
+    assert pool(pooling, HIDDEN, (1, 3)).tolist() == expected  # type: ignore[arg-type]
     assert pooling in POOLING_DEFINITIONS
 
 
 def test_half_precision_is_pooled_in_fp32() -> None:
     hidden = torch.full((4098, 1), 1.001, dtype=torch.bfloat16)
-    pooled = pool("mean", hidden)
+    pooled = pool("mean", hidden, (1, 4097))
     assert pooled.dtype == torch.float32
     assert abs(pooled.item() - float(hidden[0, 0])) < 1e-6

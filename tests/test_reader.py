@@ -73,6 +73,16 @@ def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_pat
         plm_embed.open(tmp_path.parent / "absent")
 
 
+def test_a_master_is_found_whatever_its_family(campaign: Campaign, tmp_path: Path) -> None:
+    for suffix in (".h5", ".parquet"):
+        shutil.copy(campaign.master.with_suffix(suffix), tmp_path / f"master_esm1b_embeddings{suffix}")
+    with plm_embed.open(tmp_path) as embeddings:
+        assert embeddings.path == tmp_path / "master_esm1b_embeddings.h5"
+    shutil.copy(campaign.master, tmp_path)
+    with pytest.raises(PlmEmbedError, match=r"holds 2 masters; name one of them: .*/master_esm1b_.*, .*/master_esm2_"):
+        plm_embed.open(tmp_path)
+
+
 def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no such file"):
         plm_embed.open(tmp_path)

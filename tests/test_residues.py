@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.normalize import EVENTS, Normalised, ResiduePolicy, Skipped, format_events, is_clean, normalise
 
 SKIP = ResiduePolicy()
@@ -91,7 +91,7 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
             events = outcome.events
             line_ends = raw.count("\r") + raw.count("\n")
             dropped = sum(events.get(name, 0) for name in ("whitespace_removed", "gaps_removed", "stop_removed"))
-            assert outcome.sequence and set(outcome.sequence) <= set(RESIDUES)
+            assert outcome.sequence and set(outcome.sequence) <= set(PROTEIN.letters)
             assert len(outcome.sequence) == len(raw) - line_ends - dropped
             assert normalise(outcome.sequence, policy) == Normalised(outcome.sequence, {})
         else:
@@ -104,7 +104,7 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
 @given(ANY_TEXT)
 def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
     if raw:
-        assert is_clean(raw) == (normalise(raw, SKIP) == Normalised(raw, {}))
+        assert is_clean(raw, PROTEIN) == (normalise(raw, SKIP) == Normalised(raw, {}))
 
 
 def test_events_are_written_in_one_order() -> None:

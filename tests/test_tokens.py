@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_embed.models.esm.tokens import CLS, EOS, MASK, PAD, UNK, tokenize
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 
 
-@given(st.text(RESIDUES, min_size=1, max_size=80))
+@given(st.text(PROTEIN.letters, min_size=1, max_size=80))
 def test_equals_fair_esm(sequence: str) -> None:
     alphabet = Alphabet.from_architecture("ESM-1b")
     _, _, expected = alphabet.get_batch_converter()([("", sequence)])

@@ -9,10 +9,11 @@ import pytest
 
 import checkpoints
 from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.models.esm.family import ESM2
 from plm_embed.models.esm.tensors import tensor_shapes
 from plm_embed.models.registry import Model
 
-MODEL = Model("esm2_t7_generated", "esm2", layers=7, dim=640, heads=20)
+MODEL = Model("esm2_t7_generated", ESM2, layers=7, dim=640, heads=20)
 
 LOAD = """
 import re, sys

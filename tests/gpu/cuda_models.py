@@ -11,19 +11,20 @@ import torch
 import checkpoints
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.esm.engine import Engine
+from plm_embed.models.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
 """Of processes that tests start: they find what this one finds."""
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-WIDE = Model("esm2_t3_wide", "esm2", layers=3, dim=640, heads=10)  # heads of 64, as in 650M and 3B
+WIDE = Model("esm2_t3_wide", ESM2, layers=3, dim=640, heads=10)  # heads of 64, as in 650M and 3B
 
 
 def random_sequence(length: int, seed: int) -> str:
-    return "".join(np.random.default_rng(seed).choice(list(RESIDUES), length))
+    return "".join(np.random.default_rng(seed).choice(list(PROTEIN.letters), length))
 
 
 def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
@@ -37,7 +38,7 @@ def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
 def states(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
     batch = engine.prepare(sequences)
     hidden = engine.forward(batch, layers)
-    cut = {layer: engine.split(batch, found) for layer, found in hidden.items()}
+    cut = {layer: batch.split(found) for layer, found in hidden.items()}
     return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
 
 

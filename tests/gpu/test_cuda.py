@@ -10,20 +10,22 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
+from checkpoints import mean_of
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.kernels import attention
+from plm_embed.models.esm.family import ESM1B, ESM2
 from plm_embed.models.packed import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS, Model
 
 pytestmark = pytest.mark.gpu
 
 SHAPES = {
-    "heads of 16": Model("esm2_t3_untrained", "esm2", layers=3, dim=32, heads=2),
-    "heads of 24": Model("esm2_t3_24", "esm2", layers=3, dim=96, heads=4),
+    "heads of 16": Model("esm2_t3_untrained", ESM2, layers=3, dim=32, heads=2),
+    "heads of 24": Model("esm2_t3_24", ESM2, layers=3, dim=96, heads=4),
     "heads of 64": WIDE,
-    "heads of 128": Model("esm2_t2_128", "esm2", layers=2, dim=512, heads=4),
-    "esm1b": Model("esm1b_t3", "esm1b", layers=3, dim=128, heads=2, max_residues=1022),
+    "heads of 128": Model("esm2_t2_128", ESM2, layers=2, dim=512, heads=4),
+    "esm1b": Model("esm1b_t3", ESM1B, layers=3, dim=128, heads=2),
 }
 LENGTHS = (1, 2, 30, 64, 65, 350, 350, 1022)
 LONG = (1023, 2134)
@@ -51,7 +53,7 @@ def test_every_layer_and_residue_agrees_with_the_cpu(shape: str, dtype: str) -> 
                 else:
                     assert torch.cosine_similarity(a[part], b[part], dim=1).min() > 0.999, (len(sequence), layer)
             if dtype != "float32":
-                means = pool("mean", a), pool("mean", b)
+                means = mean_of(a), mean_of(b)
                 assert torch.cosine_similarity(*means, dim=0) > 0.9999 - 4e-4 * (len(sequence) < 3)
 
 
@@ -62,7 +64,7 @@ def test_tf32_is_used_where_it_is_chosen_and_nowhere_else() -> None:
     found = {}
     for dtype in ("float32", "tfloat32"):
         engine = engine_of(WIDE, CUDA, dtype)
-        found[dtype] = [pool("mean", one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
+        found[dtype] = [mean_of(one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(found["tfloat32"], found["float32"], strict=True)]
     assert 1e-5 < max(apart) < 0.03
 
@@ -132,8 +134,8 @@ def test_pooling_on_the_device_is_that_of_the_cpu() -> None:
     batch = engine.prepare(sequences).to(CUDA)
     hidden = engine.forward(batch, [WIDE.layers])[WIDE.layers]
     for pooling in ("mean", "max", "bos", "per_residue"):
-        found = pool_packed(pooling, hidden, batch.lengths, batch.segments).cpu()  # type: ignore[arg-type]
-        each = [pool(pooling, one.cpu()) for one in engine.split(batch, hidden)]  # type: ignore[arg-type]
+        found = pool_packed(pooling, hidden, batch).cpu()  # type: ignore[arg-type]
+        each = [pool(pooling, one.cpu(), rows) for one, rows in zip(batch.split(hidden), batch.residues, strict=True)]  # type: ignore[arg-type]
         expected = torch.cat([one.view(-1, WIDE.dim) for one in each])
         assert torch.allclose(found, expected, atol=2e-6), pooling
 
@@ -141,9 +143,9 @@ def test_pooling_on_the_device_is_that_of_the_cpu() -> None:
 def test_a_sequence_of_36000_residues() -> None:
     model = MODELS["esm2_t6_8M_UR50D"]
     sequence = random_sequence(36_000, 1)
-    exact = pool("mean", states(engine_of(model, CUDA, "float32"), [sequence], [6])[0][6])
+    exact = mean_of(states(engine_of(model, CUDA, "float32"), [sequence], [6])[0][6])
     for dtype in half_types():
-        half = pool("mean", states(engine_of(model, CUDA, dtype), [sequence], [6])[0][6])
+        half = mean_of(states(engine_of(model, CUDA, dtype), [sequence], [6])[0][6])
         assert torch.cosine_similarity(exact, half, dim=0) > 0.9999, dtype
 
 

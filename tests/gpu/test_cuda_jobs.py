@@ -14,7 +14,7 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
 import checkpoints
-from plm_embed.inference.pooling import pool
+from checkpoints import mean_of
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import prepare_weights as preparation
 from plm_embed.jobs.bucket import Embedder
@@ -74,7 +74,7 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])
     for sequence, exact in zip(sequences[::20], expected, strict=True):
-        mean = pool("mean", exact[WIDE.layers])
+        mean = mean_of(exact[WIDE.layers])
         assert torch.cosine_similarity(torch.from_numpy(found[key(sequence)]), mean, dim=0) > 0.9995
 
 
@@ -113,7 +113,7 @@ def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> N
     expected = states(engine_of_folder(folder), sequences, [3])
     for sequence, exact in zip(sequences, expected, strict=True):
         found = torch.from_numpy(vectors(tmp_path, record)[key(sequence)])
-        assert torch.cosine_similarity(found, pool("mean", exact[3]), dim=0) > 0.999
+        assert torch.cosine_similarity(found, mean_of(exact[3]), dim=0) > 0.999
 
 
 FAILING = """

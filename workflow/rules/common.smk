@@ -25,6 +25,7 @@ from plm_embed.workflow import (
     host_memory_mb,
     job_memory_mb,
     job_minutes,
+    master_of,
     notes_file,
     options,
     plan_line,

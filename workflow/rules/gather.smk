@@ -1,11 +1,12 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
-# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_esm2_embeddings.{h5,parquet}
-#                  and <results>/records.parquet. They are not declared: Snakemake would remove the old ones before the
-#                  new ones are whole. <vectors>/checksums.sha256, <results>/validation.json: the proof of them
+# OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_{family}_embeddings.h5, its
+#                  index (.parquet) and <results>/records.parquet. They are not declared: Snakemake would remove the
+#                  old ones before the new ones are whole. <vectors>/checksums.sha256, <results>/validation.json: the
+#                  proof of them
 
 GATHERED = {
-    "master": f"{config['results']}/{config['model']}/master_esm2_embeddings.h5",
-    "index": f"{config['results']}/{config['model']}/master_esm2_embeddings.parquet",
+    "master": f"{config['results']}/{config['model']}/{master_of(config['model'])}.h5",
+    "index": f"{config['results']}/{config['model']}/{master_of(config['model'])}.parquet",
     "records": f"{config['results']}/records.parquet",
 }
 

@@ -48,7 +48,7 @@ class Fingerprint:
     compute_dtype: ComputeDtype
     storage_dtype: StorageDtype
     engine: str
-    """Version of the arithmetic and label of the attention kernel, see `plm_embed.models.esm.engine`."""
+    """Version of the arithmetic and label of the attention kernel, of the model's family."""
 
     @property
     def batch_invariant(self) -> bool:
@@ -82,10 +82,31 @@ class Fingerprint:
 
     @property
     def representations(self) -> tuple[str, ...]:
-        """Dataset names `{pooling}_l{layer}`, layer by layer within each pooling, in the order asked for."""
-        return tuple(f"{pooling}_l{layer}" for pooling in self.pooling for layer in self.layers)
+        """Names of data sets, layer by layer within each pooling, in the order asked for."""
+        return tuple(representation(pooling, layer) for pooling in self.pooling for layer in self.layers)
+
+
+def storage_bytes(dtype: StorageDtype) -> int:
+    """Bytes of a number of a storage dtype."""
+    return 4 if dtype == "float32" else 2
+
+
+def representation(pooling: Pooling, layer: int) -> str:
+    """The name of a data set: mean_l33."""
+    return f"{pooling}_l{layer}"
+
+
+def pooling_and_layer(name: str) -> tuple[str, int]:
+    """What `representation` made a name from."""
+    pooling, _, layer = name.rpartition("_l")
+    return pooling, int(layer)
 
 
 def is_per_residue(name: str) -> bool:
     """Whether a representation has a row per residue rather than one per sequence."""
     return name.startswith("per_residue_")
+
+
+def master_name(family: str) -> str:
+    """The name of a master of a family of models and of its index, without .h5 or .parquet."""
+    return f"master_{family}_embeddings"

@@ -1,16 +1,20 @@
 """Numbers, times and names in words."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 _MEANT = {"gpu": "cuda"}
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean NAME?' for the nearest known name, or ''."""
-    names = list(known)
-    near = [name for name in names if name == _MEANT.get(word.lower())] or get_close_matches(word, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def did_you_mean(word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str) -> str:
+    """'; did you mean NAME or NAME?' for the nearest known words, at most so many, or ''.
+
+    `called`: the name to show for a known word.
+    """
+    words = list(known)
+    near = [one for one in words if one == _MEANT.get(word.lower())]
+    names = dict.fromkeys(map(called, near or get_close_matches(word, words, n=most)))
+    return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 def duration(seconds: float) -> str:

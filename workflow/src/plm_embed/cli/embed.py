@@ -1,6 +1,5 @@
 """The commands that compute: weights and embed."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Literal, get_args
@@ -116,6 +115,7 @@ def embed(
     from plm_embed.jobs.attempts import noted
     from plm_embed.jobs.gpus import Meter, visible_gpus
     from plm_embed.jobs.nodes import on_all_nodes
+    from plm_embed.jobs.scheduler import job_id
     from plm_embed.jobs.submission import Plan, embed_buckets
     from plm_embed.models.manifest import check_record
     from plm_embed.planning.sizes import announce
@@ -142,8 +142,7 @@ def embed(
     check_record(weights_folder, embedded.parent)
     announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
     workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
-    scheduled = "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ
-    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if scheduled else 0)
+    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
     energy = None if device == "cpu" else Meter(workers)
     with noted(embedded, output.stem, [bucket.stem for bucket in buckets], workers, energy):
         embed_buckets(plan, settings, output)

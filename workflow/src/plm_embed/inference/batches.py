@@ -13,7 +13,7 @@ class Packer:
     """
 
     def __init__(self, costs: Sequence[int], budget: int) -> None:
-        """`costs[i]` is the number of tokens of piece i (residues + 2)."""
+        """`costs[i]` is the number of tokens of piece i with its special ones."""
         self.budget = budget
         self._by_cost: dict[int, list[int]] = defaultdict(list)
         for index in reversed(range(len(costs))):

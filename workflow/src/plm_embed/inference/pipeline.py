@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import Fingerprint, is_per_residue, representation
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.models.esm.engine import Engine
-from plm_embed.models.packed import TOKENS, Batch
+from plm_embed.models.packed import TOKENS, Batch, Engine
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
@@ -99,16 +98,16 @@ class Inference:
         rows = {}
         for layer, states in self.model.forward(batch, self.fingerprint.layers, exact).items():
             for pooling in self.fingerprint.pooling:
-                rows[f"{pooling}_l{layer}"] = pool_batch(pooling, states, batch.lengths, batch.segments)
+                rows[representation(pooling, layer)] = pool_batch(pooling, states, batch)
         return rows
 
     def _split(self, launched: Launched) -> list[Vectors]:
-        lengths = np.array(launched.batch.lengths) - 2
+        lengths = [stop - first for first, stop in launched.batch.residues]
         found: list[Vectors] = [{} for _ in lengths]
         for name, rows in launched.rows.items():
             # pinned memory is scarce: the next batches need it
             array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
-            parts = np.split(array, np.cumsum(lengths)[:-1]) if name.startswith("per_residue") else list(array)
+            parts = np.split(array, np.cumsum(lengths)[:-1]) if is_per_residue(name) else list(array)
             for vectors, part in zip(found, parts, strict=True):
                 vectors[name] = part
         return found
@@ -118,7 +117,7 @@ def token_budget(model: Engine, layers: Sequence[int]) -> int:
     """Tokens per batch for a device: on CUDA from its free memory and what a first batch takes."""
     if model.device.type != "cuda":
         return TOKENS["cpu"]
-    batch = model.prepare(["M" * (model.rows // 32 - 2)] * 32)
+    batch = model.prepare(["M" * (model.rows // 32 - model.cost(0))] * 32)
     torch.cuda.synchronize(model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)

@@ -1,49 +1,50 @@
-"""From residue representations to what is stored. Only residues are pooled: no `<cls>`, no `<eos>`, no padding."""
-
-from collections.abc import Sequence
+"""From representations to what is stored. Only the rows are pooled that the batch calls residues."""
 
 import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import Pooling
+from plm_embed.models.packed import Batch
 
 
-def pool(pooling: Pooling, hidden: Tensor) -> Tensor:
-    """Reduce one sequence's representations in fp32.
+def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
+    """Reduce one sequence's representations (tokens, D) in fp32.
 
-    `hidden` is (L + 2, D): `<cls>`, L residues, `<eos>`. Returns (D,), or (L, D) for `per_residue`.
+    `residues`: the first row that is pooled, and one past the last. Returns (D,), or (L, D) for
+    `per_residue`.
     """
     hidden = hidden.float()
     if pooling == "bos":
         return hidden[0]
-    residues = hidden[1:-1]
+    rows = hidden[slice(*residues)]
     if pooling == "mean":
-        return residues.mean(dim=0)
+        return rows.mean(dim=0)
     if pooling == "max":
-        return residues.amax(dim=0)
-    return residues
+        return rows.amax(dim=0)
+    return rows
 
 
-def pool_batch(pooling: Pooling, hidden: Tensor, lengths: Sequence[int], segments: Tensor) -> Tensor:
+def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
     """All sequences of a packed batch by the way that is fast on their device; see `pool_packed`."""
     if hidden.is_cuda:
-        return pool_packed(pooling, hidden, lengths, segments)
-    pooled = [pool(pooling, states) for states in torch.split(hidden[: sum(lengths)], list(lengths))]
+        return pool_packed(pooling, hidden, batch)
+    pieces = zip(batch.split(hidden), batch.residues, strict=True)
+    pooled = [pool(pooling, states, residues) for states, residues in pieces]
     return torch.cat([each.view(-1, each.shape[-1]) for each in pooled])
 
 
-def pool_packed(pooling: Pooling, hidden: Tensor, lengths: Sequence[int], segments: Tensor) -> Tensor:
-    """Reduce all sequences of a packed batch where they lie: a few operations, however many sequences there are.
+def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
+    """Reduce all sequences of a packed batch where they lie: a few operations, whatever their number.
 
-    `hidden` (T, D) fp32; `lengths` counts `<cls>` and `<eos>`; `segments` (3 n,) int64 on the device of `hidden`: of
-    each sequence 1, L and 1. Returns (n, D), or (sum of L, D) for `per_residue`. Each sum runs along one sequence in
-    its order, so it does not depend on the batch.
+    `hidden` (T, D) fp32, on the device of the batch. Returns (n, D), or (sum of L, D) for
+    `per_residue`. Each sum runs along one sequence in its order, so it does not depend on the batch.
     """
-    hidden = hidden[: sum(lengths)]
     if pooling == "per_residue":
-        return torch.cat([states[1:-1] for states in torch.split(hidden, list(lengths))])
+        pieces = zip(batch.split(hidden), batch.residues, strict=True)
+        return torch.cat([states[slice(*residues)] for states, residues in pieces])
     if pooling == "bos":
-        return hidden[segments.cumsum(0)[::3] - 1]
+        return hidden[batch.boundaries[:-1].long()]
     # unsafe: the lengths are right, and looking at them would make the CPU wait for the device
-    reduced: Tensor = torch.segment_reduce(hidden, pooling, lengths=segments, axis=0, unsafe=True)
+    rows = hidden[: sum(batch.lengths)]
+    reduced: Tensor = torch.segment_reduce(rows, pooling, lengths=batch.segments, axis=0, unsafe=True)
     return reduced[1::3]

@@ -7,11 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import Fingerprint, representation
 from plm_embed.inference.pooling import pool
-from plm_embed.models.esm.reference import all_states, hidden_states
+from plm_embed.models import weights
 from plm_embed.models.manifest import Manifest
 from plm_embed.windows import combine, spans
+
+
+def hidden_states(folder: Path, sequences: Sequence[str], layers: Sequence[int]) -> list[dict[int, Tensor]]:
+    """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
+    manifest, tensors = weights.load(folder)
+    return manifest.family.reference(manifest, tensors, sequences, layers)
 
 
 def reference_vectors(
@@ -26,13 +32,19 @@ def reference_vectors(
     if not all(where):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
     pieces = [sequence[low:high] for sequence, cut in zip(sequences, where, strict=True) for low, high in cut]
-    hidden = iter(hidden_states(folder, pieces, fingerprint.layers))
+    manifest, tensors = weights.load(folder)
+    family = manifest.family
+    hidden = iter(family.reference(manifest, tensors, pieces, fingerprint.layers))
     found = []
     for cut in where:
         states = [next(hidden) for _ in cut]
         found.append(
             {
-                f"{pooling}_l{layer}": combine(pooling, [pool(pooling, state[layer]).numpy() for state in states], cut)
+                representation(pooling, layer): combine(
+                    pooling,
+                    [pool(pooling, state[layer], family.residues(len(state[layer]))).numpy() for state in states],
+                    cut,
+                )
                 for pooling in fingerprint.pooling
                 for layer in fingerprint.layers
             }
@@ -42,5 +54,6 @@ def reference_vectors(
 
 def last_means(manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str]) -> NDArray[np.float32]:
     """Means over the residues after the last layer, (sequences, D)."""
-    states = all_states(manifest, tensors, sequences, [manifest.layers])
-    return np.stack([pool("mean", state[manifest.layers]).numpy() for state in states])
+    family = manifest.family
+    states = [found[manifest.layers] for found in family.reference(manifest, tensors, sequences, [manifest.layers])]
+    return np.stack([pool("mean", state, family.residues(len(state))).numpy() for state in states])

@@ -6,7 +6,6 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
-from plm_embed.models.esm import engine
 from plm_embed.models.manifest import Manifest
 
 
@@ -29,7 +28,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         long_sequences=_within_limit(settings.long_sequences, manifest),
         compute_dtype=dtype,
         storage_dtype=settings.storage_dtype,
-        engine=engine.name(manifest, device, dtype),
+        engine=manifest.family.engine_name(manifest, device, dtype),
     )
 
 

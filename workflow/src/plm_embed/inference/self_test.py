@@ -20,8 +20,8 @@ from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
-from plm_embed.models.esm.engine import Engine
 from plm_embed.models.manifest import Manifest
+from plm_embed.models.packed import Engine
 from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _pair_is_invariant(engine: Engine) -> bool:
 
 
 def _run(engine: Engine, sequences: list[str], layer: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """States (L + 2, D) of each sequence, and their means (n, D), pooled as an embed job does it."""
+    """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does it."""
     batch = engine.prepare(sequences).to(engine.device)
     hidden = engine.forward(batch, [layer])[layer]
-    return engine.split(batch, hidden), pool_batch("mean", hidden, batch.lengths, batch.segments)
+    return batch.split(hidden), pool_batch("mean", hidden, batch)

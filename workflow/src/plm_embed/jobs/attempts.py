@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.gpus import Meter
+from plm_embed.jobs.scheduler import job_id
 
 log = logging.getLogger(__name__)
 FOLDER = "attempts"
@@ -61,7 +62,7 @@ def noted(
         "submission": submission,
         "buckets": list(buckets),
         "host": host,
-        "job": next((os.environ[name] for name in ("SLURM_JOB_ID", "PBS_JOBID") if name in os.environ), ""),
+        "job": job_id(),
         "workers": workers,
         "started": began.isoformat(timespec="milliseconds"),
     }

@@ -23,11 +23,12 @@ from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.compute import BYTES_PER_PART, Computation
 from plm_embed.jobs.finished import read_bucket, serve
 from plm_embed.jobs.heartbeats import Heartbeat
+from plm_embed.jobs.scheduler import job_id
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, keys_sha256
 from plm_embed.models import weights
-from plm_embed.models.esm import engine
 from plm_embed.models.manifest import read_manifest
+from plm_embed.models.packed import Engine
 from plm_embed.sequences.summary import bucket_table
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.store.store import Store, current_parts
@@ -45,14 +46,14 @@ class Embedder:
         self.settings = settings
         self.device = devices.choose_device(settings.device)
         devices.set_up(self.device, settings.threads, settings.compute_dtype)
-        manifest = read_manifest(weights_folder)
-        fingerprint = fingerprint_of(manifest, settings, self.device)
+        self._manifest = read_manifest(weights_folder)
+        fingerprint = fingerprint_of(self._manifest, settings, self.device)
         self.reuse = Reuse(settings.reuse, fingerprint)
         self.store = Store(store_root, fingerprint)
         self.tested: dict[str, Any] | None = None
         self._loading = 0.0  # seconds spent on loading the model since the last completion record
         self._budget = 0
-        self._model: engine.Engine | None = None
+        self._model: Engine | None = None
 
     def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
         """Fill the store with the vectors of one bucket file and write its completion record to `output`.
@@ -108,9 +109,9 @@ class Embedder:
             "reused": reused.total,
             "reused_from": dict(reused.counts),
             "reused_devices": sorted(reused.devices),
-            "spared_tokens": int((lengths[spared] + 2).sum()),
+            "spared_tokens": self._manifest.family.tokens(int(lengths[spared].sum()), int(spared.sum())),
             "self_test": self.tested,
-            "worker": devices.describe(self.device),
+            "worker": devices.describe(self.device) | {"job": job_id() or None},
             "versions": {
                 **{name: version(name) for name in LIBRARIES},
                 "plm-embed": __version__,
@@ -154,12 +155,12 @@ class Embedder:
             return False
         return True
 
-    def _loaded(self) -> engine.Engine:
+    def _loaded(self) -> Engine:
         if self._model is None:
             began = time.monotonic()
             try:
                 manifest, tensors = weights.load(self.weights_folder)
-                model = engine.Engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
+                model = manifest.family.engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
                 self.tested = self_test(model, self.weights_folder)
                 self._budget = self.settings.toks_per_batch or token_budget(model, self.store.fingerprint.layers)
             except RuntimeError as error:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from plm_embed.jobs.scheduler import job_id
+
 SECONDS_BETWEEN_BEATS = 15.0
 STALE_AFTER_SECONDS = 120.0
 """Longer than network filesystems keep old attributes (60 s) plus a beat."""
@@ -97,7 +99,7 @@ def _myself() -> dict[str, str]:
     return {
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
-        "job": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or "",
+        "job": job_id(),
         # Snakemake's plugin for SLURM hides the count of restarts from the step; its port is another at each start
         "start": os.environ.get("SLURM_RESTART_COUNT") or os.environ.get("SLURM_SRUN_COMM_PORT") or "0",
         "token": secrets.token_hex(8),

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from plm_embed.errors import PassingError, PlmEmbedError, out_of_memory
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, is_per_residue, representation
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.io.progress import progress
@@ -24,8 +24,7 @@ from plm_embed.io.threads import Behind
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.models.esm.engine import Engine
-from plm_embed.models.packed import Batch
+from plm_embed.models.packed import Batch, Engine
 from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 from plm_embed.windows import Span, combine, spans, stored_residues, window_count
@@ -220,7 +219,7 @@ class Computation:
     def _finish(self, buffer: Buffer, i: int, windows: dict[Span, Vectors]) -> None:
         fingerprint, where = self.store.fingerprint, self._spans(i)
         vectors = {
-            f"{pooling}_l{layer}": combine(pooling, [windows[span][f"{pooling}_l{layer}"] for span in where], where)
+            (name := representation(pooling, layer)): combine(pooling, [windows[span][name] for span in where], where)
             for pooling in fingerprint.pooling
             for layer in fingerprint.layers
         }

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import is_per_residue, storage_bytes
 from plm_embed.jobs.completion import EMBED_AGAIN, Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequences.summary import bucket_table, verified
@@ -123,5 +123,5 @@ def serve(bucket: Bucket, store: Path) -> Served:
             remedy=EMBED_AGAIN,
             path=bucket.completion.path,
         )
-    width = 4 if fingerprint.storage_dtype == "float32" else 2
+    width = storage_bytes(fingerprint.storage_dtype)
     return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)

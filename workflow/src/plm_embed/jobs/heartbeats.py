@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from plm_embed.jobs.scheduler import job_id
+
 if TYPE_CHECKING:
     import torch
 
@@ -47,7 +49,7 @@ class Heartbeat:
             "schema_version": 1,
             "host": host,
             "pid": os.getpid(),
-            "job": next((os.environ[name] for name in ("SLURM_JOB_ID", "PBS_JOBID") if name in os.environ), None),
+            "job": job_id() or None,
             "device": devices.device_name(device),
             "gpu": self._gpu.index if self._gpu else None,
             "bucket": bucket,

@@ -19,7 +19,8 @@ from plm_embed.inference.reference import last_means
 from plm_embed.io.download import download
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import checkpoints, published, weights
-from plm_embed.models.manifest import MANIFEST, Layout, Manifest, Published, Source, read_manifest, write_manifest
+from plm_embed.models.family import Layout
+from plm_embed.models.manifest import MANIFEST, Manifest, Published, Source, read_manifest, write_manifest
 from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: s
         log.info("%s", wrong)
     checkpoint = checkpoints.read(path, layout, model)
     sha256 = weights.sha256_of(checkpoint.tensors)
-    asked = (model.name, sha256, checkpoint.token_dropout)
+    asked = (model.name, sha256, checkpoint.said.token_dropout)
     if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
         raise WeightsError(
             f"weights_folder: {output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) than "
@@ -111,7 +112,7 @@ def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: s
         dim=model.dim,
         heads=model.heads,
         max_residues=model.max_residues,
-        token_dropout=checkpoint.token_dropout,
+        token_dropout=checkpoint.said.token_dropout,
         licence=model.licence,
         weights_sha256=sha256,
         bytes=tensors.stat().st_size,

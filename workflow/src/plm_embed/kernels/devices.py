@@ -64,9 +64,8 @@ def check(device: torch.device) -> None:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Host, process, device and scheduler job, for the completion record."""
-    job = next((os.environ[name] for name in ("SLURM_JOB_ID", "PBS_JOBID") if name in os.environ), None)
-    found: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "job": job}
+    """Host, process and device, for the completion record."""
+    found: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
     found["device"] = device_name(device)
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint, is_per_residue
+from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint, is_per_residue, storage_bytes
 from plm_embed.io.files import atomic_path, whole_files
 from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        width = 4 if self.fingerprint.storage_dtype == "float32" else 2
+        width = storage_bytes(self.fingerprint.storage_dtype)
         columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
         return columns * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
+from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
-from plm_embed.models.esm.reference import hidden_states
+from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import Normalised, ResiduePolicy, normalise
@@ -104,7 +105,8 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
         residues = known.residues([keys[at] for at in chosen])
         layer = fingerprint.layers[0]
         hidden = [states[layer].numpy() for states in hidden_states(weights_folder, residues, [layer])]
-        _check_sample(done, files.master, stored, hidden, fingerprint)
+        means = [_means(states, manifest.family) for states in hidden]
+        _check_sample(done, files.master, stored, means, fingerprint)
         store = Store(store_root, fingerprint)
         columns = np.array(rows), np.array(keys, dtype="S64"), np.array(lengths, dtype=np.int32)
         _publish(done, file["emb"], columns, store, files.master)
@@ -134,7 +136,7 @@ def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifes
     if problems:
         raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
     longest = int(said.get("max_length", 0) or 0)
-    return longest - 2 if longest > 0 else float("inf")  # it may count the two special tokens
+    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")  # it may count special tokens
 
 
 class _Sequences:
@@ -188,13 +190,20 @@ def _names(file: h5py.File, files: Files, count: int) -> list[list[str]]:
     return names
 
 
-def _check_sample(done: Adopted, path: Path, stored: Array, hidden: Sequence[Array], fingerprint: Fingerprint) -> None:
-    """Compare the sampled rows (k, D) with the representations (L + 2, D) that the reference gives."""
+def _means(states: Array, family: Family) -> dict[str, Array]:
+    """The mean of representations (tokens, D), taken rightly and in the usual wrong ways."""
+    first, stop = family.residues(len(states))
+    return {RIGHT: states[first:stop].mean(0), END: states[first:].mean(0), ENDS: states.mean(0)}
+
+
+def _check_sample(
+    done: Adopted, path: Path, stored: Array, means: Sequence[dict[str, Array]], fingerprint: Fingerprint
+) -> None:
+    """Compare the sampled rows (k, D) with the means that the reference gives."""
     limit = RELATIVE_L2[fingerprint.storage_dtype]
     kinds: dict[str, int] = {}
     distances, cosines = [], []
-    for vector, states in zip(stored, hidden, strict=True):
-        pooled = {RIGHT: states[1:-1].mean(0), END: states[1:].mean(0), ENDS: states.mean(0)}
+    for vector, pooled in zip(stored, means, strict=True):
         apart = {
             name: float(np.linalg.norm(vector - wanted) / np.linalg.norm(wanted)) for name, wanted in pooled.items()
         }

@@ -1,8 +1,7 @@
 """Checkpoints as their authors publish them, read into one set of names.
 
-fair-esm's `.pt` and the Hugging Face folder hold the same tensors under different names. Both become fair-esm's names
-without prefixes (`layers.0.self_attn.q_proj.weight`); the language-model head, the contact head and the rotary
-frequencies are left out. Tensors stay memory-mapped in their files where the format allows it.
+fair-esm's `.pt` and the Hugging Face folder hold the same tensors under different names. The model's family knows them,
+and which are not used. Tensors stay memory-mapped in their files where the format allows it.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import pickle
 import re
 import textwrap
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ import safetensors
 import torch
 
 from plm_embed.errors import WeightsError
-from plm_embed.models.esm.tensors import _BEFORE, _NOT_USED, _NOT_USED_HF, _common_name, tensor_shapes
-from plm_embed.models.esm.tokens import MASK
-from plm_embed.models.manifest import Layout
-from plm_embed.models.registry import MODELS, Architecture, Model
+from plm_embed.models.family import Description, Layout
+from plm_embed.models.registry import MODELS, Model
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +32,7 @@ DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 class Checkpoint:
     """What a source says about its model, and its tensors under the common names."""
 
-    architecture: Architecture
-    layers: int
-    dim: int
-    heads: int
-    token_dropout: bool
+    said: Description
     tensors: dict[str, torch.Tensor]
 
 
@@ -74,60 +67,24 @@ def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
 
     Raises WeightsError that names the source when it is damaged, unsafe to read, another model, or incomplete.
     """
-    checkpoint = _read_fair_esm(source) if layout == "fair-esm" else _read_hugging_face(source, model)
-    _check_model(source, checkpoint, model)
+    checkpoint = _read_fair_esm(source, model) if layout == "fair-esm" else _read_hugging_face(source, model)
+    _check_model(source, checkpoint.said, model)
     _check_tensors(source, checkpoint, model)
-    if model.architecture == "esm1b":
-        # The learned row of <mask> was never seen in training (token dropout blanks it); fair-esm clears it on loading.
-        embedding = checkpoint.tensors["embed_tokens.weight"].clone()
-        embedding[MASK] = 0
-        checkpoint.tensors["embed_tokens.weight"] = embedding
-    return checkpoint
+    return replace(checkpoint, tensors=model.family.mend(checkpoint.tensors))
 
 
-def _read_fair_esm(path: Path) -> Checkpoint:
+def _read_fair_esm(path: Path, model: Model) -> Checkpoint:
     data = _unpickle(path)
-    arguments = _arguments(data)
-    if arguments is None or not isinstance(data.get("model"), dict):
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise WeightsError(
             f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.", path=path
         )
-    kind = "esm2" if "cfg" in data else arguments.get("arch")
-    if kind not in ("esm2", "roberta_large"):
-        raise WeightsError(
-            f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.", path=path
-        )
-    return Checkpoint(
-        architecture="esm2" if kind == "esm2" else "esm1b",
-        layers=_number(path, arguments, "layers"),
-        dim=_number(path, arguments, "embed_dim"),
-        heads=_number(path, arguments, "attention_heads"),
-        token_dropout=bool(arguments.get("token_dropout", False)),
-        tensors={
-            name: tensor
-            for key, tensor in data["model"].items()
-            if not _NOT_USED.match(name := str(key).removeprefix("encoder.").removeprefix("sentence_encoder."))
-        },
-    )
-
-
-def _arguments(data: Any) -> dict[str, Any] | None:
-    """The training arguments in a fair-esm checkpoint, without their `encoder_` prefixes; None when there are none."""
-    if not isinstance(data, dict):
-        return None
-    found = data["cfg"].get("model") if isinstance(data.get("cfg"), dict) else data.get("args")
-    if not isinstance(found, argparse.Namespace):
-        return None
-    return {name.removeprefix("encoder_"): value for name, value in vars(found).items()}
-
-
-def _number(path: Path, values: dict[str, Any], key: str) -> int:
-    value = values.get(key)
-    if type(value) is not int:
-        raise WeightsError(
-            f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.", path=path
-        )
-    return value
+    said = model.family.describe("fair-esm", path, data)
+    tensors = {}
+    for key, tensor in data["model"].items():
+        if (name := model.family.common_name("fair-esm", said.architecture, str(key))) is not None:
+            tensors[name] = tensor
+    return Checkpoint(said, tensors)
 
 
 def _unpickle(path: Path) -> Any:
@@ -216,12 +173,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
-    config = _json(folder / "config.json")
-    if config.get("model_type") != "esm":
-        raise WeightsError(
-            f"weights: {folder} holds a model of the kind {config.get('model_type')!r}, not 'esm'.", path=folder
-        )
-    rotary = config.get("position_embedding_type", "absolute") == "rotary"
+    said = model.family.describe("hugging-face", folder, _json(folder / "config.json"))
     tensors = {}
     for path in _hugging_face_files(folder, model):
         if path.suffix != ".safetensors":
@@ -229,35 +181,16 @@ def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
         try:
             with safetensors.safe_open(path, framework="pt", device="cpu") as file:
                 for key in sorted(file.keys()):
-                    name = key.removeprefix("esm.")
-                    # Converters wrote untrained position embeddings into the rotary models' files too.
-                    if _NOT_USED_HF.match(name) or (rotary and name == "embeddings.position_embeddings.weight"):
-                        continue
-                    tensors[_common_name(name)] = file.get_tensor(key)
+                    if (name := model.family.common_name("hugging-face", said.architecture, key)) is not None:
+                        tensors[name] = file.get_tensor(key)
         except (safetensors.SafetensorError, OSError) as error:
             raise WeightsError(
                 f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.", path=path
             ) from None
-    return Checkpoint(
-        architecture="esm2" if rotary else "esm1b",
-        layers=_number(folder / "config.json", config, "num_hidden_layers"),
-        dim=_number(folder / "config.json", config, "hidden_size"),
-        heads=_number(folder / "config.json", config, "num_attention_heads"),
-        token_dropout=_token_dropout(folder / "config.json", config),
-        tensors=tensors,
-    )
+    return Checkpoint(said, tensors)
 
 
-def _token_dropout(path: Path, config: dict[str, Any]) -> bool:
-    found = config.get("token_dropout")
-    if not isinstance(found, bool):  # Hugging Face writes it for all of these models
-        raise WeightsError(
-            f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.", path=path
-        )
-    return found
-
-
-def _check_model(source: Path, found: Checkpoint, wanted: Model) -> None:
+def _check_model(source: Path, found: Description, wanted: Model) -> None:
     have = (found.architecture, found.layers, found.dim, found.heads)
     if have != (wanted.architecture, wanted.layers, wanted.dim, wanted.heads):
         same = [m for m in MODELS.values() if (m.architecture, m.layers, m.dim, m.heads) == have]
@@ -277,9 +210,7 @@ def _check_model(source: Path, found: Checkpoint, wanted: Model) -> None:
 
 
 def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
-    shapes = tensor_shapes(wanted)
-    if wanted.architecture == "esm1b" and _BEFORE & set(found.tensors):
-        shapes |= dict.fromkeys(_BEFORE, (wanted.dim,))
+    shapes = wanted.family.tensor_shapes(wanted, found.tensors)
     wrong = [f"lacks {name}" for name in shapes if name not in found.tensors]
     wrong += [f"has an unknown tensor {name}" for name in found.tensors if name not in shapes]
     for name in sorted(shapes.keys() & found.tensors.keys()):

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from plm_embed.errors import WeightsError
 from plm_embed.io.sealed import read_sealed, write_sealed
-from plm_embed.models.registry import Architecture
+from plm_embed.models.family import Family, Layout
+from plm_embed.models.registry import family_of
 
 MANIFEST = "manifest.json"
 RECORD = "weights.json"
 """A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the results go."""
 
-Layout = Literal["fair-esm", "hugging-face"]
 Published = Literal["no", "known answers", "sha256"]
 """How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of their file."""
 
@@ -35,7 +35,7 @@ class Manifest:
     """What a weights folder holds. `weights_sha256` and `bytes` are those of model.safetensors."""
 
     model: str
-    architecture: Architecture
+    architecture: str
     layers: int
     dim: int
     heads: int
@@ -47,6 +47,11 @@ class Manifest:
     source: Source
     self_test_sha256: str = ""
     published: Published = "no"
+
+    @property
+    def family(self) -> Family:
+        """What computes this model: of families that share its architecture the first."""
+        return family_of(self.architecture)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

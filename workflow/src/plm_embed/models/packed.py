@@ -1,11 +1,19 @@
-"""Packed sequences: what every engine takes, and the sizes of its batches."""
+"""Packed sequences: what every engine takes, the sizes of its batches, and what it is asked for."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels import attention, elementwise
+
+if TYPE_CHECKING:
+    from plm_embed.models.manifest import Manifest
 
 ROWS = {"cpu": 256, "cuda": 16384}
 """Rows of one matrix product. Fixed, because a library may choose another summation order for another shape."""
@@ -25,8 +33,8 @@ DTYPES: dict[ComputeDtype, torch.dtype] = {
 class Batch:
     """Packed sequences: `tokens`, `positions` (T,) int32, T a multiple of `ROWS`.
 
-    `lengths` count `<cls>` and `<eos>` too; `boundaries` (n + 1,) int32 are their sums from 0 on, `segments` (3 n,)
-    int64 are 1, L and 1 of each sequence.
+    `lengths` count special tokens too; `boundaries` (n + 1,) int32 are their sums from 0 on, `segments` (3 n,) int64
+    are the tokens of each sequence before, among and after its residues.
     """
 
     tokens: Tensor
@@ -34,8 +42,74 @@ class Batch:
     boundaries: Tensor
     segments: Tensor
     lengths: tuple[int, ...]
+    residues: tuple[tuple[int, int], ...]
+    """Rows that are pooled, of each sequence and counted from its first: from, and one past the last."""
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device. Copies from pinned memory are queued; nobody waits for them."""
         parts = ("tokens", "positions", "boundaries", "segments")
         return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts})
+
+    def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Cut (T, D) into one (tokens, D) view per sequence; what lies behind them is left out."""
+        return torch.split(hidden[: sum(self.lengths)], list(self.lengths))
+
+
+def pack(
+    pieces: Sequence[NDArray[np.uint8]], residues: Sequence[tuple[int, int]], rows: int, fill: int, pinned: bool
+) -> Batch:
+    """Lay the tokens of sequences one after another in the CPU's memory.
+
+    `fill` stands behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
+    copied to a device without waiting.
+    """
+    lengths = tuple(len(piece) for piece in pieces)
+    ends = np.cumsum((0, *lengths), dtype=np.int32)
+    total = -(-int(ends[-1]) // rows) * rows
+    tokens = np.full(total, fill, dtype=np.int32)
+    positions = np.zeros(total, dtype=np.int32)
+    for piece, start in zip(pieces, ends.tolist(), strict=False):
+        tokens[start : start + len(piece)] = piece
+        positions[start : start + len(piece)] = np.arange(len(piece))
+    parts = [(first, stop - first, length - stop) for (first, stop), length in zip(residues, lengths, strict=True)]
+    segments = np.array(parts, dtype=np.int64).ravel()
+
+    def staged(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
+
+    return Batch(staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues))
+
+
+class Engine(Protocol):
+    """A model on one device, as each family makes one.
+
+    It knows tokens and kernels; pooling, storage and policies stay outside.
+    """
+
+    manifest: "Manifest"
+    device: torch.device
+    precision: ComputeDtype
+    dtype: torch.dtype
+    rows: int
+    """Rows of one matrix product: tokens of a batch are a multiple of them."""
+    attention: attention.Kernel
+    elementwise: elementwise.Elementwise
+
+    def cost(self, length: int) -> int:
+        """Tokens of a sequence of `length` residues: what a token budget counts."""
+        ...
+
+    def prepare(self, sequences: Sequence[str]) -> Batch:
+        """Pack normalized sequences, in the order given, in the CPU's memory.
+
+        May run in a thread beside `forward`.
+        """
+        ...
+
+    def forward(self, batch: Batch, layers: Collection[int], exact: bool = False) -> dict[int, Tensor]:
+        """Representations (T, D), fp32, after each of `layers`.
+
+        0 is the embedding; the last has the final norm. `exact` computes in fp32 with the weights at
+        hand, for what overflows in half precision.
+        """
+        ...

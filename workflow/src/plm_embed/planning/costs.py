@@ -21,7 +21,7 @@ Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
 
 @dataclass(frozen=True)
 class Work:
-    """What the model has to do: sequences, tokens (residues + 2 for each piece) and floating-point operations."""
+    """What the model has to do: sequences, tokens (special ones included) and floating-point operations."""
 
     sequences: int
     tokens: int
@@ -49,7 +49,7 @@ def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Wor
     sequences = tokens = 0
     flops = 0.0
     for length, count in lengths.items():
-        pieces = [stop - start + 2 for start, stop in spans(length, policy)]
+        pieces = [model.family.tokens(stop - start) for start, stop in spans(length, policy)]
         sequences += count if pieces else 0
         tokens += count * sum(pieces)
         flops += count * sum(piece * flops_per_token(model, piece) for piece in pieces)

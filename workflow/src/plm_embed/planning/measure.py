@@ -22,7 +22,9 @@ from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
+from plm_embed.models.family import Family
 from plm_embed.models.manifest import MANIFEST
+from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import Speed, device_label
 from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.workflow.config import Config
@@ -117,10 +119,11 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
     table = read_table(sequences)
     embedder = Embedder(weights, folder / "store", settings)
     fingerprint = embedder.store.fingerprint
+    family = find_model(fingerprint.model).family
 
     def run(tokens: float, name: str, phase: float = 0.5) -> dict[str, Any]:
         """Embed about so many tokens, of lengths as in the whole, into a store of their own."""
-        pq.write_table(sample(table, tokens, phase), folder / f"{name}.parquet")
+        pq.write_table(sample(table, tokens, phase, family), folder / f"{name}.parquet")
         embedder.store = Store(folder / name, fingerprint)
         return embedder.embed(folder / f"{name}.parquet", folder / f"{name}.json")
 
@@ -134,13 +137,13 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
     return _Trial(startup, records)
 
 
-def sample(table: pa.Table, tokens: float, phase: float) -> pa.Table:
+def sample(table: pa.Table, tokens: float, phase: float, family: Family) -> pa.Table:
     """Rows with about so many tokens, evenly spaced in the order of length, so that long ones have their share.
 
     `phase`, 0 to 1, shifts them within their spacing.
     """
     table = table.take(pc.sort_indices(table["length"]))
-    total = pc.sum(table["length"]).as_py() + 2 * table.num_rows
+    total = family.tokens(pc.sum(table["length"]).as_py(), table.num_rows)
     count = max(1, min(table.num_rows, round(table.num_rows * tokens / total)))
     rows = np.floor((np.arange(count) + phase) * table.num_rows / count).astype(np.int64)
     return table.take(pa.array(rows)).sort_by("key")

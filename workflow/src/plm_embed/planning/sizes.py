@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
 from plm_embed.models.manifest import read_manifest
@@ -19,13 +19,12 @@ from plm_embed.workflow.config import Config
 
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
 """What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5 adds to each."""
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
 def vector_bytes(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, int]:
     """Bytes of the store and of the master for sequences given by their number by length."""
     asked = config["embedding"]
-    item, layers = ITEM_BYTES[asked["storage_dtype"]], len(asked["layers"])
+    item, layers = storage_bytes(asked["storage_dtype"]), len(asked["layers"])
     policy = LongSequences(**asked["long_sequences"])
     rows = costs.work(model, lengths, policy).sequences
     kept = policy.max_residues if policy.policy == "crop" else max(lengths, default=0)
@@ -76,7 +75,7 @@ def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) 
     if "per_residue" not in settings.pooling:
         return 0
     residues = sum(_stored(length, settings.long_sequences) * count for length, count in lengths.items())
-    return residues * dim * len(settings.layers) * (4 if settings.storage_dtype == "float32" else 2)
+    return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
 
 
 def _stored(length: int, long: LongSequences) -> int:

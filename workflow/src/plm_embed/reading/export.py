@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, extra
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import is_per_residue, pooling_and_layer
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter, progress
@@ -253,10 +253,10 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
             for place, written in chosen:
                 record: dict[str, Any] = {"label": ids[place]}
                 for name in embeddings.names:
-                    kind, _, layer = name.rpartition("_l")
+                    kind, layer = pooling_and_layer(name)
                     values = pooled[name][place] if name in pooled else embeddings.matrix(rows[place], name)
                     group = "representations" if is_per_residue(name) else f"{kind}_representations"
-                    record.setdefault(group, {})[int(layer)] = torch.from_numpy(values.astype(np.float32))
+                    record.setdefault(group, {})[layer] = torch.from_numpy(values.astype(np.float32))
                 with (folder / f"{written}.pt").open("wb") as file:
                     torch.save(record, file)
 

@@ -7,12 +7,18 @@ from pathlib import Path
 import h5py
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, is_per_residue, master_name
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
-MASTER = "master_esm2_embeddings.h5"
+MASTERS = f"{master_name('*')}.h5"
+"""What masters are called: each family of models has its own name."""
 MAKE_AGAIN = "make it again: snakemake --forcerun gather"
 """What to do about a damaged master, index or list of records."""
+
+
+def masters(folder: Path) -> list[Path]:
+    """The masters in a folder, of whatever family, by name."""
+    return sorted(folder.glob(MASTERS))
 
 
 def find_master(path: Path) -> Path:
@@ -20,12 +26,12 @@ def find_master(path: Path) -> Path:
     one, as in a results folder. StoreError when there is none, or there are several.
     """
     if path.is_dir():
-        below = sorted(path.glob(f"*/{MASTER}"))
-        if len(below) > 1 and not (path / MASTER).exists():
+        found = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
+        if len(found) > 1:
             raise StoreError(
-                f"{path}: holds {len(below)} masters; name one of them: {', '.join(map(str, below))}", path=path
+                f"{path}: holds {len(found)} masters; name one of them: {', '.join(map(str, found))}", path=path
             )
-        path = below[0] if below and not (path / MASTER).exists() else path / MASTER
+        path = found[0] if found else path / MASTERS
     elif path.suffix == ".parquet":
         path = path.with_suffix(".h5")
     if not path.is_file():

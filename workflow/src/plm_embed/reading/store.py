@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, extra
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.reading.vectors import KEY, Rows, Vectors, make_anndata
 from plm_embed.store.hdf5 import Array, decode
@@ -117,7 +117,7 @@ class StoreVectors(Vectors):
 
     def _take(self, name: str, rows: Rows) -> Array:
         unique, back = np.unique(rows, return_inverse=True)
-        bits = np.empty((len(unique), self.dim), "<u4" if self._fingerprint.storage_dtype == "float32" else "<u2")
+        bits = np.empty((len(unique), self.dim), f"<u{storage_bytes(self._fingerprint.storage_dtype)}")
         for number in np.unique(self._part[unique]).tolist():
             mine = np.flatnonzero(self._part[unique] == number)
             with self._opened(number) as part:

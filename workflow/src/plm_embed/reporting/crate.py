@@ -9,7 +9,6 @@ from typing import Any
 from plm_embed._version import __version__
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
-from plm_embed.reading.find import MASTER
 from plm_embed.reporting.facts import Facts
 
 NAME = "ro-crate-metadata.json"
@@ -112,10 +111,14 @@ def _weights(facts: Facts) -> Iterator[Entity]:
 def _files(facts: Facts) -> Iterator[Entity]:
     """The files that a campaign leaves, those that exist."""
     model, digests = facts.model, (facts.validation or {}).get("files", {})
-    index = MASTER.removesuffix(".h5") + ".parquet"
-    what = {
-        f"{model}/{MASTER}": "vectors, one row per distinct sequence in the order of the keys",
-        f"{model}/{index}": "index: one row per record that has a vector",
+    what = {}
+    if facts.master:
+        index = facts.master.with_suffix(".parquet").name
+        what = {
+            f"{model}/{facts.master.name}": "vectors, one row per distinct sequence in the order of the keys",
+            f"{model}/{index}": "index: one row per record that has a vector",
+        }
+    what |= {
         "records.parquet": "what became of every input record",
         "validation.json": "every check of the proof and its result",
         f"{model}/checksums.sha256": "checksums of the result",

@@ -21,8 +21,9 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
+from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import device_label
-from plm_embed.reading.find import MAKE_AGAIN, MASTER
+from plm_embed.reading.find import MAKE_AGAIN, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.sequences.summary import SUMMARY, read_summary
 
@@ -81,6 +82,7 @@ class Facts:
     spared: Savings | None = None
     fingerprint: dict[str, Any] | None = None
     weights: Manifest | None = None
+    master: Path | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, Any] | None = None
     rows: int = 0
@@ -110,7 +112,7 @@ def collect(results: Path) -> Facts:
         facts.weights = weights_of(newest, (facts.fingerprint or {}).get("weights_sha256"))
         facts.attempts = read_attempts(newest)
         facts.spared = savings(records)
-        master = newest / MASTER
+        facts.master = master = _master(newest)
         if master.is_file():
             _add_master(facts, master)
         facts.sizes = {"store": size(newest / "store")}
@@ -175,6 +177,12 @@ def _add_runs(facts: Facts, records: Sequence[Mapping[str, Any]]) -> None:
 def place(host: str, job: str | None) -> str:
     """'x3001, job 17', or the host alone outside of a scheduler."""
     return f"{host}, job {job}" if job else host
+
+
+def _master(folder: Path) -> Path:
+    """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model was."""
+    own = folder / f"{find_model(folder.name).family.master}.h5"
+    return own if own.is_file() else next(iter(masters(folder)), own)
 
 
 def _add_master(facts: Facts, master: Path) -> None:

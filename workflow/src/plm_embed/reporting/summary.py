@@ -10,7 +10,7 @@ from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion import campaign_records, savings
 from plm_embed.models import published
-from plm_embed.reading.find import MAKE_AGAIN, MASTER
+from plm_embed.reading.find import MAKE_AGAIN, MASTERS
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import read_validation, weights_of
 from plm_embed.sequences.summary import read_summary
@@ -18,9 +18,9 @@ from plm_embed.sequences.summary import read_summary
 
 def summarise(results: Path) -> str:
     """Plain text about the results folder of a gathered campaign. StoreError while there is no master."""
-    masters = sorted(results.glob(f"*/{MASTER}"))
+    masters = sorted(results.glob(f"*/{MASTERS}"))
     if not masters:
-        raise StoreError(f"{results}: no {MASTER} in it yet; run the workflow first", path=results)
+        raise StoreError(f"{results}: no {MASTERS} in it yet; run the workflow first", path=results)
     statuses, reasons = _fates(results / "records.parquet")
     counts = read_summary(results / "sequences")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))

@@ -108,7 +108,7 @@ def _normalised(batch: Batch, policy: ResiduePolicy) -> Judged:
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
     sequences, text = batch.residues, "".join(batch.residues)
-    if batch.faults or "" in batch.residues or not is_clean(text):
+    if batch.faults or "" in batch.residues or not is_clean(text, policy.alphabet):
         sequences = []
         for place, raw in enumerate(batch.residues):
             fault = batch.faults.get(place)

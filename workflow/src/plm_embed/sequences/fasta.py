@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.sequences.normalize import is_clean_text
+from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.streams import LARGEST_RECORD
 
 _READ_BYTES = 1 << 20
@@ -172,7 +172,7 @@ def parse_clean(block: bytes, first: int) -> CleanBatch | None:
     pieces = strings(flat, np.append(cuts[1:], len(flat)))
     headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
     ids, text = _first_words(headers), memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())]
-    if ids is None or not is_clean_text(text):
+    if ids is None or not PROTEIN.is_clean(text):
         return None
     return CleanBatch(first, ids, headers, text, np.cumsum(lengths))
 

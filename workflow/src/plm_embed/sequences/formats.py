@@ -1,7 +1,6 @@
 """What an input file is, told by its first bytes: FASTA, a table, Parquet, or nothing that can be read."""
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Literal
 
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.sequences.streams import LARGEST_RECORD, Stream, named_errors
+from plm_embed.words import did_you_mean
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 _DELIMITERS = ",\t;"
@@ -119,9 +119,8 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
     listed = ", ".join(map(repr, present[:30])) + (f" and {len(present) - 30} more" if len(present) > 30 else "")
     for name in wanted:
         if name not in present:
-            folded = {_fold(column): column for column in present}
-            near = difflib.get_close_matches(_fold(name), folded, n=1)
-            hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
+            folded = {_fold(column): repr(column) for column in present}
+            hint = did_you_mean(_fold(name), folded, called=folded.__getitem__)
             raise InputError(f"{path}: no column {name!r}; the columns are {listed}{hint}", path=path)
         if present.count(name) > 1:
             raise InputError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one", path=path)

@@ -5,16 +5,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from plm_embed.sequences.alphabet import RESIDUES
+from plm_embed.sequences.alphabet import PROTEIN, Alphabet
 
 EVENTS = ("whitespace_removed", "upper_cased", "gaps_removed", "stop_removed", "substituted")
-GAPS = "-."
 POSITIONS_SHOWN = 5
 
-_FIRST, *_, _LAST = sorted(RESIDUES.encode("ascii"))
-_BETWEEN = set(range(_FIRST, _LAST)).difference(RESIDUES.encode("ascii"))  # J
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
 _ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
@@ -22,14 +17,15 @@ _ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstu
 
 @dataclass(frozen=True)
 class ResiduePolicy:
-    """What to do with a record that holds letters without a token (`unknown`) or alignment gaps (`gaps`)."""
+    """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps (`gaps`)."""
 
     unknown: Literal["skip", "substitute"] = "skip"
     gaps: Literal["remove", "skip"] = "remove"
+    alphabet: Alphabet = PROTEIN
 
 
 class Normalised(NamedTuple):
-    """A sequence of `RESIDUES` letters, at least one, and how many characters each event touched."""
+    """A sequence of the alphabet's letters, at least one, and how many characters each event touched."""
 
     sequence: str
     events: dict[str, int]
@@ -42,29 +38,23 @@ class Skipped(NamedTuple):
     detail: str | None
 
 
-def is_clean(text: str) -> bool:
-    """Whether every character is an upper-case letter of `RESIDUES`, so that nothing is left to normalise."""
-    return text.isascii() and is_clean_text(text.encode("ascii"))
-
-
-def is_clean_text(text: bytes | memoryview) -> bool:
-    """`is_clean` for bytes; many times faster than `bytes.translate`."""
-    codes = np.frombuffer(text, np.uint8)
-    within = not len(codes) or (codes.min() >= _FIRST and codes.max() <= _LAST)
-    return bool(within) and not any((codes == other).any() for other in _BETWEEN)
+def is_clean(text: str, alphabet: Alphabet) -> bool:
+    """Whether every character is a letter of the alphabet, in upper case, so that nothing is left to normalise."""
+    return text.isascii() and alphabet.is_clean(text.encode("ascii"))
 
 
 def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
     """Normalise the residues of one record.
 
     In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are upper-cased,
-    the gap signs '-' and '.' are removed or the record is skipped as `gaps`, one terminal '*' is dropped. What is
-    then not a letter of `RESIDUES` (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
-    `unknown_residues`, or becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word such as
-    <mask>, or else begins a header that lacks its line, and the record is skipped as `glued_header`. Positions in
-    `detail` are 1-based in `raw`.
+    the gap signs (of proteins '-' and '.') are removed or the record is skipped as `gaps`, one terminal stop ('*') is
+    dropped. What is then not a letter of the alphabet (J, digits, an inner '*', '<', any letter beyond ASCII) makes the
+    record `unknown_residues`, or becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word
+    such as <mask>, or else begins a header that lacks its line, and the record is skipped as `glued_header`. Positions
+    in `detail` are 1-based in `raw`.
     """
-    if raw and is_clean(raw):
+    alphabet = policy.alphabet
+    if raw and is_clean(raw, alphabet):
         return Normalised(raw, {})
     events: dict[str, int] = {}
     one_line = raw.replace("\r", "").replace("\n", "")
@@ -74,27 +64,27 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
     upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
     if upper != text:
         events["upper_cased"] = sum(before != after for before, after in zip(text, upper, strict=True))
-    gaps = sum(map(upper.count, GAPS))
+    gaps = sum(map(upper.count, alphabet.gaps))
     if gaps and policy.gaps == "skip":
-        return Skipped("gaps", _positions(raw, GAPS))
+        return Skipped("gaps", _positions(raw, alphabet.gaps))
     if gaps:
         events["gaps_removed"] = gaps
-        upper = upper.translate(dict.fromkeys(map(ord, GAPS)))
+        upper = upper.translate(dict.fromkeys(map(ord, alphabet.gaps)))
     stop = 0
-    if upper.endswith("*"):
+    if upper.endswith(alphabet.stop):
         events["stop_removed"] = 1
         upper = upper[:-1]
-        stop = raw.rindex("*") + 1
+        stop = raw.rindex(alphabet.stop) + 1
     if not upper:
         return Skipped("empty", None)
     if ">" in _IN_BRACKETS.sub("", upper):
         return Skipped("glued_header", _glued(raw))
-    unknown = set(upper).difference(RESIDUES)
+    unknown = set(upper).difference(alphabet.letters)
     if unknown and (policy.unknown == "skip" or ">" in unknown):
         return Skipped("unknown_residues", _positions(raw, unknown, dropped=stop))
     if unknown:
         events["substituted"] = sum(map(upper.count, unknown))
-        upper = upper.translate(dict.fromkeys(map(ord, unknown), "X"))
+        upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
     return Normalised(upper, events)
 
 

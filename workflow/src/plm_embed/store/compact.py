@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import is_per_residue, storage_bytes
 from plm_embed.io.files import sha256_file, sync, whole_files
 from plm_embed.io.sealed import write_sealed
 from plm_embed.store.blocks import Served, blocks
@@ -136,7 +136,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
         residues=columns["size"],
         flat=columns["flat"],
         dims=dims,
-        width=4 if store.fingerprint.storage_dtype == "float32" else 2,
+        width=storage_bytes(store.fingerprint.storage_dtype),
     )
     head = Columns(columns["emb_keys"], columns["length"], columns["windows"], offset if ragged else None)
     with connect(local, "w") as file:

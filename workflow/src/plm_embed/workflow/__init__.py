@@ -8,6 +8,7 @@ from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.campaign import (
     bucket_files,
     check_reuse,
+    master_of,
     options,
     plan_line,
     submissions,
@@ -44,6 +45,7 @@ __all__ = [
     "job_memory_mb",
     "job_minutes",
     "layer",
+    "master_of",
     "notes_file",
     "options",
     "plan_line",

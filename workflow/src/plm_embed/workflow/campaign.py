@@ -100,3 +100,8 @@ def _known_settings(config: Config) -> Config:
     with suppress(PlmEmbedError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
         known["weights_sha256"] = read_manifest(Path(config["weights_folder"]) / model.name).weights_sha256
     return known
+
+
+def master_of(model: str) -> str:
+    """The name of a model's master and of its index, without .h5 or .parquet."""
+    return find_model(model).family.master

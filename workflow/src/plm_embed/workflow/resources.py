@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from plm_embed.fingerprint import storage_bytes
 from plm_embed.keys import bucket_names
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.summary import known_summary
@@ -67,7 +68,7 @@ def validate_minutes(config: Config) -> int:
 def _vectors_minutes(config: Config) -> int:
     """Time for all vectors, read or written at 150 MB/s, a third of what two cores were seen to do."""
     model, embedding = find_model(config["model"]), config["embedding"]
-    width = 4 if embedding["storage_dtype"] == "float32" else 2
+    width = storage_bytes(embedding["storage_dtype"])
     rows = sum(1.0 if name == "per_residue" else 1 / RESIDUES_PER_ROW for name in embedding["pooling"])
     size: float = _input_bytes(config) * rows * len(embedding["layers"]) * model.dim * width
     return round(size / MASTER_BYTES_PER_MINUTE)

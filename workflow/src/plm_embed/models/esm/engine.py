@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,7 +23,7 @@ from plm_embed.kernels import attention, elementwise
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.esm.tokens import PAD, tokenize
 from plm_embed.models.manifest import Manifest
-from plm_embed.models.packed import DTYPES, ROWS, Batch
+from plm_embed.models.packed import DTYPES, ROWS, Batch, pack
 
 ARITHMETIC = "packed-1"
 """Version of the arithmetic; with the label of the attention kernel it is the engine's name in the fingerprint.
@@ -88,28 +87,15 @@ class Engine:
 
     def cost(self, length: int) -> int:
         """Tokens of a sequence of `length` residues: what a token budget counts."""
-        return length + 2
+        return self.manifest.family.tokens(length)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
         """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread beside `forward`."""
         pieces = [tokenize(sequence) for sequence in sequences]
-        lengths = tuple(len(piece) for piece in pieces)
-        if lengths != tuple(map(self.cost, map(len, sequences))):
+        if [len(piece) for piece in pieces] != [self.cost(len(sequence)) for sequence in sequences]:
             raise RuntimeError("a sequence has another number of residue tokens than residues")
-        ends = np.cumsum((0, *lengths), dtype=np.int32)
-        total = -(-int(ends[-1]) // self.rows) * self.rows
-        tokens = np.full(total, PAD, dtype=np.int32)
-        positions = np.zeros(total, dtype=np.int32)
-        for piece, start in zip(pieces, ends.tolist(), strict=False):
-            tokens[start : start + len(piece)] = piece
-            positions[start : start + len(piece)] = np.arange(len(piece))
-        segments = np.ones(3 * len(lengths), dtype=np.int64)
-        segments[1::3] = np.array(lengths) - 2
-
-        def staged(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).pin_memory() if self.device.type == "cuda" else torch.from_numpy(array)
-
-        return Batch(staged(tokens), staged(positions), staged(ends), staged(segments), lengths)
+        residues = [self.manifest.family.residues(len(piece)) for piece in pieces]
+        return pack(pieces, residues, self.rows, PAD, pinned=self.device.type == "cuda")
 
     @torch.inference_mode()
     def forward(self, batch: Batch, layers: Collection[int], exact: bool = False) -> dict[int, Tensor]:
@@ -132,10 +118,6 @@ class Engine:
                 last = number == len(self._layers)
                 found[number] = elementwise.norm(x, self._norm_after, torch.float32) if last else x.clone()
         return found
-
-    def split(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Cut (T, D) into one (L + 2, D) view per sequence."""
-        return torch.split(hidden[: sum(batch.lengths)], list(batch.lengths))
 
     def _embed(self, batch: Batch) -> Tensor:
         x = F.embedding(batch.tokens, self._embedding)  # (T, D)

@@ -6,28 +6,21 @@ with those on whole models.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from esm.modules import ESM1bLayerNorm, LearnedPositionalEmbedding, TransformerLayer
 from torch import Tensor
 
-from plm_embed.models import weights
 from plm_embed.models.esm.tokens import PAD, tokenize
 from plm_embed.models.manifest import Manifest
-
-
-def hidden_states(folder: Path, sequences: Sequence[str], layers: Sequence[int]) -> list[dict[int, Tensor]]:
-    """Representations (L + 2, D) of each sequence after each of `layers`, fp32."""
-    return all_states(*weights.load(folder), sequences, layers)
 
 
 @torch.inference_mode()
 def all_states(
     manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str], layers: Sequence[int]
 ) -> list[dict[int, Tensor]]:
-    """`hidden_states` of a model whose tensors are at hand."""
+    """Representations (L + 2, D) of each sequence after each of `layers`, fp32."""
     found: list[dict[int, Tensor]] = [{} for _ in sequences]
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64))[None] for sequence in sequences]
     states = [_embed(manifest, tensors, row) for row in tokens]  # each (1, T, D)

@@ -1,0 +1,58 @@
+"""What families of models say of themselves: tokens, residues, names of masters."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.models.family import Family
+from plm_embed.models.packed import pack
+from plm_embed.models.registry import FAMILIES, MODELS, family_of
+from plm_embed.workflow import master_of
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
+    sequence = family.alphabet.letters
+    tokens = family.tokenize(sequence)
+    first, stop = family.residues(len(tokens))
+    assert stop - first == len(sequence) == len(set(tokens[first:stop].tolist()))
+    assert not set(tokens[first:stop].tolist()) & {*tokens[:first].tolist(), *tokens[stop:].tolist()}
+    assert family.tokens(len(sequence)) == len(tokens)
+    assert family.tokens(100, pieces=7) == 100 + 7 * family.extra_tokens
+
+
+def test_masters_bear_the_name_of_their_family() -> None:
+    assert master_of("650M") == "master_esm2_embeddings"
+    assert master_of("esm1b") == "master_esm1b_embeddings"
+    assert master_of("esm1v_3") == "master_esm1v_embeddings"
+    assert {model.family for model in MODELS.values()} == set(FAMILIES)
+
+
+def test_a_manifest_finds_the_family_that_computes_its_model() -> None:
+    for family in FAMILIES:
+        found = family_of(family.architecture)
+        assert (found.architecture, found.max_residues) == (family.architecture, family.max_residues)
+    with pytest.raises(PlmEmbedError, match="architecture 'rnn' is not known to this version"):
+        family_of("rnn")
+
+
+def test_counting_tokens_needs_no_torch() -> None:
+    code = (
+        "import sys; from plm_embed.models.registry import find_model; import plm_embed.planning.costs;"
+        "assert find_model('8M').family.tokens(5) == 7; sys.exit('torch' in sys.modules)"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+
+
+def test_a_batch_knows_its_residues_whatever_surrounds_them() -> None:
+    pieces = [np.arange(1, 6, dtype=np.uint8), np.arange(2, dtype=np.uint8)]
+    batch = pack(pieces, [(0, 4), (0, 2)], rows=4, fill=9, pinned=False)
+    assert batch.tokens.tolist() == [1, 2, 3, 4, 5, 0, 1, 9]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 0]
+    assert batch.boundaries.tolist() == [0, 5, 7]
+    assert batch.segments.tolist() == [0, 4, 1, 0, 2, 0]
+    assert batch.residues == ((0, 4), (0, 2))
