@@ -99,7 +99,7 @@ def test_a_damaged_file_is_named_or_makes_no_difference(tmp_path: Path, monkeypa
         try:
             assert look_up(index, ids) == right
         except PlmEmbedError as error:
-            assert str(error) == f"{side}: damaged; remove it: it is made again when it is needed"
+            assert str(error) == f"{side}: damaged; remove it, and it is made again when it is needed"
             named += 1
     assert named
     for size in (0, 7, len(whole) // 2, len(whole) - 1):

@@ -91,6 +91,13 @@ def kill_slurmstepd(scene: Scene) -> str:
     return "kill -9 of a slurmstepd"
 
 
+def kill_batch_slurmstepd(scene: Scene) -> str:
+    """Not one of those that are drawn: their numbers stand for what happened under them before."""
+    steps = [step for node in GPU_NODES for step in scene.cluster.steps(node)]
+    _kill(scene.one([step for step in steps if ".batch]" in command_line(step)[0]]))
+    return "kill -9 of the slurmstepd of a batch script"
+
+
 def cancel(scene: Scene) -> str:
     job, _, rule = scene.a_job()
     scene.cluster.run("scancel", job)

@@ -54,15 +54,21 @@ def end_with_step() -> None:
     Should its slurmstepd die (kill -9), srun would wait for its word until the time limit, with
     the GPU. So a shell waits for this process to end, and has SLURM end the job when there is no
     slurmstepd then.
+
+    The batch script has one of its own: without it nobody tells SLURM that the script has ended.
+    It outlives this step in order, so that nothing is to be waited for when it is gone; where it
+    cannot be seen it is left out.
     """
     if not os.environ.pop(MARK, ""):
         return
     parent = Path(f"/proc/{os.getppid()}")
     with suppress(OSError, KeyError):
         if (parent / "comm").read_text() == "slurmstepd\n":
-            end = f"sleep {SECONDS_TO_END}; scancel {os.environ['SLURM_JOB_ID']}"
-            script = f"read _; [ -d {parent} ] || {{ {end}; }}"
-            null = subprocess.DEVNULL
+            job, null = os.environ["SLURM_JOB_ID"], subprocess.DEVNULL
+            batch = rf"grep -qsa '^slurmstepd: \[{job}\.batch\]' /proc/[0-9]*/cmdline"
+            look = subprocess.run(["/bin/sh", "-c", batch], stdin=null, check=False)
+            script = "read _; " + (f"{batch} || scancel {job}; " if look.returncode == 0 else "")
+            script += f"[ -d {parent} ] || {{ sleep {SECONDS_TO_END}; scancel {job}; }}"
             guard = subprocess.Popen(
                 ["/bin/sh", "-c", script],
                 stdin=subprocess.PIPE,

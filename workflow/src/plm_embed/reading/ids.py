@@ -85,7 +85,7 @@ class Identifiers:
         except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
             pass
         raise StoreError(
-            f"{self.path}: damaged", remedy="remove it: it is made again when it is needed", path=self.path
+            f"{self.path}: damaged", remedy="remove it, and it is made again when it is needed", path=self.path
         )
 
     def _check_all(self) -> None:

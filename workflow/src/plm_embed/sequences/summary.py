@@ -73,7 +73,10 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
 def present(bucket: Path) -> None:
     """StoreError when there is no file for a bucket; who runs the step by hand may have named what never was."""
     sequences = bucket.parent.parent
-    if not bucket.is_file():
+    if bucket.exists() and not bucket.is_file():
+        what = "folder" if bucket.is_dir() else "pipe or a device"
+        raise StoreError(f"{bucket}: is a {what}, not a file", path=bucket)
+    if not bucket.exists():
         again = make_again(sequences) if (sequences / SUMMARY).is_file() else ""
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
 
