@@ -1,7 +1,8 @@
 """A damaged campaign goes on: what its steps make of the damage.
 
 named: an error of one line or a few that names the damaged thing and what to run. harmless: all results are as they are
-without the damage. told by checksums: who reads finished results gets others, and `sha256sum --check` says so.
+without the damage. warned: results are shown with a warning that names the damaged thing and what to run. told by
+checksums: who reads finished results gets others, and `sha256sum --check` says so.
 Everything else is wrong: SILENT (a result differs without a word), traceback, hang, unnamed (an error that does not
 name what is damaged), no remedy (it does not say what to do; about a file of the user's own it need not), NOT HEALED
 (what it says to do does not lead to the undisturbed results).
@@ -38,7 +39,7 @@ from tiny_campaign import (
 
 REMEDIES = 2
 """So many errors one after the other may each name what to do."""
-GOOD = ("named", "harmless", "told by checksums")
+GOOD = ("named", "harmless", "warned", "told by checksums")
 
 
 @dataclass
@@ -123,6 +124,8 @@ class Trial:
         if not failed:
             if self._right(message):
                 return "harmless"
+            if any(re.search(self._names(), line) and _ACTION.search(line) for line in _WARNING.findall(message)):
+                return "warned"
             return "told by checksums" if self.case.kind.stage == "read" and self._checksums_tell() else "SILENT"
         if message.startswith("exit status -99"):
             return "hang"
@@ -244,6 +247,7 @@ def _error(message: str) -> str:
 
 
 _ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
+_WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
 _USES: dict[Path, str] = {}
 

@@ -10,7 +10,8 @@ from campaigns import MEAN, make_campaign
 from damages import flip_a_bit
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.io.sealed import write_sealed
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.reporting.facts import collect
 from plm_embed.reporting.summary import summarise
 
 
@@ -64,3 +65,15 @@ def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
     campaign.gather()
     assert "0 x 0" in summarise(campaign.results)
+
+
+def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    assert "warning" not in summarise(campaign.results)
+    summary = campaign.sequences / "summary.json"
+    grown = read_sealed(summary, "a summary", "")
+    write_sealed(summary, grown | {"records": grown["records"] + 1})
+    warning = "of other sequences than the master was gathered from; run `snakemake` again"
+    assert f"warning     {summary}: {warning}" in summarise(campaign.results)
+    assert collect(campaign.results).outdated == f"{summary}: {warning}"

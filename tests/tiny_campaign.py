@@ -194,7 +194,14 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 
 def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
-    for name in ("embed", "submission", "gather", "validate", "reference", "report"):
+    for name in (
+        "jobs.submission",
+        "jobs.bucket",
+        "master.gather",
+        "master.validate",
+        "inference.reference",
+        "reporting.report",
+    ):
         importlib.import_module(f"plm_embed.{name}")
 
 

@@ -91,6 +91,11 @@ class Facts:
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
+    def outdated(self) -> str:
+        """What to say when the master was gathered from other sequences than lie here now; empty otherwise."""
+        return outdated(self.results / "sequences", self.summary or {}, self.metadata)
+
+    @property
     def caveat(self) -> str:
         """In words, why the vectors are not known to be the published model's; empty when they are."""
         return published.caveat(self.model, self.weights)
@@ -120,6 +125,14 @@ def collect(results: Path) -> Facts:
     facts.sizes |= {"sequences": size(results / "sequences"), "records": size(results / "records.parquet")}
     facts.validation = read_validation(results)
     return facts
+
+
+def outdated(sequences: Path, summary: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
+    """What to say when a master with these attributes was gathered from other sequences than those of the summary."""
+    said = metadata.get("inputs") or {}
+    if all(summary.get(name, count) == count for name, count in said.items()):
+        return ""
+    return f"{sequences / SUMMARY}: of other sequences than the master was gathered from; run `snakemake` again"
 
 
 def read_validation(results: Path) -> dict[str, Any] | None:

@@ -53,6 +53,7 @@ def _content(facts: Facts) -> dict[str, Any]:
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "subtitle": _subtitle(facts),
         "caveat": facts.caveat if facts.runs else "",
+        "outdated": facts.outdated,
         "status": status,
         "status_words": words[status],
         "sections": SECTIONS,

@@ -12,7 +12,7 @@ from plm_embed.jobs.completion import campaign_records, savings
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS
 from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.facts import read_validation, weights_of
+from plm_embed.reporting.facts import outdated, read_validation, weights_of
 from plm_embed.sequences.summary import read_summary
 
 
@@ -35,8 +35,11 @@ def summarise(results: Path) -> str:
     ]
     if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts["buckets"]))):
         lines.insert(3, ("spared", saved))
+    for path in masters:
+        with Embeddings(path) as embeddings:
+            lines.append(("warning", outdated(results / "sequences", counts, embeddings.metadata)))
     lines += [("warning", warning) for warning in counts.get("warnings", ())]
-    text = "\n".join(f"{name:<11} {value}" for name, value in lines)
+    text = "\n".join(f"{name:<11} {value}" for name, value in lines if value)
     return "\n\n".join([text, *(_opening(path) for path in masters)])
 
 
