@@ -38,8 +38,8 @@ FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), Lon
 GATHER = """
 import json, sys, time
 from pathlib import Path
-from plm_embed import lean
-lean.set_up(huge_pages=True)
+from plm_embed.cli import startup
+startup.set_up(huge_pages=True)
 from plm_embed.master.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
@@ -51,8 +51,8 @@ print(json.dumps([seconds, int(peak) * 1.024e-3]))
 VECTORS = """
 import json, sys, time
 from pathlib import Path
-from plm_embed import lean
-lean.set_up(huge_pages=True)
+from plm_embed.cli import startup
+startup.set_up(huge_pages=True)
 from plm_embed.store.blocks import Memory, blocks
 from plm_embed.jobs.finished import load_bucket, serve
 from plm_embed.io.files import atomic_path

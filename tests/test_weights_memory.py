@@ -19,7 +19,8 @@ LOAD = """
 import re, sys
 from pathlib import Path
 import torch
-from plm_embed import engine, weights
+from plm_embed.models import weights
+from plm_embed.models.esm import engine
 from plm_embed.kernels.linear import Linear
 
 def memory(kind):
