@@ -30,6 +30,7 @@ from plm_embed.master.gather import gather
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning import plan as planning
+from plm_embed.planning.input import read_config
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Table
@@ -100,7 +101,7 @@ def compare(shape: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         question = campaign(folder, shape)
-        config = planning.read_config(question.configfile)
+        config = read_config(question.configfile)
         sequences = folder / "results" / "sequences"
         policy = ResiduePolicy("skip", "remove")
         inputs, table = [folder / "input.fasta"], Table("id", "sequence", ())

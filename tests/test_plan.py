@@ -24,6 +24,7 @@ from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs, plan, proposals
+from plm_embed.planning.input import given_input, read_config
 from plm_embed.planning.view import histogram, show
 from plm_embed.sites.data import read_site
 from plm_embed.words import readable
@@ -127,9 +128,9 @@ def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> N
 
 
 def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configfile: Path, tmp_path: Path) -> None:
-    config = plan.read_config(configfile)
+    config = read_config(configfile)
     sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / "esm2_t3_untrained"
-    with plan._input(plan.Question(configfile), config) as given:
+    with given_input(config, None, False) as given:
         shutil.copytree(given.sequences, sequences)
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
     before = plan.plan(plan.Question(configfile))
@@ -215,7 +216,7 @@ def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: P
 def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
     polaris = read_site("polaris")
     large = [one for one in proposals.proposals(polaris, 1.0) if one.queue == "prod"][-1]
-    words = list(proposals.command(large, "", polaris, None, plan.read_config(configfile)))
+    words = list(proposals.command(large, "", polaris, None, read_config(configfile)))
     assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
     assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
 
@@ -294,10 +295,10 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
 
 
 def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> None:
-    config = plan.read_config(configfile)
+    config = read_config(configfile)
     weights = tmp_path / "weights" / "esm2_t3_untrained"
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
-    with plan._input(plan.Question(configfile), config) as given:
+    with given_input(config, None, False) as given:
         table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
     pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")
     Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(tmp_path / "some.parquet", tmp_path / "r.json")
@@ -341,7 +342,7 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
 def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_text(f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n")
-    config = plan.read_config(path)
+    config = read_config(path)
     assert config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
     assert config["weights"] == "" and config["table"] == {"id": "id", "sequence": "sequence", "keep": []}
 

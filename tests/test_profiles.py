@@ -10,7 +10,7 @@ import yaml
 
 from campaign_runs import ROOT, snakemake, working_folder
 from plm_embed.planning import proposals
-from plm_embed.planning.plan import read_config
+from plm_embed.planning.input import read_config
 from plm_embed.sites.slurm import site_of
 
 PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))

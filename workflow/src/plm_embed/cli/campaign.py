@@ -90,11 +90,12 @@ def plan(
     from plm_embed.io.console import Terminal
     from plm_embed.io.sealed import write_sealed
     from plm_embed.planning import plan as planning
+    from plm_embed.planning.input import read_config
     from plm_embed.planning.view import show
 
     question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
     found = planning.plan(question)
-    kept = Path(planning.read_config(configfile)["results"]) / "plan.json"
+    kept = Path(read_config(configfile)["results"]) / "plan.json"
     if not (found.stored and kept.exists()):
         write_sealed(kept, found.to_json())
     if as_json:

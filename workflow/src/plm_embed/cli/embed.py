@@ -115,11 +115,11 @@ def embed(
     from plm_embed.jobs.attempts import noted
     from plm_embed.jobs.gpus import Meter, visible_gpus
     from plm_embed.jobs.nodes import on_all_nodes
-    from plm_embed.jobs.scheduler import job_id
     from plm_embed.jobs.submission import Plan, embed_buckets
     from plm_embed.models.manifest import check_record
     from plm_embed.planning.sizes import announce
     from plm_embed.sequences.summary import present
+    from plm_embed.sites.scheduler import job_id
 
     if nodes > 1:
         on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)  # of a repeated option the last counts

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.gpus import Meter
-from plm_embed.jobs.scheduler import job_id
+from plm_embed.sites.scheduler import job_id
 
 log = logging.getLogger(__name__)
 FOLDER = "attempts"

@@ -23,13 +23,13 @@ from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.compute import BYTES_PER_PART, Computation
 from plm_embed.jobs.finished import read_bucket, serve
 from plm_embed.jobs.heartbeats import Heartbeat
-from plm_embed.jobs.scheduler import job_id
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, keys_sha256
 from plm_embed.models import weights
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed import Engine
 from plm_embed.sequences.summary import bucket_table
+from plm_embed.sites.scheduler import job_id
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.store.store import Store, current_parts
 from plm_embed.windows import spans

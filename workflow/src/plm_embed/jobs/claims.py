@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from plm_embed.jobs.scheduler import job_id
+from plm_embed.sites.scheduler import job_id
 
 SECONDS_BETWEEN_BEATS = 15.0
 STALE_AFTER_SECONDS = 120.0

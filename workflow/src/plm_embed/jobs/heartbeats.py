@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from plm_embed.jobs.scheduler import job_id
+from plm_embed.sites.scheduler import job_id
 
 if TYPE_CHECKING:
     import torch

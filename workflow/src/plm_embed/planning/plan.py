@@ -1,19 +1,14 @@
 """A campaign's price before it is paid: what the input holds, what is left to compute, how long, where, what disk."""
 
-import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from plm_embed.errors import ConfigError, InputError, PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.models import published
@@ -21,16 +16,13 @@ from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.input import Input, existing, given_input, read_config
 from plm_embed.planning.proposals import Proposal, command, proposals
 from plm_embed.planning.remaining import outstanding
 from plm_embed.planning.sizes import table_bytes, vector_bytes
-from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
-from plm_embed.sequences.summary import read_summary
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognise, scheduler_here
-from plm_embed.workflow.config import Config, checked
+from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
 
 
@@ -98,31 +90,13 @@ class Question:
     lengths: Path | None = None
 
 
-@dataclass(frozen=True)
-class _Input:
-    """What is to be embedded: counts, and the folder of deduplicated sequences if there is one."""
-
-    counted: str
-    summary: dict[str, Any]
-    sequences: Path | None
-
-    @property
-    def lengths(self) -> dict[int, int]:
-        return {int(length): count for length, count in self.summary["lengths"].items()}
-
-
-def read_config(configfile: Path | None) -> Config:
-    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml."""
-    return checked(_yaml(configfile or Path("config/config.yaml")))
-
-
 def plan(question: Question) -> Plan:
     """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the configuration."""
     config = read_config(question.configfile)
     model = find_model(config["model"])
     here, site = _where(question.site or config["site"])
     policy = LongSequences(**config["embedding"]["long_sequences"])
-    with _input(question, config) as given:
+    with given_input(config, question.lengths, question.measure) as given:
         found = outstanding(config, given.sequences) if given.sequences else None
         todo = costs.work(model, found.lengths if found else given.lengths, policy)
         whole = costs.work(model, given.lengths, policy)
@@ -165,7 +139,7 @@ def plan(question: Question) -> Plan:
         device=chosen.speed.device,
         local_hours=_local_hours(chosen, jobs) if local else None,
         bytes=sizes,
-        free_bytes=shutil.disk_usage(_existing(Path(config["results"]))).free,
+        free_bytes=shutil.disk_usage(existing(Path(config["results"]))).free,
         site=here.site,
         recognised=here.why if here.site else "",
         missing=_missing(site) if submits else "",
@@ -189,77 +163,7 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     return f"downloaded from {model.urls[0]}{size}, {check}", bool(known)
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file", path=path) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})", path=path) from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
-    return content
-
-
-@contextmanager
-def _input(question: Question, config: Config) -> Iterator[_Input]:
-    """The deduplicated sequences of the campaign, those of a temporary folder, or a table of lengths alone."""
-    if question.lengths is not None:
-        if question.measure:
-            raise ConfigError("--measure: needs the sequences; leave out --lengths", key="--measure")
-        yield _Input(f"by the lengths in {question.lengths}", read_lengths(question.lengths), None)
-        return
-    folder = Path(config["results"]) / "sequences"
-    wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
-    if (folder / "summary.json").is_file():
-        summary = read_summary(folder)
-        if sorted((one["path"], one["bytes"]) for one in summary["inputs"]) == wanted:
-            yield _Input(f"as deduplicated in {folder}", summary, folder)
-            return
-    with tempfile.TemporaryDirectory(prefix="plm-embed-plan-", dir=_existing(Path(config["results"]))) as temporary:
-        deduplicate(
-            [Path(path) for path in config["inputs"]],
-            Path(temporary),
-            buckets=config["buckets"],
-            table=Table(config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])),
-            policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
-            memory_mb=config["memory_mb"],
-        )
-        how = "counted just now; the workflow will do it again and keep the result"
-        yield _Input(how, read_summary(Path(temporary)), Path(temporary))
-
-
-def read_lengths(path: Path) -> dict[str, Any]:
-    """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError otherwise."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(
-            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json", path=path
-        ) from None
-    if text.lstrip().startswith("{"):
-        try:
-            summary: dict[str, Any] = json.loads(text)
-            return {name: summary[name] for name in ("records", "accepted", "unique", "residues", "lengths")}
-        except (ValueError, KeyError) as error:
-            raise InputError(
-                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})", path=path
-            ) from None
-    lengths: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.startswith("#"):
-            words = line.replace(",", " ").split()
-            if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
-                raise InputError(
-                    f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`", path=path, line=number
-                )
-            lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
-    unique = sum(lengths.values())
-    residues = sum(int(length) * count for length, count in lengths.items())
-    return {"records": unique, "accepted": unique, "unique": unique, "residues": residues, "lengths": lengths}
-
-
-def _speeds(question: Question, config: Config, model: Model, work: Work, given: _Input) -> list[Speed]:
+def _speeds(question: Question, config: Config, model: Model, work: Work, given: Input) -> list[Speed]:
     """The best-founded speed of each device: measured here, else measured elsewhere, else estimated for `work`."""
     found: dict[str, Speed] = {}
     dtype = config["embedding"]["compute_dtype"]
@@ -341,11 +245,6 @@ def _chosen(question: Question, here: Here, site: Mapping[str, Any], forecasts: 
     measured = (one for one in forecasts if one.speed.basis == "measured here")
     fitting = (one for one in measured if not question.site or one.speed.device in gpus)
     return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
-
-
-def _existing(path: Path) -> Path:
-    """The folder itself or the nearest one above it that exists."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
 def _command(

@@ -1,0 +1,111 @@
+"""What a campaign is to embed, before anything has run: its configuration, and the lengths of its sequences."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plm_embed.errors import ConfigError, InputError
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.summary import read_summary
+from plm_embed.workflow.config import Config, checked
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is to be embedded: counts, and the folder of deduplicated sequences if there is one."""
+
+    counted: str
+    summary: dict[str, Any]
+    sequences: Path | None
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        return {int(length): count for length, count in self.summary["lengths"].items()}
+
+
+def read_config(configfile: Path | None) -> Config:
+    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml."""
+    return checked(_yaml(configfile or Path("config/config.yaml")))
+
+
+@contextmanager
+def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator[Input]:
+    """The deduplicated sequences of the campaign, those of a temporary folder, or a table of lengths alone."""
+    if lengths is not None:
+        if measure:
+            raise ConfigError("--measure: needs the sequences; leave out --lengths", key="--measure")
+        yield Input(f"by the lengths in {lengths}", read_lengths(lengths), None)
+        return
+    folder = Path(config["results"]) / "sequences"
+    wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
+    if (folder / "summary.json").is_file():
+        summary = read_summary(folder)
+        if sorted((one["path"], one["bytes"]) for one in summary["inputs"]) == wanted:
+            yield Input(f"as deduplicated in {folder}", summary, folder)
+            return
+    with tempfile.TemporaryDirectory(prefix="plm-embed-plan-", dir=existing(Path(config["results"]))) as temporary:
+        deduplicate(
+            [Path(path) for path in config["inputs"]],
+            Path(temporary),
+            buckets=config["buckets"],
+            table=Table(config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])),
+            policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
+            memory_mb=config["memory_mb"],
+        )
+        how = "counted just now; the workflow will do it again and keep the result"
+        yield Input(how, read_summary(Path(temporary)), Path(temporary))
+
+
+def read_lengths(path: Path) -> dict[str, Any]:
+    """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError otherwise."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json", path=path
+        ) from None
+    if text.lstrip().startswith("{"):
+        try:
+            summary: dict[str, Any] = json.loads(text)
+            return {name: summary[name] for name in ("records", "accepted", "unique", "residues", "lengths")}
+        except (ValueError, KeyError) as error:
+            raise InputError(
+                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})", path=path
+            ) from None
+    lengths: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip() and not line.startswith("#"):
+            words = line.replace(",", " ").split()
+            if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
+                raise InputError(
+                    f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`", path=path, line=number
+                )
+            lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
+    unique = sum(lengths.values())
+    residues = sum(int(length) * count for length, count in lengths.items())
+    return {"records": unique, "accepted": unique, "unique": unique, "residues": residues, "lengths": lengths}
+
+
+def existing(path: Path) -> Path:
+    """The folder itself or the nearest one above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file", path=path) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML ({error})", path=path) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
+    return content
