@@ -63,7 +63,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/lint-imports --no-cache --no-logo
 	cd executors/pbs && ../../$(BIN)/mypy --strict src
 	cd executors/slurm && ../../$(BIN)/mypy --strict src
-	$(BIN)/snakefmt --line-length 120 --check Snakefile workflow
+	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
 # policy-rc.d keeps Debian from starting the services; one that is there already stays

@@ -1,13 +1,14 @@
-"""How evenly workers end that pull buckets of real, unequal cost: a simulation with the real claims and the real order.
+"""How evenly workers end that pull buckets of real, unequal cost: a simulation with the real claims
+and the real order.
 
     python benchmarks/balance.py                 # 4 and 40 workers, 1.2 M sequences
     python benchmarks/balance.py --full          # 400 workers too; writes results/balance.json
 
-1.2 M sequences of influenza's proteins' lengths, a third of them fragments, are cut into buckets by their keys. The
-nodes of 4 workers each are `Submission`s of their own, which share nothing but the folder with claims and records;
-only their workers are not real: they wait as long as the bucket would take, by the linear and quadratic operations
-of ESM-2 650M, and write the record. The ideal is all work divided by all workers. Model loading is left out.
-"""
+1.2 M sequences of influenza's proteins' lengths, a third of them fragments, are cut into buckets by
+their keys. The nodes of 4 workers each are `Submission`s of their own, which share nothing but the
+folder with claims and records; only their workers are not real: they wait as long as the bucket
+would take, by the linear and quadratic operations of ESM-2 650M, and write the record. The ideal is
+all work divided by all workers. Model loading is left out."""
 
 import argparse
 import heapq
@@ -30,7 +31,19 @@ from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
 from plm_embed.sequences import hashing
 
-LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+LENGTHS = (
+    759,
+    757,
+    716,
+    566,
+    498,
+    470,
+    252,
+    230,
+    121,
+    97,
+    90,
+)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
 MODEL = MODELS["esm2_t33_650M_UR50D"]
 GPUS_PER_NODE = 4
@@ -38,25 +51,37 @@ FOLDER = Path(__file__).parent
 
 
 def sequences(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths in residues and first 64 bits of the keys of `count` random sequences, each (count,)."""
+    """Lengths in residues and first 64 bits of the keys of `count` random sequences, each
+    (count,).
+    """
     random = np.random.default_rng(11)
     whole = random.choice(LENGTHS, count)
     fragment = random.random(count) < 1 / 3
-    lengths = np.where(fragment, np.maximum(20, (whole * random.uniform(0.2, 1, count)).astype(np.int64)), whole)
+    lengths = np.where(
+        fragment, np.maximum(20, (whole * random.uniform(0.2, 1, count)).astype(np.int64)), whole
+    )
     prefixes = []
     for some in np.array_split(lengths, 40):
         residues = LETTERS[random.integers(0, 20, int(some.sum()))].tobytes()
-        digests = np.frombuffer(hashing.digests(residues, np.cumsum(some).tolist()), ">u8").reshape(len(some), 4)
+        digests = np.frombuffer(hashing.digests(residues, np.cumsum(some).tolist()), ">u8").reshape(
+            len(some), 4
+        )
         prefixes.append(digests[:, 0].astype(np.uint64))
     return lengths, np.concatenate(prefixes)
 
 
-def bucket_costs(lengths: np.ndarray, prefixes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Residues and operations of each of `count` buckets, by the project's bounds of key space, each (count,)."""
+def bucket_costs(
+    lengths: np.ndarray, prefixes: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Residues and operations of each of `count` buckets, by the project's bounds of key space,
+    each (count,).
+    """
     bounds = np.array(buckets.bucket_bounds(count)[1:-1], np.uint64)
     places = np.searchsorted(bounds, prefixes, side="right")
     tokens = lengths + 2
-    work = tokens * np.array([costs.flops_per_token(MODEL, length) for length in range(800)])[tokens]
+    work = (
+        tokens * np.array([costs.flops_per_token(MODEL, length) for length in range(800)])[tokens]
+    )
     return np.bincount(places, lengths, count), np.bincount(places, work, count)
 
 
@@ -73,7 +98,9 @@ class Waiting:
     def wait_until_ready(self) -> None: ...
 
     def embed(self, bucket: Path, output: Path) -> bool:
-        if output.exists():  # another node was done just before the claim: the real worker looks, too
+        if (
+            output.exists()
+        ):  # another node was done just before the claim: the real worker looks, too
             return False
         time.sleep(Waiting.seconds[bucket.stem] / self.speed)
         temporary = output.with_suffix(".new")
@@ -96,8 +123,12 @@ def greedy(operations: np.ndarray, residues: np.ndarray, speeds: np.ndarray) -> 
     return float(max(free)[0] / (operations.sum() / speeds.sum()))
 
 
-def simulate(operations: np.ndarray, residues: np.ndarray, workers: int, ideal: float, spread: float) -> dict[str, Any]:
-    """One run, scaled so that `ideal` seconds are the least; `spread`: standard deviation of the GPUs' speeds."""
+def simulate(
+    operations: np.ndarray, residues: np.ndarray, workers: int, ideal: float, spread: float
+) -> dict[str, Any]:
+    """One run, scaled so that `ideal` seconds are the least; `spread`: standard deviation of the
+    GPUs' speeds.
+    """
     random = np.random.default_rng(workers)
     speeds = np.clip(random.normal(1, spread, workers), 0.5, 1.5)
     scale = ideal * speeds.sum() / operations.sum()
@@ -110,11 +141,18 @@ def simulate(operations: np.ndarray, residues: np.ndarray, workers: int, ideal: 
             paths.append(folder / f"{number:04d}.parquet")
             paths[-1].touch()
             os.truncate(paths[-1], int(size))  # what the order goes by
-        Waiting.seconds = {path.stem: scale * cost for path, cost in zip(paths, operations, strict=True)}
+        Waiting.seconds = {
+            path.stem: scale * cost for path, cost in zip(paths, operations, strict=True)
+        }
         Waiting.speeds, Waiting.ends = speeds.tolist(), []
         submission.Worker = Waiting  # type: ignore[misc,assignment]
-        plan = submission.Plan(tuple(paths), folder, folder, records, min(workers, GPUS_PER_NODE), 0)
-        nodes = [submission.Submission(plan, Settings(device="cpu")) for _ in range(max(1, workers // GPUS_PER_NODE))]
+        plan = submission.Plan(
+            tuple(paths), folder, folder, records, min(workers, GPUS_PER_NODE), 0
+        )
+        nodes = [
+            submission.Submission(plan, Settings(device="cpu"))
+            for _ in range(max(1, workers // GPUS_PER_NODE))
+        ]
         threads = [threading.Thread(target=node.run) for node in nodes]
         began = time.monotonic()
         for thread in threads:
@@ -136,7 +174,9 @@ def simulate(operations: np.ndarray, residues: np.ndarray, workers: int, ideal: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sequences", type=int, default=1_200_000)
     parser.add_argument("--full", action="store_true")
     arguments = parser.parse_args()
@@ -150,9 +190,14 @@ def main() -> None:
             runs.append(simulate(operations, residues, workers, ideal, spread))
             print(json.dumps(runs[-1]), flush=True)
     if arguments.full:
-        about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.machine()}
+        about = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": platform.machine(),
+        }
         about |= {"load": os.getloadavg()[0], "sequences": arguments.sequences}
-        (FOLDER / "results" / "balance.json").write_text(json.dumps(about | {"runs": runs}, indent=1) + "\n")
+        (FOLDER / "results" / "balance.json").write_text(
+            json.dumps(about | {"runs": runs}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

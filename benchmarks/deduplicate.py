@@ -4,9 +4,9 @@
     python benchmarks/deduplicate.py --full     # 2,000,000 records, 1 GB of FASTA
     python benchmarks/deduplicate.py --records 20000000 --rounds 1
 
-The bare pass only counts distinct sequences. Deduplicate also accounts for every record, sorts, writes records.parquet
-and two files for each of 64 buckets. The records look like influenza's: its proteins' lengths, 40 % exact repeats.
-Needs pyfastx (pip install pyfastx==2.3.1).
+The bare pass only counts distinct sequences. Deduplicate also accounts for every record, sorts,
+writes records.parquet and two files for each of 64 buckets. The records look like influenza's: its
+proteins' lengths, 40 % exact repeats. Needs pyfastx (pip install pyfastx==2.3.1).
 """
 
 import argparse
@@ -24,7 +24,19 @@ from typing import Any
 
 import numpy as np
 
-LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+LENGTHS = (
+    759,
+    757,
+    716,
+    566,
+    498,
+    470,
+    252,
+    230,
+    121,
+    97,
+    90,
+)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
 WIDTH = 80
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
 FOLDER = Path(__file__).parent
@@ -43,7 +55,8 @@ print(records, len(seen))
 OURS = """
 import json, sys
 from plm_embed.cli.main import group
-group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64", "--memory-mb", sys.argv[3]],
+group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64",
+            "--memory-mb", sys.argv[3]],
            standalone_mode=False)
 summary = json.load(open(sys.argv[2] + "/summary.json"))
 print(summary["records"], summary["unique"])
@@ -55,14 +68,20 @@ def write_records(path: Path, count: int) -> None:
     random = np.random.default_rng(5)
     pool = LETTERS[random.integers(0, 20, 50_000_000)].tobytes()
     distinct = count * 6 // 10
-    starts, lengths = random.integers(0, len(pool) - 1000, distinct), random.choice(LENGTHS, distinct)
+    starts, lengths = (
+        random.integers(0, len(pool) - 1000, distinct),
+        random.choice(LENGTHS, distinct),
+    )
     chosen = np.concatenate([np.arange(distinct), random.integers(0, distinct, count - distinct)])
     random.shuffle(chosen)
     with path.open("wb") as file:
         for number, which in enumerate(chosen.tolist()):
             sequence = pool[starts[which] : starts[which] + lengths[which]]
             lines = b"\n".join(sequence[at : at + WIDTH] for at in range(0, len(sequence), WIDTH))
-            file.write(b">gb|ABC%08d|Influenza A virus (A/mallard/%d/2015(H1N1)) segment\n" % (number, which % 9973))
+            file.write(
+                b">gb|ABC%08d|Influenza A virus (A/mallard/%d/2015(H1N1)) segment\n"
+                % (number, which % 9973)
+            )
             file.write(lines + b"\n")
 
 
@@ -92,7 +111,9 @@ def measure(program: str, *arguments: object) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--records", type=int, default=200_000)
     options.add_argument("--full", action="store_true", help="2,000,000 records")
     options.add_argument("--rounds", type=int, default=3)
@@ -107,7 +128,9 @@ def main() -> None:
         size = fasta.stat().st_size
         for _ in range(given.rounds):
             runs["bare pass"].append(measure(BARE, fasta))
-            runs["deduplicate"].append(measure(OURS, fasta, Path(folder, "sequences"), given.memory_mb))
+            runs["deduplicate"].append(
+                measure(OURS, fasta, Path(folder, "sequences"), given.memory_mb)
+            )
     if len({tuple(run.pop("found")) for each in runs.values() for run in each}) > 1:
         raise SystemExit("the two disagree about the number of records or of distinct sequences")
     medians = {
@@ -118,10 +141,14 @@ def main() -> None:
         measure: medians["deduplicate"][measure] / medians["bare pass"][measure]
         for measure in ("seconds", "cpu_seconds")
     }
-    print(f"{count:,} records, {size / 1e6:,.0f} MB, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"{count:,} records, {size / 1e6:,.0f} MB, load {os.getloadavg()[0]:.1f} on "
+        f"{os.cpu_count()} cores"
+    )
     for name, each in medians.items():
         print(
-            f"{name:12} {each['seconds']:7.2f} s  {each['cpu_seconds']:7.2f} s CPU  {each['peak_mb']:6.0f} MB peak"
+            f"{name:12} {each['seconds']:7.2f} s  {each['cpu_seconds']:7.2f} s CPU  "
+            f"{each['peak_mb']:6.0f} MB peak"
             f"  {size / 1e6 / each['seconds']:6.0f} MB/s"
         )
     print(f"ratio        {ratios['seconds']:7.2f}    {ratios['cpu_seconds']:7.2f}")

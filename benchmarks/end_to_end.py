@@ -1,9 +1,11 @@
-"""The whole workflow on one machine: sequence file to validated master with random weights in a published shape.
+"""The whole workflow on one machine: sequence file to validated master with random weights in a
+published shape.
 
-    PYTHONPATH=workflow/src:tests python benchmarks/end_to_end.py proteins.fasta.gz --output FILE.json
+    PYTHONPATH=workflow/src:tests python benchmarks/end_to_end.py proteins.fasta.gz --output
+    FILE.json
 
-Runs `snakemake` in a folder of its own and sums up what its benchmark files say of each step: seconds, processor
-seconds, and the largest memory of a job with its child processes (RSS).
+Runs `snakemake` in a folder of its own and sums up what its benchmark files say of each step:
+seconds, processor seconds, and the largest memory of a job with its child processes (RSS).
 """
 
 import argparse
@@ -36,7 +38,9 @@ def main() -> None:
     model = find_model(arguments.model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        weights = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
+        weights = checkpoints.write_fair_esm(
+            folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
+        )
         config = {
             "inputs": [str(arguments.input.absolute())],
             "model": model.name,
@@ -47,7 +51,15 @@ def main() -> None:
         began = time.monotonic()
         subprocess.run(
             [
-                *(sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", folder),
+                *(
+                    sys.executable,
+                    "-m",
+                    "snakemake",
+                    "--snakefile",
+                    ROOT / "Snakefile",
+                    "--directory",
+                    folder,
+                ),
                 *("--configfile", folder / "config.yaml", "--cores", str(arguments.cores)),
             ],
             check=True,
@@ -57,7 +69,9 @@ def main() -> None:
         steps: dict[str, dict[str, float]] = {}
         for path in sorted((folder / "results" / "benchmarks").rglob("*.jsonl")):
             step = path.parent.name if path.parent.name == "embed" else path.stem
-            sums = steps.setdefault(step, {"jobs": 0, "seconds": 0.0, "processor_seconds": 0.0, "peak_mb": 0.0})
+            sums = steps.setdefault(
+                step, {"jobs": 0, "seconds": 0.0, "processor_seconds": 0.0, "peak_mb": 0.0}
+            )
             for line in path.read_text().splitlines():
                 job = json.loads(line)
                 sums["jobs"] += 1

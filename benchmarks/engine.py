@@ -1,9 +1,12 @@
-"""The forward pass against fair-esm's extraction loop, transformers and FAESM where installed, on this machine's CPU.
+"""The forward pass against fair-esm's extraction loop, transformers and FAESM where installed, on
+this machine's CPU.
 
-Interleaved runs of the same sequences with random weights; prints tokens/s, the ratio to fair-esm as shipped, and the
-share of the best matrix rate measured in the same run. Differences to fair-esm in fp32 stand beside the speeds.
+Interleaved runs of the same sequences with random weights; prints tokens/s, the ratio to fair-esm
+as shipped, and the share of the best matrix rate measured in the same run. Differences to fair-esm
+in fp32 stand beside the speeds.
 
-    PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine.py --model 35M --sequences 24 --runs 5
+    PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine.py --model 35M --sequences 24
+    --runs 5
 """
 
 import gzip
@@ -45,13 +48,17 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
-        "plm-embed bfloat16, torch's attention": lambda: peers.ours(with_torch_attention(model, tensors)),
+        "plm-embed bfloat16, torch's attention": lambda: peers.ours(
+            with_torch_attention(model, tensors)
+        ),
     }
-    found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(model, tensors, CPU, "float32", None)
+    found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(
+        model, tensors, CPU, "float32", None
+    )
     for dtype in ("float32", "bfloat16"):
         for package in ("transformers", "faesm"):
-            found[f"{package} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype, package=package: peers.hugging_face(
-                model, tensors, CPU, dtype, 1024, package
+            found[f"{package} SDPA {dtype}, 1024 tokens"] = lambda dtype=dtype, package=package: (
+                peers.hugging_face(model, tensors, CPU, dtype, 1024, package)
             )
     return found
 
@@ -71,7 +78,9 @@ def version(package: str) -> str | None:
 
 
 def chosen(lengths: str, count: int) -> list[str]:
-    """A fixed sample: real proteins of up to 1,022 residues, or influenza-like lengths (mean about 450)."""
+    """A fixed sample: real proteins of up to 1,022 residues, or influenza-like lengths (mean about
+    450).
+    """
     random = np.random.default_rng(7)
     if lengths == "influenza":
         # the proteins of influenza A, PB2 to NS, in equal shares
@@ -79,7 +88,9 @@ def chosen(lengths: str, count: int) -> list[str]:
         return ["".join(random.choice(list(peers.RESIDUES), int(length))) for length in drawn]
     path = REAL if REAL.exists() else SAMPLE
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        texts = dict.fromkeys(text for _, text in SimpleFastaParser(lines) if set(text) <= set(peers.RESIDUES))
+        texts = dict.fromkeys(
+            text for _, text in SimpleFastaParser(lines) if set(text) <= set(peers.RESIDUES)
+        )
     whole = [text for text in texts if len(text) <= 1022]
     return [whole[i] for i in random.choice(len(whole), count, replace=False)]
 
@@ -101,7 +112,9 @@ def matrix_rate(model: Model, dtype: torch.dtype) -> float:
 def peak_memory(arguments: list[str], variant: str) -> int:
     """Bytes that a process takes at most which makes and runs this variant alone."""
     command = [sys.executable, __file__, *arguments, "--only", variant]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+    )
 
 
 @click.command()
@@ -112,13 +125,26 @@ def peak_memory(arguments: list[str], variant: str) -> int:
 @click.option("--seconds", default=240.0, help="No further run is begun after so many seconds.")
 @click.option("--threads", default=1)
 @click.option("--float32-only", is_flag=True)
-@click.option("--memory", is_flag=True, help="Also measure each variant's peak memory, in processes of their own.")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Also measure each variant's peak memory, in processes of their own.",
+)
 @click.option("--only", hidden=True)
 @click.option("--output", type=click.Path(path_type=Path))
 def main(
-    *, lengths: str, name: str, count: int, runs: int, seconds: float, threads: int, float32_only: bool, memory: bool,
-    only: str | None, output: Path | None,
-) -> None:  # fmt: skip
+    *,
+    lengths: str,
+    name: str,
+    count: int,
+    runs: int,
+    seconds: float,
+    threads: int,
+    float32_only: bool,
+    memory: bool,
+    only: str | None,
+    output: Path | None,
+) -> None:
     start = time.perf_counter()
     torch.set_num_threads(threads)
     model = find_model(name)
@@ -130,12 +156,19 @@ def main(
         status = Path("/proc/self/status").read_text()
         print(1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1]))  # type: ignore[index]
         return
-    asked = {variant: make for variant, make in variants(model).items() if not (float32_only and "bfloat" in variant)}
+    asked = {
+        variant: make
+        for variant, make in variants(model).items()
+        if not (float32_only and "bfloat" in variant)
+    }
     runners: dict[str, peers.Run] = {}
     for variant, make in asked.items():
         try:
             runners[variant] = make()
-        except (ImportError, ValueError) as error:  # not installed, or its version has no such attention
+        except (
+            ImportError,
+            ValueError,
+        ) as error:  # not installed, or its version has no such attention
             print("left out:", variant, str(error).partition("\n")[0])
     warm = {variant: run(sequences) for variant, run in runners.items()}
     times: dict[str, list[float]] = {variant: [] for variant in runners}
@@ -151,7 +184,16 @@ def main(
             times[variant].append(time.perf_counter() - began)
     exact = warm["fair-esm, 1024 tokens"][0]
     median = {variant: statistics.median(each) for variant, each in times.items()}
-    arguments = ["--lengths", lengths, "--model", name, "--sequences", str(count), "--threads", str(threads)]
+    arguments = [
+        "--lengths",
+        lengths,
+        "--model",
+        name,
+        "--sequences",
+        str(count),
+        "--threads",
+        str(threads),
+    ]
     table = {}
     for variant, (found, computed) in warm.items():
         dtype = "bfloat16" if "bfloat16" in variant else "float32"
@@ -162,7 +204,11 @@ def main(
             "share_of_matrix_rate": round(useful / median[variant] / rates[dtype], 3),
             "peak_memory_mb": round(peak_memory(arguments, variant) / 1e6) if memory else None,
         } | peers.agreement(found, exact)
-        print(f"{variant:48}", *(f"{key} {value}" for key, value in table[variant].items()), flush=True)
+        print(
+            f"{variant:48}",
+            *(f"{key} {value}" for key, value in table[variant].items()),
+            flush=True,
+        )
     report = {
         "model": model.name,
         "lengths": lengths,
@@ -172,7 +218,9 @@ def main(
         "runs": len(times[SHIPPED]),
         "device": device_name(CPU),
         "load": os.getloadavg(),
-        "versions": {package: version(package) for package in ("torch", "fair-esm", "transformers", "faesm")},
+        "versions": {
+            package: version(package) for package in ("torch", "fair-esm", "transformers", "faesm")
+        },
         "matrix_gflops": {dtype: round(rate / 1e9) for dtype, rate in rates.items()},
         "variants": table,
     }

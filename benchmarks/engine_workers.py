@@ -1,4 +1,5 @@
-"""Two single-threaded workers against one with two threads, and token budgets, on this machine's CPU.
+"""Two single-threaded workers against one with two threads, and token budgets, on this machine's
+CPU.
 
 PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine_workers.py --sequences 8 --runs 5
 """
@@ -29,10 +30,15 @@ SETTINGS = {
 
 
 def work(threads: int, budget: int, name: str, count: int) -> None:
-    """A worker's process: says when it is ready, then embeds its sequences at each line on its standard input."""
+    """A worker's process: says when it is ready, then embeds its sequences at each line on its
+    standard input.
+    """
     torch.set_num_threads(threads)
     model = find_model(name)
-    run = peers.ours(peers.engine(model, peers.RandomTensors(model, benchmark.CPU), benchmark.CPU, "float32"), budget)
+    run = peers.ours(
+        peers.engine(model, peers.RandomTensors(model, benchmark.CPU), benchmark.CPU, "float32"),
+        budget,
+    )
     sequences = benchmark.chosen("real", count)
     run(sequences[:2])
     tokens = sum(len(sequence) + 2 for sequence in sequences)
@@ -53,7 +59,8 @@ def main(*, name: str, count: int, runs: int, output: Path | None) -> None:
     for label, (workers, threads, budget) in SETTINGS.items():
         command = [sys.executable, __file__, "work", *map(str, (threads, budget, name, count))]
         groups[label] = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(workers)
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(workers)
         ]
     for worker in (worker for group in groups.values() for worker in group):
         worker.stdout.readline()  # type: ignore[union-attr]

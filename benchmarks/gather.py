@@ -1,10 +1,11 @@
-"""The gather job, and its vectors without index and records, against `cp` of the same bytes and `sync`, in turns.
+"""The gather job, and its vectors without index and records, against `cp` of the same bytes and
+`sync`, in turns.
 
     python benchmarks/gather.py --full --json benchmarks/results/gather.json
 
-Makes a campaign of made-up vectors (float16, 1,280 numbers each) with several interleaved parts per bucket, as an embed
-job leaves them that publishes every five minutes. Default: 200,000 rows; --full: 1,200,000 rows, 3 GB, for which 10 GB
-of disk are needed.
+Makes a campaign of made-up vectors (float16, 1,280 numbers each) with several interleaved parts per
+bucket, as an embed job leaves them that publishes every five minutes. Default: 200,000 rows;
+--full: 1,200,000 rows, 3 GB, for which 10 GB of disk are needed.
 """
 
 import argparse
@@ -34,7 +35,9 @@ from plm_embed.store.parts import PartRows, write_part
 from plm_embed.store.store import Store
 
 DIM = 1280
-FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x")
+FINGERPRINT = Fingerprint(
+    "esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x"
+)
 GATHER = """
 import json, sys, time
 from pathlib import Path
@@ -78,12 +81,18 @@ print(json.dumps([seconds, int(peak) * 1.024e-3]))
 
 
 def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: int) -> None:
-    """Sequences, a store and completion records of `rows` keys; every key answers for `repeats` records on average."""
-    keys = np.sort(np.array([hashlib.sha256(b"%d" % i).hexdigest() for i in range(rows)], dtype="S64"))
+    """Sequences, a store and completion records of `rows` keys; every key answers for `repeats`
+    records on average.
+    """
+    keys = np.sort(
+        np.array([hashlib.sha256(b"%d" % i).hexdigest() for i in range(rows)], dtype="S64")
+    )
     random = np.random.default_rng(0)
     length = random.integers(100, 1000, rows, dtype=np.int32)
     store = Store(folder / "store", FINGERPRINT)
-    edges = np.searchsorted(keys.astype("S16"), [b"%016x" % min(at, 2**64 - 1) for at in bucket_bounds(buckets)])
+    edges = np.searchsorted(
+        keys.astype("S16"), [b"%016x" % min(at, 2**64 - 1) for at in bucket_bounds(buckets)]
+    )
     edges[-1] = rows
     for name in ("sequences/buckets", "sequences/members", "embedded"):
         (folder / name).mkdir(parents=True)
@@ -95,13 +104,17 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         infos = []
         for part in np.array_split(random.permutation(len(mine)), parts):
             vectors = random.standard_normal((len(part), DIM), dtype=np.float32)
-            once = PartRows(mine[part], lengths[part], np.ones(len(part), dtype=np.int32), {"mean_l33": vectors})
+            once = PartRows(
+                mine[part], lengths[part], np.ones(len(part), dtype=np.int32), {"mean_l33": vectors}
+            )
             write_part(folder / "part.h5", once, FINGERPRINT, {"device": "CPU"})
             infos.append(store.publish(folder / "part.h5").__dict__)
         text = pa.array(mine.astype(str))
         columns = {"key": text, "length": pa.array(lengths)}
         write_table(folder / f"sequences/buckets/{bucket}.parquet", pa.table(columns))
-        counts = random.multinomial(len(mine) * repeats // 100, np.full(len(mine), 1 / len(mine))) + 1
+        counts = (
+            random.multinomial(len(mine) * repeats // 100, np.full(len(mine), 1 / len(mine))) + 1
+        )
         at = np.repeat(np.arange(len(mine)), counts)
         numbers = np.arange(records + 1, records + len(at) + 1)
         records += len(at)
@@ -115,17 +128,43 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         }
         write_table(folder / f"sequences/members/{bucket}.parquet", pa.table(members))
         none = pa.nulls(len(at), pa.string())
-        more = {"header": members["id"], "status": pa.repeat("accepted", len(at)), "reason": none, "detail": none}
+        more = {
+            "header": members["id"],
+            "status": pa.repeat("accepted", len(at)),
+            "reason": none,
+            "detail": none,
+        }
         tables.append(pa.table(members | more))
         record = {
-            "keys_sha256": keys_sha256(mine), "fingerprint": json.loads(FINGERPRINT.to_json()), "parts": infos,
-            "skipped": [], "worker": {"device": "CPU"}, "versions": {},
-        }  # fmt: skip
+            "keys_sha256": keys_sha256(mine),
+            "fingerprint": json.loads(FINGERPRINT.to_json()),
+            "parts": infos,
+            "skipped": [],
+            "worker": {"device": "CPU"},
+            "versions": {},
+        }
         write_sealed(folder / f"embedded/{bucket}.json", record)
-    order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length"]
+    order = [
+        "source",
+        "number",
+        "id",
+        "header",
+        "status",
+        "reason",
+        "detail",
+        "events",
+        "key",
+        "length",
+    ]
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
-    summary = {"inputs": inputs, "records": records, "accepted": records, "skipped": {}, "unique": rows}
+    summary = {
+        "inputs": inputs,
+        "records": records,
+        "accepted": records,
+        "skipped": {},
+        "unique": rows,
+    }
     written = (folder / "sequences").rglob("*.parquet")
     files = {str(path.relative_to(folder / "sequences")): sha256_file(path) for path in written}
     write_sealed(folder / "sequences/summary.json", summary | {"buckets": buckets, "files": files})
@@ -133,7 +172,9 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
 
 
 def forget(folder: Path) -> None:
-    """Have the system forget the campaign's files, which other nodes write in a real one; the first run reads them."""
+    """Have the system forget the campaign's files, which other nodes write in a real one; the first
+    run reads them.
+    """
     for path in filter(Path.is_file, folder.rglob("*")):
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -148,7 +189,9 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def run_gather(folder: Path, program: str = GATHER) -> tuple[float, float, float]:
-    """Seconds that gather took, synced, without the start of Python; its CPU seconds; and its peak memory in MB."""
+    """Seconds that gather took, synced, without the start of Python; its CPU seconds; and its peak
+    memory in MB.
+    """
     paths = ["sequences", "embedded", "store", "master.h5", "master.parquet", "records.parquet"]
     command = [sys.executable, "-c", program, *(str(folder / name) for name in paths)]
     for name in paths[3:]:  # as is done with the copy
@@ -177,19 +220,25 @@ def check(folder: Path) -> None:
     stored = {}
     for path in sorted(folder.glob("store/*/parts/*.h5"))[:3]:
         with h5py.File(path) as file:
-            stored |= zip(file["emb_keys"][:50].tolist(), file["representations/mean_l33"][:50], strict=True)
+            stored |= zip(
+                file["emb_keys"][:50].tolist(), file["representations/mean_l33"][:50], strict=True
+            )
     with h5py.File(folder / "master.h5") as file:
         rows = np.searchsorted(file["emb_keys"][...], sorted(stored))
         assert (file["emb"][rows] == np.stack([stored[key] for key in sorted(stored)])).all()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--full", action="store_true", help="1,200,000 rows")
     parser.add_argument("--buckets", type=int, default=16)
     parser.add_argument("--parts", type=int, default=6, help="interleaved parts per bucket")
-    parser.add_argument("--repeats", type=int, default=67, help="repeated records per 100 distinct ones")
+    parser.add_argument(
+        "--repeats", type=int, default=67, help="repeated records per 100 distinct ones"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--json", type=Path)
@@ -209,11 +258,17 @@ def main() -> None:
             vectors, _, _ = run_gather(folder, VECTORS)
             gathered, cpu, peak = run_gather(folder)
             rounds.append(
-                {"cp_seconds": copied, "vectors_seconds": vectors, "gather_seconds": gathered, "cpu_seconds": cpu}
+                {
+                    "cp_seconds": copied,
+                    "vectors_seconds": vectors,
+                    "gather_seconds": gathered,
+                    "cpu_seconds": cpu,
+                }
                 | {"peak_mb": peak}
             )
             print(
-                f"cp + sync {size / copied / 1e6:6.0f} MB/s   vectors alone {size / vectors / 1e6:6.0f} MB/s   "
+                f"cp + sync {size / copied / 1e6:6.0f} MB/s   vectors alone "
+                f"{size / vectors / 1e6:6.0f} MB/s   "
                 f"gather {size / gathered / 1e6:6.0f} MB/s ({cpu:.1f} s CPU)   {peak:.0f} MB"
             )
     finally:
@@ -222,12 +277,18 @@ def main() -> None:
     ours = statistics.median(each["gather_seconds"] for each in rounds)
     vectors = statistics.median(each["vectors_seconds"] for each in rounds)
     result: dict[str, Any] = {
-        "rows": rows, "bytes": size, "buckets": options.buckets, "parts_per_bucket": options.parts, "rounds": rounds,
-        "cp_mb_per_s": round(size / cp / 1e6), "gather_mb_per_s": round(size / ours / 1e6),
-        "ratio": round(cp / ours, 2), "vectors_ratio": round(cp / vectors, 2),
+        "rows": rows,
+        "bytes": size,
+        "buckets": options.buckets,
+        "parts_per_bucket": options.parts,
+        "rounds": rounds,
+        "cp_mb_per_s": round(size / cp / 1e6),
+        "gather_mb_per_s": round(size / ours / 1e6),
+        "ratio": round(cp / ours, 2),
+        "vectors_ratio": round(cp / vectors, 2),
         "peak_mb": round(max(each["peak_mb"] for each in rounds)),
         "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
-    }  # fmt: skip
+    }
     print(
         f"median: gather at {result['ratio']} x the rate of cp + sync, its vectors alone at "
         f"{result['vectors_ratio']} x; peak {result['peak_mb']} MB"

@@ -1,10 +1,12 @@
-"""Everything about the engine that needs a GPU, in one command of under nine minutes and without a network.
+"""Everything about the engine that needs a GPU, in one command of under nine minutes and without a
+network.
 
     make gpu-check
 
-First says what is missing. Then runs the CUDA tests, and measures throughput at three sets of lengths against
-transformers and fair-esm where they are installed, interleaved, with the share of this GPU's own bf16 matrix rate;
-accuracy of every dtype against fp32; and a whole embed job with its busy fraction. Writes all of it as JSON.
+First says what is missing. Then runs the CUDA tests, and measures throughput at three sets of
+lengths against transformers and fair-esm where they are installed, interleaved, with the share of
+this GPU's own bf16 matrix rate; accuracy of every dtype against fp32; and a whole embed job with
+its busy fraction. Writes all of it as JSON.
 """
 
 import argparse
@@ -26,12 +28,27 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NEEDED = {
-    "torch": "torch", "numpy": "numpy", "h5py": "h5py", "pyarrow": "pyarrow", "safetensors": "safetensors",
-    "requests": "requests", "rich": "rich", "pytest": "pytest", "esm": "fair-esm",
-}  # fmt: skip
+    "torch": "torch",
+    "numpy": "numpy",
+    "h5py": "h5py",
+    "pyarrow": "pyarrow",
+    "safetensors": "safetensors",
+    "requests": "requests",
+    "rich": "rich",
+    "pytest": "pytest",
+    "esm": "fair-esm",
+}
 """Modules without which nothing runs, and the packages that hold them."""
-WANTED = {"triton": "fused kernels", "transformers": "a peer in the throughput table", "pynvml": "GPU use and power"}
-LENGTHS = {"influenza, mean 500": (500, 0.3), "old estimate, mean 1000": (1000, 0.1), "UniRef, mean 300": (300, 0.55)}
+WANTED = {
+    "triton": "fused kernels",
+    "transformers": "a peer in the throughput table",
+    "pynvml": "GPU use and power",
+}
+LENGTHS = {
+    "influenza, mean 500": (500, 0.3),
+    "old estimate, mean 1000": (1000, 0.1),
+    "UniRef, mean 300": (300, 0.55),
+}
 """Mean and spread (of the logarithm) of the lengths."""
 ROUNDS, START = 5, time.monotonic()
 
@@ -58,7 +75,9 @@ def run_tests(seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "pytest", *options.split()]
     began = time.monotonic()
     try:
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+        ended = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds
+        )
         output, code = ended.stdout + ended.stderr, ended.returncode
     except subprocess.TimeoutExpired as error:
         output, code = (error.stdout or b"").decode(), -1
@@ -68,7 +87,11 @@ def run_tests(seconds: float) -> dict[str, Any]:
         for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")
     }
     print(output[-6000:] if code not in (0, 5) else output.strip().splitlines()[-1], flush=True)
-    return {"exit_code": code, "seconds": round(time.monotonic() - began, 1), "output": output[-20000:]} | found
+    return {
+        "exit_code": code,
+        "seconds": round(time.monotonic() - began, 1),
+        "output": output[-20000:],
+    } | found
 
 
 def draw(mean: float, spread: float, tokens: float) -> list[str]:
@@ -109,7 +132,9 @@ class Bench:
         return time.perf_counter() - began
 
     def matrix_rate(self, size: int) -> float:
-        """FLOP/s of a square product of random numbers in half precision: the median of 5 times 10."""
+        """FLOP/s of a square product of random numbers in half precision: the median of 5 times
+        10.
+        """
         dtype = getattr(self.torch, self.half)
         a, b = (self.torch.randn(size, size, device=self.device).to(dtype) for _ in range(2))
         out = self.torch.empty(size, size, device=self.device, dtype=dtype)
@@ -135,22 +160,31 @@ class Bench:
         report["launching"] = self.launching(made)
         makers: dict[str, Callable[[], Any]] = {
             f"plm-embed {self.half}": lambda: peers.ours(made),
-            f"transformers SDPA {self.half}": lambda: peers.hugging_face(model, tensors, self.device, self.half, 16384),
-            "fair-esm as shipped, float32": lambda: peers.fair_esm(model, tensors, self.device, "float32", 4096),
+            f"transformers SDPA {self.half}": lambda: peers.hugging_face(
+                model, tensors, self.device, self.half, 16384
+            ),
+            "fair-esm as shipped, float32": lambda: peers.fair_esm(
+                model, tensors, self.device, "float32", 4096
+            ),
         }
         runners: dict[str, Any] = {}
         for variant, make in makers.items():
             try:
                 runners[variant] = make()
-            except Exception as error:  # a peer that is not there, or does not work here, is told and left out
-                report.setdefault("left_out", {})[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
+            except (
+                Exception
+            ) as error:  # a peer that is not there, or does not work here, is told and left out
+                report.setdefault("left_out", {})[variant] = (
+                    f"{type(error).__name__}: {error}".splitlines()[0]
+                )
         budgets = max(1, round(self.tokens * flops_share(model) / self.budget))
         for label, (mean, spread) in LENGTHS.items():
             # as in a bucket of thousands: all batches but the last one of many are full
             ours = draw(mean, spread, 0.98 * budgets * self.budget)
             # what is slower gets fewer of the same sequences; the rate is per token
             samples = {
-                variant: ours[:: 1 if "plm" in variant else 8 if "fair" in variant else 2] for variant in runners
+                variant: ours[:: 1 if "plm" in variant else 8 if "fair" in variant else 2]
+                for variant in runners
             }
             report["throughput"][label] = self.interleaved(model, runners, samples, end)
             print(name, label, json.dumps(report["throughput"][label]["variants"]), flush=True)
@@ -175,7 +209,9 @@ class Bench:
             for variant, run in runners.items():
                 if variant not in problems:
                     tokens = sum(len(text) + 2 for text in samples[variant])
-                    rates[variant].append(tokens / self.timed(lambda run=run, variant=variant: run(samples[variant])))
+                    rates[variant].append(
+                        tokens / self.timed(lambda run=run, variant=variant: run(samples[variant]))
+                    )
         per_token = {
             variant: peers.flops(model, [len(t) for t in texts]) / sum(len(t) + 2 for t in texts)
             for variant, texts in samples.items()
@@ -185,7 +221,9 @@ class Bench:
         first = next(iter(median), None)
         return {
             "rounds": len(matrix),
-            "mean_tokens": sum(len(t) + 2 for t in samples[first]) / len(samples[first]) if first else None,
+            "mean_tokens": sum(len(t) + 2 for t in samples[first]) / len(samples[first])
+            if first
+            else None,
             "matrix_tflops": rate / 1e12,
             "problems": problems,
             "variants": {
@@ -208,7 +246,9 @@ class Bench:
         exact = None
         found: dict[str, Any] = {}
         for dtype in ("float32", "tfloat32", "bfloat16", "float16"):
-            if (dtype == "bfloat16" and self.half != "bfloat16") or (dtype == "tfloat32" and not self.modern):
+            if (dtype == "bfloat16" and self.half != "bfloat16") or (
+                dtype == "tfloat32" and not self.modern
+            ):
                 continue
             set_up(self.device, self.torch.get_num_threads(), dtype)
             made = peers.engine(model, tensors, self.device, dtype)
@@ -226,22 +266,33 @@ class Bench:
         from plm_embed.kernels import attention
 
         heads, dtype = made.manifest.heads, made.dtype
-        offered = [each for each in attention._candidates(self.device, dtype) if each.name != made.attention.name]
+        offered = [
+            each
+            for each in attention._candidates(self.device, dtype)
+            if each.name != made.attention.name
+        ]
         problem = partial(attention._problem, device=self.device, dtype=dtype, heads=heads)
         return [each for each in offered if not problem(each, width=made.manifest.dim // heads)]
 
     def launching(self, made: Any) -> dict[str, float]:
-        """How long the host takes to queue a batch, and the device to compute it: what a CUDA graph could save."""
+        """How long the host takes to queue a batch, and the device to compute it: what a CUDA graph
+        could save.
+        """
         batch = made.prepare(draw(500, 0.3, 0.85 * made.rows))
         layers = [made.manifest.layers]
         self.timed(lambda: made.forward(batch, layers))
         began = time.perf_counter()
         made.forward(batch, layers)
         queued = time.perf_counter() - began
-        return {"host_seconds": queued, "device_seconds": self.timed(lambda: made.forward(batch, layers))}
+        return {
+            "host_seconds": queued,
+            "device_seconds": self.timed(lambda: made.forward(batch, layers)),
+        }
 
     def job(self, name: str, tokens: int) -> dict[str, Any]:
-        """A whole embed job: weights from a file, self-test, batches, parts; its completion record in short."""
+        """A whole embed job: weights from a file, self-test, batches, parts; its completion record
+        in short.
+        """
         import peers
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -264,15 +315,28 @@ class Bench:
             weights.write(path, {each: tensors[each].cpu() for each in tensors})
             shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
             digest, source = sha256_file(path), Source("fair-esm", "")
-            seal(path.parent, Manifest(model.name, *shape, True, "MIT", digest, path.stat().st_size, source))
-            rows = sorted((key(text), text) for text in set(draw(*LENGTHS["influenza, mean 500"], tokens)))
+            seal(
+                path.parent,
+                Manifest(model.name, *shape, True, "MIT", digest, path.stat().st_size, source),
+            )
+            rows = sorted(
+                (key(text), text) for text in set(draw(*LENGTHS["influenza, mean 500"], tokens))
+            )
             columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
             pq.write_table(pa.table(columns), folder / "0000.parquet")
             settings = Settings(device=self.device.type, scratch="")
             record = Embedder(folder / "weights", folder / "store", settings).embed(
                 folder / "0000.parquet", folder / "0000.json"
             )
-        wanted = ("fingerprint", "self_test", "computed", "tokens", "tokens_per_second", "busy", "toks_per_batch")
+        wanted = (
+            "fingerprint",
+            "self_test",
+            "computed",
+            "tokens",
+            "tokens_per_second",
+            "busy",
+            "toks_per_batch",
+        )
         return {each: record[each] for each in (*wanted, "loading_seconds", "seconds")}
 
 
@@ -282,19 +346,28 @@ def flops_share(model: Any) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--models", nargs="+", default=["650M", "3B"])
     parser.add_argument("--job-model", default="650M")
-    parser.add_argument("--tokens", type=int, default=8 * 32768, help="per timed run of 650M (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=500, help="for all of it (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_check.json")
+    parser.add_argument(
+        "--tokens", type=int, default=8 * 32768, help="per timed run of 650M (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=500, help="for all of it (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_check.json"
+    )
     asked = parser.parse_args(arguments)
     needed, wanted = missing()
     print("without:", "; ".join(wanted) or "nothing that is missed")
     if needed:
         print(
-            f"missing: {', '.join(needed)}: put their wheels into wheels/ (make gpu-wheels, where there is a network)"
+            f"missing: {', '.join(needed)}: put their wheels into wheels/ (make gpu-wheels, where "
+            "there is a network)"
         )
         return 2
     import torch
@@ -318,7 +391,9 @@ def main(arguments: list[str] | None = None) -> int:
     asked.output.parent.mkdir(parents=True, exist_ok=True)
 
     def step(name: str, share: float, call: Callable[[float], Any]) -> None:
-        """Make one measurement, keep what goes wrong, and write what there is: the time may end at any moment."""
+        """Make one measurement, keep what goes wrong, and write what there is: the time may end at
+        any moment.
+        """
         if time.monotonic() - START < asked.seconds:
             try:
                 report[name] = call(START + share * asked.seconds)
@@ -337,7 +412,11 @@ def main(arguments: list[str] | None = None) -> int:
     bench = Bench(device, asked.tokens)
     step("job", 0.6, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
     for number, name in enumerate(asked.models, start=1):
-        step(name, 0.6 + 0.4 * number / len(asked.models), lambda end, name=name: bench.model(name, end))
+        step(
+            name,
+            0.6 + 0.4 * number / len(asked.models),
+            lambda end, name=name: bench.model(name, end),
+        )
     print(f"{report['seconds']} s; written to {asked.output}")
     failed = report["problems"] or report.get("tests", {}).get("exit_code") not in (0, 5)
     return 1 if failed else 0

@@ -1,10 +1,12 @@
-"""Share of their time that the workers of a submission are idle, apart from loading the model, by its own record.
+"""Share of their time that the workers of a submission are idle, apart from loading the model, by
+its own record.
 
     python benchmarks/idle.py            # two workers on two cores, 12 buckets of some seconds
     python benchmarks/idle.py --device cuda --workers 4 --sequences 40000
 
-The model has the shape of ESM-2 8M and random weights. The record counts everything between a worker's first bucket and
-the last bucket on its node: reading, publishing and recording buckets, claims, and waiting for the others at the end.
+The model has the shape of ESM-2 8M and random weights. The record counts everything between a
+worker's first bucket and the last bucket on its node: reading, publishing and recording buckets,
+claims, and waiting for the others at the end.
 """
 
 import argparse
@@ -32,7 +34,9 @@ PROGRAM = [sys.executable, "-m", "plm_embed"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--buckets", type=int, default=12)
@@ -46,23 +50,57 @@ def main() -> None:
             for i, length in enumerate(random.choice(LENGTHS, arguments.sequences)):
                 fasta.write(b">p%d\n%s\n" % (i, letters[random.integers(0, 20, length)].tobytes()))
         model = find_model(MODEL)
-        checkpoint = checkpoints.write_fair_esm(folder / f"{MODEL}.pt", model, checkpoints.random_state(model, 1))
+        checkpoint = checkpoints.write_fair_esm(
+            folder / f"{MODEL}.pt", model, checkpoints.random_state(model, 1)
+        )
         prepare(model, checkpoint, folder / "weights")
-        deduplicate = ["deduplicate", folder / "in.fasta", "--output", folder / "s", "--buckets", arguments.buckets]
+        deduplicate = [
+            "deduplicate",
+            folder / "in.fasta",
+            "--output",
+            folder / "s",
+            "--buckets",
+            arguments.buckets,
+        ]
         subprocess.run([*PROGRAM, *map(str, deduplicate)], check=True, capture_output=True)
-        words = ["embed", *sorted((folder / "s" / "buckets").glob("*.parquet")), "--weights", folder / "weights"]
-        words += ["--store", folder / "store", "--embedded", folder / "embedded", "--output", folder / "done.json"]
-        words += ["--device", arguments.device, "--workers", arguments.workers, "--threads", arguments.workers]
+        words = [
+            "embed",
+            *sorted((folder / "s" / "buckets").glob("*.parquet")),
+            "--weights",
+            folder / "weights",
+        ]
+        words += [
+            "--store",
+            folder / "store",
+            "--embedded",
+            folder / "embedded",
+            "--output",
+            folder / "done.json",
+        ]
+        words += [
+            "--device",
+            arguments.device,
+            "--workers",
+            arguments.workers,
+            "--threads",
+            arguments.workers,
+        ]
         subprocess.run([*PROGRAM, *map(str, words)], check=True, capture_output=True)
         workers = json.loads((folder / "done.json").read_text())["workers"]
     for worker in workers:
         print(json.dumps(worker))
     about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.machine()}
-    about |= {"device": arguments.device, "load": round(os.getloadavg()[0], 1), "buckets": arguments.buckets}
+    about |= {
+        "device": arguments.device,
+        "load": round(os.getloadavg()[0], 1),
+        "buckets": arguments.buckets,
+    }
     for worker in workers:
         del worker["host"]
     result = about | {"idlest": max(worker["idle"] for worker in workers), "workers": workers}
-    (FOLDER / "results" / f"idle_{arguments.device}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (FOLDER / "results" / f"idle_{arguments.device}.json").write_text(
+        json.dumps(result, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Models with random weights and ways to run sequences through them: ours, fair-esm's, transformers', FAESM's.
+"""Models with random weights and ways to run sequences through them: ours, fair-esm's,
+transformers', FAESM's.
 
-All are given the same tensors. Each way returns the mean vectors and how many tokens it computed, padding included.
+All are given the same tensors. Each way returns the mean vectors and how many tokens it computed,
+padding included.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,12 +27,16 @@ RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 
 
 class RandomTensors(Mapping[str, torch.Tensor]):
-    """Weights of a model's shape, made on the device when they are asked for; the same at every call.
+    """Weights of a model's shape, made on the device when they are asked for; the same at every
+    call.
 
-    Attention is far from flat and every layer changes what it is given, so that errors show as in a trained model.
+    Attention is far from flat and every layer changes what it is given, so that errors show as in a
+    trained model.
     """
 
-    def __init__(self, model: Model, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: Model, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
         self._shapes = tensor_shapes(model)
         self._device, self._dtype = device, dtype
 
@@ -58,7 +64,9 @@ class RandomTensors(Mapping[str, torch.Tensor]):
         return len(self._shapes)
 
 
-def engine(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype) -> Engine:
+def engine(
+    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype
+) -> Engine:
     source = Source("fair-esm", "")
     manifest = Manifest(
         model.name, "esm2", model.layers, model.dim, model.heads, None, True, "MIT", "", 0, source
@@ -69,7 +77,9 @@ def engine(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.devi
 def ours(made: Engine, budget: int = 0) -> Run:
     """Packed, longest first, the next batch prepared in a thread: as the embed job does it."""
     layer = made.manifest.layers
-    fingerprint = Fingerprint("", "", (layer,), ("mean",), LongSequences(), made.precision, "float32", "")
+    fingerprint = Fingerprint(
+        "", "", (layer,), ("mean",), LongSequences(), made.precision, "float32", ""
+    )
     cuda = made.device.type == "cuda"
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
@@ -78,11 +88,15 @@ def ours(made: Engine, budget: int = 0) -> Run:
         packer = Packer(costs, budget or TOKENS[made.device.type])
         found = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
         launched, computed = [], 0
-        with Prefetch(packer, costs, lambda at: made.prepare([sequences[i] for i in at]), 2 if cuda else 0) as batches:
+        with Prefetch(
+            packer, costs, lambda at: made.prepare([sequences[i] for i in at]), 2 if cuda else 0
+        ) as batches:
             while (taken := batches.next()) or launched:
                 if taken:
                     computed += len(taken[1].tokens)
-                    launched.append((taken[0], inference.launch([sequences[i] for i in taken[0]], taken[1])))
+                    launched.append(
+                        (taken[0], inference.launch([sequences[i] for i in taken[0]], taken[1]))
+                    )
                     if len(launched) <= cuda:
                         continue
                 indices, waited_for = launched.pop(0)
@@ -93,8 +107,12 @@ def ours(made: Engine, budget: int = 0) -> Run:
     return run
 
 
-def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int) -> Run:
-    """The loop of fair-esm's scripts/extract.py: length-sorted token budget, padded, language-model head included."""
+def fair_esm(
+    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int
+) -> Run:
+    """The loop of fair-esm's scripts/extract.py: length-sorted token budget, padded, language-model
+    head included.
+    """
     import esm
 
     with device:  # where it is filled with what is then replaced
@@ -110,8 +128,12 @@ def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.de
             for at in data.get_batch_indices(budget, extra_toks_per_seq=1):
                 labels, strings, tokens = convert([data[i] for i in at])
                 computed += tokens.numel()
-                states = whole(tokens.to(device), repr_layers=[model.layers])["representations"][model.layers]
-                for label, string, hidden in zip(labels, strings, states.float().cpu(), strict=True):
+                states = whole(tokens.to(device), repr_layers=[model.layers])["representations"][
+                    model.layers
+                ]
+                for label, string, hidden in zip(
+                    labels, strings, states.float().cpu(), strict=True
+                ):
                     found[int(label)] = hidden[1 : len(string) + 1].mean(0).numpy()
         return found, computed
 
@@ -119,13 +141,18 @@ def fair_esm(model: Model, tensors: Mapping[str, torch.Tensor], device: torch.de
 
 
 def hugging_face(  # noqa: PLR0917
-    model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: str, budget: int | None,
+    model: Model,
+    tensors: Mapping[str, torch.Tensor],
+    device: torch.device,
+    dtype: str,
+    budget: int | None,
     package: Literal["transformers", "faesm"] = "transformers",
-) -> Run:  # fmt: skip
-    """transformers' EsmModel with scaled-dot-product attention, or FAESM's form of it with what that finds installed.
+) -> Run:
+    """transformers' EsmModel with scaled-dot-product attention, or FAESM's form of it with what
+    that finds installed.
 
-    Length-sorted batches of `budget` tokens, padded; without one 8 sequences at a time as they come, which is what
-    the examples do.
+    Length-sorted batches of `budget` tokens, padded; without one 8 sequences at a time as they
+    come, which is what the examples do.
     """
     from transformers import EsmConfig
 
@@ -136,12 +163,20 @@ def hugging_face(  # noqa: PLR0917
     else:
         from faesm.esm import FAEsmModel as Whole
     config = EsmConfig(
-        vocab_size=33, hidden_size=model.dim, num_hidden_layers=model.layers, num_attention_heads=model.heads,
-        intermediate_size=4 * model.dim, position_embedding_type="rotary", token_dropout=True, pad_token_id=1,
-        mask_token_id=32, max_position_embeddings=1026, emb_layer_norm_before=False,
+        vocab_size=33,
+        hidden_size=model.dim,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=4 * model.dim,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        pad_token_id=1,
+        mask_token_id=32,
+        max_position_embeddings=1026,
+        emb_layer_norm_before=False,
         attn_implementation="sdpa" if package == "transformers" else "eager",
         use_fa=find_spec("flash_attn") is not None,
-    )  # fmt: skip
+    )
     with device:
         whole = Whole(config, add_pooling_layer=False)
     state = {checkpoints._hugging_face_name(name): tensors[name] for name in tensors}

@@ -1,10 +1,12 @@
-"""plm-embed plan against what really happens: time and bytes of ESM-2 8M and 35M on this machine's CPU.
+"""plm-embed plan against what really happens: time and bytes of ESM-2 8M and 35M on this machine's
+CPU.
 
 PYTHONPATH=workflow/src:tests python benchmarks/plan.py --output benchmarks/results/plan.json
 
-For each shape: a checkpoint with random weights, random sequences of natural lengths, and three rounds of a forecast
-with --measure and the embed jobs that follow, as `snakemake --cores` runs them: each bucket a process, one per core at
-a time. They take turns, so that a load that comes and goes shows in both. Then gather, and all bytes.
+For each shape: a checkpoint with random weights, random sequences of natural lengths, and three
+rounds of a forecast with --measure and the embed jobs that follow, as `snakemake --cores` runs
+them: each bucket a process, one per core at a time. They take turns, so that a load that comes and
+goes shows in both. Then gather, and all bytes.
 """
 
 import argparse
@@ -49,7 +51,8 @@ def write_input(path: Path, tokens: int) -> None:
         while written < tokens:
             length = int(np.clip(random.lognormal(np.log(280), 0.6), 30, 2000))
             handle.write(
-                f">sp|P{number:05d}|SEQ{number}_TEST protein {number}\n{''.join(random.choice(letters, length))}\n"
+                f">sp|P{number:05d}|SEQ{number}_TEST protein "
+                f"{number}\n{''.join(random.choice(letters, length))}\n"
             )
             number, written = number + 1, written + length
 
@@ -58,7 +61,9 @@ def campaign(folder: Path, name: str) -> planning.Question:
     """Weights, input and configuration in `folder`; the question that plan is asked."""
     model = find_model(name)
     write_input(folder / "input.fasta", TOKENS[name])
-    checkpoint = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
+    checkpoint = checkpoints.write_fair_esm(
+        folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
+    )
     prepare(model, checkpoint, folder / "weights" / model.name)
     config = {
         "results": str(folder / "results"),
@@ -77,11 +82,31 @@ def campaign(folder: Path, name: str) -> planning.Question:
 def fact(folder: Path, config: dict[str, Any], name: str) -> float:
     """Seconds until the embed jobs of all buckets have ended."""
     weights, vectors = folder / "weights" / config["model"], folder / name
-    places = ["--store", vectors / "store", "--embedded", vectors / "embedded", "--weights", weights]
+    places = [
+        "--store",
+        vectors / "store",
+        "--embedded",
+        vectors / "embedded",
+        "--weights",
+        weights,
+    ]
 
     def embed(bucket: Path) -> None:
-        words = [bucket, *places, "--output", vectors / f"{bucket.stem}.json", "--device", "cpu", "--scratch", ""]
-        subprocess.run([sys.executable, "-m", "plm_embed", "embed", *map(str, words)], check=True, capture_output=True)
+        words = [
+            bucket,
+            *places,
+            "--output",
+            vectors / f"{bucket.stem}.json",
+            "--device",
+            "cpu",
+            "--scratch",
+            "",
+        ]
+        subprocess.run(
+            [sys.executable, "-m", "plm_embed", "embed", *map(str, words)],
+            check=True,
+            capture_output=True,
+        )
 
     buckets = sorted((folder / "results" / "sequences" / "buckets").glob("*.parquet"))
     began = time.monotonic()
@@ -92,7 +117,9 @@ def fact(folder: Path, config: dict[str, Any], name: str) -> float:
 
 def size(path: Path) -> int:
     return (
-        sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else path.stat().st_size
+        sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        if path.is_dir()
+        else path.stat().st_size
     )
 
 
@@ -111,13 +138,19 @@ def compare(shape: str) -> dict[str, Any]:
             loads.append(os.getloadavg()[0])
             plans.append(planning.plan(question))
             facts.append(fact(folder, config, str(turn)))
-            (speed,) = costs.measured(config["model"], "auto", folder / str(turn) / "embedded", "measured here")
+            (speed,) = costs.measured(
+                config["model"], "auto", folder / str(turn) / "embedded", "measured here"
+            )
             rates.append(speed.tokens_per_second)
         vectors = folder / "0"
         outputs = folder / "master.h5", folder / "index.parquet", folder / "records.parquet"
-        gather(sequences, vectors / "embedded", vectors / "store", *outputs, {"workflow_commit": ""})
+        gather(
+            sequences, vectors / "embedded", vectors / "store", *outputs, {"workflow_commit": ""}
+        )
         written = map(size, (sequences, vectors / "store", *outputs))
-        found = dict(zip(("sequences", "store", "master", "index", "records"), written, strict=True))
+        found = dict(
+            zip(("sequences", "store", "master", "index", "records"), written, strict=True)
+        )
     first = plans[0]
     forecasts = [3600 * (plan.local_hours or 0) for plan in plans]
     return {
@@ -151,7 +184,10 @@ def main() -> None:
     }
     for one in result["models"]:
         rounds = ", ".join(f"{ratio:.2f}" for ratio in one["time_ratios"])
-        print(f"{one['model']}: time {one['time_ratio']:.2f} of the fact ({rounds}), bytes {one['bytes_ratio']:.4f}")
+        print(
+            f"{one['model']}: time {one['time_ratio']:.2f} of the fact ({rounds}), bytes "
+            f"{one['bytes_ratio']:.4f}"
+        )
     print(json.dumps(result, indent=2))
     if options.output:
         write_json(options.output, result)

@@ -1,10 +1,11 @@
 """Reading rows by id through `plm_embed.open`, against the chunk layout of 65,536 rows with lzf.
 
-    python benchmarks/read.py            # 200,000 rows
-    python benchmarks/read.py --full     # 1,200,000 rows and 2,000,000 records; 6 GB of disk
-    python benchmarks/read.py --ids 10000000  # no vectors: only the look-up of ids in an index of so many records
+    python benchmarks/read.py            # 200,000 rows python benchmarks/read.py --full     #
+    1,200,000 rows and 2,000,000 records; 6 GB of disk python benchmarks/read.py --ids 10000000  #
+    no vectors: only the look-up of ids in an index of so many records
 
-Both layouts hold the same float16 vectors of 1,280 numbers. Single rows and 10,000 rows at once, at random, in turns.
+Both layouts hold the same float16 vectors of 1,280 numbers. Single rows and 10,000 rows at once, at
+random, in turns.
 """
 
 import argparse
@@ -29,7 +30,9 @@ from plm_embed.reading.ids import Identifiers
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 DIM = 1280
-FINGERPRINT = Fingerprint("esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x")
+FINGERPRINT = Fingerprint(
+    "esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x"
+)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -37,12 +40,18 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
     """A master with its index, and the other layout with the same vectors."""
     random = np.random.default_rng(1)
     master, other = folder / "master_esm2_embeddings.h5", folder / "other.h5"
-    keys = np.sort(np.array([hashlib.sha256(b"%d" % number).hexdigest() for number in range(rows)], dtype="S64"))
+    keys = np.sort(
+        np.array(
+            [hashlib.sha256(b"%d" % number).hexdigest() for number in range(rows)], dtype="S64"
+        )
+    )
     pool = random.normal(size=(8192, DIM)).astype(np.float16)
     with connect(master, "w") as file, h5py.File(other, "w") as slow:
         create_column(file, "emb_keys", rows, "S64")[...] = keys
         create_column(file, "length", rows, "<i4")[...] = 100
-        dataset = create_vectors(file.create_group("representations"), "mean_l33", (rows, DIM), "float16")
+        dataset = create_vectors(
+            file.create_group("representations"), "mean_l33", (rows, DIM), "float16"
+        )
         file["emb"] = dataset
         chunks = (min(65_536, rows), DIM)
         theirs = slow.create_dataset("emb", (rows, DIM), "<f2", chunks=chunks, compression="lzf")
@@ -53,14 +62,19 @@ def write_master(folder: Path, rows: int, records: int) -> tuple[Path, Path]:
             theirs[start : start + count] = block
         file.attrs["fingerprint"] = FINGERPRINT.to_json()
     which = np.sort(random.integers(0, rows, records))
-    columns = {"id": pa.array([f"ABC{number:08d}" for number in range(records)]), "row": pa.array(which)}
+    columns = {
+        "id": pa.array([f"ABC{number:08d}" for number in range(records)]),
+        "row": pa.array(which),
+    }
     pq.write_table(pa.table(columns), master.with_suffix(".parquet"))
     return master, other
 
 
 def memory_mb(what: str) -> float:
     """Of this process: VmHWM, its peak; RssAnon, what is not mapped from files."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what)
+    )
     return int(line.split()[1]) * 1.024e-3
 
 
@@ -71,7 +85,9 @@ def look_up(folder: Path, records: int) -> dict[str, object]:
     with pq.ParquetWriter(index, schema) as writer:
         for start in range(0, records, 1 << 20):
             numbers = range(start, min(start + (1 << 20), records))
-            writer.write_batch(pa.record_batch([[f"ABC{n:010d}" for n in numbers], list(numbers)], schema=schema))
+            writer.write_batch(
+                pa.record_batch([[f"ABC{n:010d}" for n in numbers], list(numbers)], schema=schema)
+            )
     before = memory_mb("RssAnon")
     making = seconds(lambda: Identifiers(index).close())
     peak = memory_mb("VmHWM")
@@ -97,7 +113,9 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--full", action="store_true")
     options.add_argument("--folder", type=Path, help="for the temporary files")
     options.add_argument("--ids", type=int, help="only look up ids, in an index of so many records")
@@ -123,16 +141,22 @@ def main() -> None:
             for _ in range(3):
                 chosen = np.sort(random.choice(rows, 10_000, replace=False))
                 wanted = random.choice(records, 10_000, replace=False).tolist()
-                many.append(seconds(lambda wanted=wanted: ours.get([ids[number] for number in wanted])))
+                many.append(
+                    seconds(lambda wanted=wanted: ours.get([ids[number] for number in wanted]))
+                )
                 theirs.append(seconds(lambda chosen=chosen: file["emb"][chosen]))
                 theirs_one.append(seconds(lambda chosen=chosen: file["emb"][int(chosen[17])]))
     result = {
-        "rows": rows, "records": records, "first_look_up_s": preparing,
-        "one_row_by_id_ms": 1e3 * statistics.median(one), "one_row_by_key_ms": 1e3 * statistics.median(by_key),
+        "rows": rows,
+        "records": records,
+        "first_look_up_s": preparing,
+        "one_row_by_id_ms": 1e3 * statistics.median(one),
+        "one_row_by_key_ms": 1e3 * statistics.median(by_key),
         "one_row_65536_lzf_ms": 1e3 * statistics.median(theirs_one),
-        "rows_10000_by_id_s": statistics.median(many), "rows_10000_65536_lzf_s": statistics.median(theirs),
+        "rows_10000_by_id_s": statistics.median(many),
+        "rows_10000_65536_lzf_s": statistics.median(theirs),
         "ratio_10000": statistics.median(theirs) / statistics.median(many),
-    }  # fmt: skip
+    }
     report(result, f"read_{rows}")
 
 

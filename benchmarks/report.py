@@ -2,8 +2,9 @@
 
     PYTHONPATH=workflow/src python benchmarks/report.py --output benchmarks/results/report.json
 
-Makes the files that the report reads: 2,000,000 records, 1,260,000 vectors of 320 numbers (0.8 GB), an index with two
-kept columns, 400 completion records of 40 workers, 440 attempts. The report runs in a process of its own.
+Makes the files that the report reads: 2,000,000 records, 1,260,000 vectors of 320 numbers (0.8 GB),
+an index with two kept columns, 400 completion records of 40 workers, 440 attempts. The report runs
+in a process of its own.
 """
 
 import argparse
@@ -26,7 +27,9 @@ from plm_embed.io.sealed import write_sealed
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
-FINGERPRINT = Fingerprint("esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSequences(), "float32", "float16", "x")
+FINGERPRINT = Fingerprint(
+    "esm2_t6_8M_UR50D", "0" * 64, (6,), ("mean",), LongSequences(), "float32", "float16", "x"
+)
 RUN = """
 import resource, sys
 from pathlib import Path
@@ -48,7 +51,9 @@ def make(results: Path) -> None:
     with connect(model / "master_esm2_embeddings.h5", "w") as file:
         create_column(file, "emb_keys", UNIQUE, "S64")[...] = keys
         create_column(file, "length", UNIQUE, "<i4")[...] = lengths
-        vectors = create_vectors(file.create_group("representations"), "mean_l6", (UNIQUE, DIM), "float16")
+        vectors = create_vectors(
+            file.create_group("representations"), "mean_l6", (UNIQUE, DIM), "float16"
+        )
         for start in range(0, UNIQUE, 1 << 16):
             block = random.normal(size=(min(1 << 16, UNIQUE - start), DIM)).astype(np.float16)
             write_bits(vectors, start, block.view(np.uint16))
@@ -69,34 +74,66 @@ def make(results: Path) -> None:
         "function": [f"segment {number % 11}" for number in range(RECORDS)],
     }
     pq.write_table(pa.table(columns), model / "master_esm2_embeddings.parquet")
-    source = {"path": "protein_final.csv", "format": "csv", "compression": "none", "bytes": 10**9, "sha256": "0" * 64}
+    source = {
+        "path": "protein_final.csv",
+        "format": "csv",
+        "compression": "none",
+        "bytes": 10**9,
+        "sha256": "0" * 64,
+    }
     counts = zip(*np.unique(lengths, return_counts=True), strict=True)
     summary = {
         "inputs": [source | {"records": RECORDS}],
-        "records": RECORDS, "accepted": RECORDS, "skipped": {"unknown_residues": 17}, "events": {"upper_cased": 5},
-        "unique": UNIQUE, "residues": int(lengths.sum()), "buckets": BUCKETS, "keep": ["assembly_id", "function"],
+        "records": RECORDS,
+        "accepted": RECORDS,
+        "skipped": {"unknown_residues": 17},
+        "events": {"upper_cased": 5},
+        "unique": UNIQUE,
+        "residues": int(lengths.sum()),
+        "buckets": BUCKETS,
+        "keep": ["assembly_id", "function"],
         "lengths": {str(value): int(count) for value, count in counts},
-    }  # fmt: skip
+    }
     write_sealed(results / "sequences" / "summary.json", summary)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for bucket in range(BUCKETS):
         began = start + timedelta(minutes=10 * (bucket // 40))
         record = {
-            "bucket": f"{bucket:04d}", "fingerprint": json.loads(FINGERPRINT.to_json()), "unique": 3150,
+            "bucket": f"{bucket:04d}",
+            "fingerprint": json.loads(FINGERPRINT.to_json()),
+            "unique": 3150,
             "computed": 3150,
-            "worker": {"host": f"x{bucket % 10}", "device": "NVIDIA A100-SXM4-40GB", "job": str(bucket % 40)},
-            "started": began.isoformat(), "ended": (began + timedelta(seconds=500)).isoformat(), "seconds": 500.0,
-            "tokens": 1_200_000, "tokens_per_second": 2400.0 + bucket % 40, "busy": 0.97, "found": 0, "skipped": [],
-        }  # fmt: skip
+            "worker": {
+                "host": f"x{bucket % 10}",
+                "device": "NVIDIA A100-SXM4-40GB",
+                "job": str(bucket % 40),
+            },
+            "started": began.isoformat(),
+            "ended": (began + timedelta(seconds=500)).isoformat(),
+            "seconds": 500.0,
+            "tokens": 1_200_000,
+            "tokens_per_second": 2400.0 + bucket % 40,
+            "busy": 0.97,
+            "found": 0,
+            "skipped": [],
+        }
         write_json(model / "embedded" / f"{bucket:04d}.json", record)
-        for failed in (False, True)[: 1 + (bucket % 10 == 0)]:  # every tenth bucket had an attempt that failed
+        for failed in (False, True)[
+            : 1 + (bucket % 10 == 0)
+        ]:  # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began
             attempt = {
-                "submission": f"{bucket:04d}", "buckets": [f"{bucket:04d}"], "host": f"x{bucket % 10}",
-                "job": str(bucket % 40), "workers": 1, "started": at.isoformat(),
-                "ended": (at + timedelta(seconds=60 if failed else 510)).isoformat(), "joules": 1.5e5,
-                "outcome": "failed" if failed else "complete", "reason": "its device failed" if failed else "",
-            }  # fmt: skip
+                "submission": f"{bucket:04d}",
+                "buckets": [f"{bucket:04d}"],
+                "host": f"x{bucket % 10}",
+                "job": str(bucket % 40),
+                "workers": 1,
+                "started": at.isoformat(),
+                "ended": (at + timedelta(seconds=60 if failed else 510)).isoformat(),
+                "joules": 1.5e5,
+                "outcome": "failed" if failed else "complete",
+                "reason": "its device failed" if failed else "",
+            }
             write_json(model / "attempts" / f"{bucket:04d}-{failed}.json", attempt)
 
 
@@ -108,7 +145,9 @@ def main() -> None:
         results = Path(temporary)
         make(results)
         load, began = os.getloadavg(), time.monotonic()
-        done = subprocess.run([sys.executable, "-c", RUN, str(results)], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(results)], check=True, capture_output=True, text=True
+        )
         seconds = time.monotonic() - began
         size = (results / "report.html").stat().st_size
     result = {

@@ -1,9 +1,11 @@
-"""A rerun after the input grew by 1 %: how many sequences it computes, and what it costs beside the first run.
+"""A rerun after the input grew by 1 %: how many sequences it computes, and what it costs beside the
+first run.
 
     python benchmarks/reuse.py --sequences 20000 --json benchmarks/results/reuse.json
 
-Runs the whole workflow twice, as a user does, with the demo's tiny model; the second time with a file of new sequences
-more. Wanted: at most 1 % of the work of embedding, and 60 s. The work is that of the embed jobs by their records.
+Runs the whole workflow twice, as a user does, with the demo's tiny model; the second time with a
+file of new sequences more. Wanted: at most 1 % of the work of embedding, and 60 s. The work is that
+of the embed jobs by their records.
 """
 
 import argparse
@@ -31,7 +33,9 @@ def write_records(path: Path, count: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     with path.open("w", encoding="ascii") as file:
         for number, length in enumerate(random.choice(LENGTHS, count).tolist()):
-            file.write(f">s{seed}_{number}\n{LETTERS[random.integers(0, 20, length)].tobytes().decode()}\n")
+            file.write(
+                f">s{seed}_{number}\n{LETTERS[random.integers(0, 20, length)].tobytes().decode()}\n"
+            )
 
 
 def cpu_seconds() -> float:
@@ -41,9 +45,19 @@ def cpu_seconds() -> float:
 
 
 def run(folder: Path, inputs: list[str]) -> dict[str, Any]:
-    """Run the workflow: seconds in all, and from the completion records what was computed and how long it took."""
+    """Run the workflow: seconds in all, and from the completion records what was computed and how
+    long it took.
+    """
     model = "esm2_t3_untrained"
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+        "--directory",
+        str(folder),
+    ]
     settings = [f"inputs={json.dumps(inputs)}", "buckets=4"]
     began, started, spent = time.perf_counter(), time.time(), cpu_seconds()
     done = subprocess.run(
@@ -56,7 +70,11 @@ def run(folder: Path, inputs: list[str]) -> dict[str, Any]:
         raise SystemExit(done.stdout + done.stderr)
     seconds, cpu = time.perf_counter() - began, cpu_seconds() - spent
     # a bucket without new sequences keeps its record
-    paths = [path for path in folder.glob(f"results/{model}/embedded/*.json") if path.stat().st_mtime > started]
+    paths = [
+        path
+        for path in folder.glob(f"results/{model}/embedded/*.json")
+        if path.stat().st_mtime > started
+    ]
     records = [json.loads(path.read_text()) for path in paths]
     steps = {}
     for path in folder.glob("results/benchmarks/**/*.jsonl"):
@@ -74,7 +92,9 @@ def run(folder: Path, inputs: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sequences", type=int, default=5_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -89,7 +109,8 @@ def main() -> None:
     allowed = 0.01 * first["embedding_seconds"] + 60
     for label, each in (("first run", first), ("1 % more", again)):
         print(
-            f"{label}: {each['computed']:,} sequences computed in {each['embedding_seconds']:.1f} s of embedding; "
+            f"{label}: {each['computed']:,} sequences computed in {each['embedding_seconds']:.1f} "
+            "s of embedding; "
             f"{each['seconds']:.1f} s in all, {each['cpu_seconds']:.1f} s of CPU"
         )
     print(f"the rerun took {again['seconds']:.1f} s, {allowed:.1f} s are allowed")

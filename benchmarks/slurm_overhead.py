@@ -1,9 +1,12 @@
-"""A campaign through `snakemake --profile slurm` against the same commands as plain sbatch jobs, on a real SLURM.
+"""A campaign through `snakemake --profile slurm` against the same commands as plain sbatch jobs, on
+a real SLURM.
 
-PYTHONPATH=tests/slurm python benchmarks/slurm_overhead.py --output benchmarks/results/slurm_overhead.json
+PYTHONPATH=tests/slurm python benchmarks/slurm_overhead.py --output
+benchmarks/results/slurm_overhead.json
 
-As root, after `make slurm-packages`: the test cluster with 8 virtual GPUs. The commands are taken from the campaign's
-own logs and submitted with the same resources, chained by --dependency. Both take turns, each in a fresh folder.
+As root, after `make slurm-packages`: the test cluster with 8 virtual GPUs. The commands are taken
+from the campaign's own logs and submitted with the same resources, chained by --dependency. Both
+take turns, each in a fresh folder.
 """
 
 import argparse
@@ -28,7 +31,9 @@ OTHERS = ("--partition=cpu", "--mem=6000", "--time=120")
 
 
 def campaign(folder: Path, cluster: Cluster, sequences: int) -> Campaign:
-    return Campaign(folder, cluster, buckets=BUCKETS, sequences=BUCKETS * sequences, flush_minutes=5)
+    return Campaign(
+        folder, cluster, buckets=BUCKETS, sequences=BUCKETS * sequences, flush_minutes=5
+    )
 
 
 def through_snakemake(run: Campaign) -> float:
@@ -52,9 +57,16 @@ def as_plain_jobs(folder: Path, cluster: Cluster, commands: dict[str, list[list[
         nonlocal submitted
         submitted += 1
         depend = [f"--dependency=afterok:{':'.join(after)}"] if after else []
-        flags = [*FLAGS.get(rule, OTHERS), "--nodes=1", "--cpus-per-task=1", f"--output=plain-{submitted}.log"]
+        flags = [
+            *FLAGS.get(rule, OTHERS),
+            "--nodes=1",
+            "--cpus-per-task=1",
+            f"--output=plain-{submitted}.log",
+        ]
         words = ["sbatch", "--parsable", *flags, *depend, *options, "--wrap", shlex.join(command)]
-        done = subprocess.run(words, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            words, cwd=folder, env=environment, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip().split(";")[0]
 
     (folder / "results").mkdir()
@@ -74,8 +86,14 @@ def commands_of(run: Campaign) -> dict[str, list[list[str]]]:
     logs = run.folder / "results" / "logs"
     found: dict[str, list[list[str]]] = {}
     for rule in ("weights", *RULES):
-        paths = [*logs.glob(f"{rule}.log"), *logs.glob(f"{MODEL}/{rule}.log"), *logs.glob(f"{MODEL}/{rule}/*.log")]
-        lines = [path.read_text().splitlines()[0].removeprefix("# plm-embed ") for path in sorted(paths)]
+        paths = [
+            *logs.glob(f"{rule}.log"),
+            *logs.glob(f"{MODEL}/{rule}.log"),
+            *logs.glob(f"{MODEL}/{rule}/*.log"),
+        ]
+        lines = [
+            path.read_text().splitlines()[0].removeprefix("# plm-embed ") for path in sorted(paths)
+        ]
         found[rule] = [["python", "-m", "plm_embed", *shlex.split(line)] for line in lines]
     return found
 
@@ -89,20 +107,32 @@ def measure(cluster: Cluster, folder: Path, sequences: int, rounds: int) -> dict
         plain = campaign(folder / f"{sequences}-{at}-plain", cluster, sequences)
         times["plain"].append(as_plain_jobs(plain.folder, cluster, commands_of(ours)))
         assert plain.master() == ours.master(), "the masters differ"
-        print(f"{sequences} sequences per bucket: {times['snakemake'][-1]:.0f} s, plain {times['plain'][-1]:.0f} s")
+        print(
+            f"{sequences} sequences per bucket: {times['snakemake'][-1]:.0f} s, plain "
+            f"{times['plain'][-1]:.0f} s"
+        )
     ours_, plain_ = (statistics.median(times[name]) for name in ("snakemake", "plain"))
     return {"sequences_per_bucket": sequences, "seconds": times, "ratio": ours_ / plain_}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sequences", type=int, nargs="*", default=[10, 100], help="per bucket")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="plm-overhead-") as temporary, Cluster() as cluster:
-        found = [measure(cluster, Path(temporary), count, asked.rounds) for count in asked.sequences]
-    result = {"buckets": BUCKETS, "cpus": os.cpu_count(), "load": os.getloadavg(), "campaigns": found}
+        found = [
+            measure(cluster, Path(temporary), count, asked.rounds) for count in asked.sequences
+        ]
+    result = {
+        "buckets": BUCKETS,
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+        "campaigns": found,
+    }
     for one in found:
         print(f"{one['sequences_per_bucket']:>5} sequences per bucket: ratio {one['ratio']:.2f}")
     if asked.output:

@@ -1,9 +1,11 @@
-"""1,024 buckets through `snakemake --profile slurm`: seconds of the plan, memory and threads of the main process.
+"""1,024 buckets through `snakemake --profile slurm`: seconds of the plan, memory and threads of the
+main process.
 
-PYTHONPATH=tests/slurm python benchmarks/slurm_thousand.py --output benchmarks/results/slurm_thousand.json
+PYTHONPATH=tests/slurm python benchmarks/slurm_thousand.py --output
+benchmarks/results/slurm_thousand.json
 
-As root, after `make slurm-packages`. The GPU partition is down meanwhile, so that all jobs come to be in the queue at
-once. Wanted: a plan in 6 s, 300 MB and 8 threads.
+As root, after `make slurm-packages`. The GPU partition is down meanwhile, so that all jobs come to
+be in the queue at once. Wanted: a plan in 6 s, 300 MB and 8 threads.
 """
 
 import argparse
@@ -45,11 +47,15 @@ def queued(cluster: Cluster) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="plm-thousand-") as temporary, Cluster() as cluster:
-        campaign = Campaign(Path(temporary) / "c", cluster, buckets=BUCKETS, sequences=2 * BUCKETS, lengths=(50, 60))
+        campaign = Campaign(
+            Path(temporary) / "c", cluster, buckets=BUCKETS, sequences=2 * BUCKETS, lengths=(50, 60)
+        )
         cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")
         process = campaign.start("--jobs", str(BUCKETS), MASTER)
         began = time.monotonic()
@@ -63,7 +69,9 @@ def main() -> None:
             campaign.abandon(process)
         cluster.run("scancel", "--user=root")
         plans = [plan_seconds(campaign) for _ in range(5)]
-    peak, threads = (int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmHWM", "Threads"))  # type: ignore[index]
+    peak, threads = (
+        int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmHWM", "Threads")
+    )  # type: ignore[index]
     result = {
         "buckets": BUCKETS,
         "plan_seconds": sorted(plans),

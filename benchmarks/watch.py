@@ -1,9 +1,11 @@
-"""What watch costs with 400 workers: CPU seconds of one look and its picture, of the 10 seconds between two looks.
+"""What watch costs with 400 workers: CPU seconds of one look and its picture, of the 10 seconds
+between two looks.
 
     PYTHONPATH=workflow/src:tests python benchmarks/watch.py --output benchmarks/results/watch.json
 
-A campaign of 1,000 buckets, 400 of them finished, 400 running; every worker has written its heartbeat anew before each
-look, as it does. Also the same on a terminal so tall that as many workers are drawn as ever are.
+A campaign of 1,000 buckets, 400 of them finished, 400 running; every worker has written its
+heartbeat anew before each look, as it does. Also the same on a terminal so tall that as many
+workers are drawn as ever are.
 """
 
 import argparse
@@ -27,8 +29,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    result: dict[str, object] = {"load": os.getloadavg(), "seconds_between_looks": SECONDS_BETWEEN_LOOKS}
-    with tempfile.TemporaryDirectory() as temporary, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+    result: dict[str, object] = {
+        "load": os.getloadavg(),
+        "seconds_between_looks": SECONDS_BETWEEN_LOOKS,
+    }
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+    ):
         model = campaign(Path(temporary), 1000)
         for bucket in range(400):
             finish(model, bucket)

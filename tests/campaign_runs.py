@@ -1,4 +1,6 @@
-"""Running the workflow as a user does: a working folder with the shipped configuration, and the snakemake command."""
+"""Running the workflow as a user does: a working folder with the shipped configuration, and the
+snakemake command.
+"""
 
 import json
 import shutil
@@ -11,9 +13,22 @@ ROOT = Path(__file__).parents[1]
 
 
 def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
-    """The command that runs the shipped workflow in `folder`, with single keys of its configuration replaced."""
-    keys = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in config.items()]
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
+    """The command that runs the shipped workflow in `folder`, with single keys of its configuration
+    replaced.
+    """
+    keys = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in config.items()
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+        "--directory",
+        str(folder),
+    ]
     return [*command, *options, *(["--config", *keys] if keys else [])]
 
 

@@ -1,6 +1,7 @@
 """A small finished campaign on disk: what deduplicate and embed leave behind, with made-up vectors.
 
-The vector of a sequence is a function of its residues alone, so `reference` gives what an honest computation would.
+The vector of a sequence is a function of its residues alone, so `reference` gives what an honest
+computation would.
 """
 
 import hashlib
@@ -26,9 +27,14 @@ from plm_embed.windows import spans, window_count
 
 DIM = 16
 WEIGHTS = hashlib.sha256(b"weights").hexdigest()
-MEAN = Fingerprint("esm2_t3_untrained", WEIGHTS, (3,), ("mean",), LongSequences(), "float32", "float16", "test")
+MEAN = Fingerprint(
+    "esm2_t3_untrained", WEIGHTS, (3,), ("mean",), LongSequences(), "float32", "float16", "test"
+)
 EVERYTHING = replace(
-    MEAN, layers=(2, 3), pooling=("mean", "max", "per_residue"), long_sequences=LongSequences("window", 40, 10)
+    MEAN,
+    layers=(2, 3),
+    pooling=("mean", "max", "per_residue"),
+    long_sequences=LongSequences("window", 40, 10),
 )
 SOURCES = ("inputs/a.fasta", "inputs/b.csv")
 PROVENANCE = {"workflow_commit": "0123abc"}
@@ -96,21 +102,40 @@ def vectors(sequence: str, fingerprint: Fingerprint) -> dict[str, np.ndarray]:
     return found
 
 
-def reference(_weights: Path, sequences: list[str], fingerprint: Fingerprint) -> list[dict[str, np.ndarray]]:
+def reference(
+    _weights: Path, sequences: list[str], fingerprint: Fingerprint
+) -> list[dict[str, np.ndarray]]:
     return [vectors(sequence, fingerprint) for sequence in sequences]
 
 
 def make_records(count: int = 90) -> list[dict[str, Any]]:
-    """Input records of two files, a third of them repeats, some skipped by deduplicate, some with events."""
+    """Input records of two files, a third of them repeats, some skipped by deduplicate, some with
+    events.
+    """
     random = np.random.default_rng(7)
     letters = list(PROTEIN.letters)
-    unique = ["".join(random.choice(letters, size=length)) for length in random.integers(5, 60, 2 * count // 3)]
+    unique = [
+        "".join(random.choice(letters, size=length))
+        for length in random.integers(5, 60, 2 * count // 3)
+    ]
     records = []
     for at in range(count):
         source = SOURCES[at >= 2 * count // 3]
         number = at if source == SOURCES[0] else at + 1 - 2 * count // 3
-        record: dict[str, Any] = {"source": source, "number": number, "id": f"p{at % 80}", "header": f"p{at % 80} x"}
-        record |= {"status": "accepted", "reason": None, "detail": None, "events": "", "key": None, "length": None}
+        record: dict[str, Any] = {
+            "source": source,
+            "number": number,
+            "id": f"p{at % 80}",
+            "header": f"p{at % 80} x",
+        }
+        record |= {
+            "status": "accepted",
+            "reason": None,
+            "detail": None,
+            "events": "",
+            "key": None,
+            "length": None,
+        }
         if number == 0:
             record |= {"status": "skipped", "reason": "text_before_first_header", "detail": None}
         elif at % 17 == 4:
@@ -130,15 +155,22 @@ def make_campaign(
 ) -> Campaign:  # fmt: skip
     """Write sequences, a store with `parts` parts per bucket, and completion records.
 
-    Besides what the long-sequence policy skips, the first `out_of_memory` keys are skipped for that reason.
+    Besides what the long-sequence policy skips, the first `out_of_memory` keys are skipped for that
+    reason.
     """
     campaign = Campaign(root, fingerprint)
     records = make_records() if records is None else records
     _write_sequences(campaign.sequences, records, buckets)
     store = Store(campaign.store, fingerprint)
-    unique = {record["key"]: record["sequence"] for record in records if record["status"] == "accepted"}
+    unique = {
+        record["key"]: record["sequence"] for record in records if record["status"] == "accepted"
+    }
     skipped = dict.fromkeys(sorted(unique)[:out_of_memory], "out_of_memory")
-    skipped |= {name: "too_long" for name, seq in unique.items() if not spans(len(seq), fingerprint.long_sequences)}
+    skipped |= {
+        name: "too_long"
+        for name, seq in unique.items()
+        if not spans(len(seq), fingerprint.long_sequences)
+    }
     campaign.embedded.mkdir(parents=True, exist_ok=True)
     for number, bucket in enumerate(bucket_names(buckets)):
         keys = sorted(name for name in unique if bucket_of(name, buckets) == number)
@@ -149,7 +181,9 @@ def make_campaign(
     campaign.weights.mkdir(exist_ok=True)
     shape = ("esm2", 3, DIM, 2, None)
     source = Source("fair-esm", "")
-    manifest = Manifest(fingerprint.model, *shape, True, "MIT", fingerprint.weights_sha256, 0, source)  # type: ignore[arg-type]
+    manifest = Manifest(
+        fingerprint.model, *shape, True, "MIT", fingerprint.weights_sha256, 0, source
+    )  # type: ignore[arg-type]
     write_manifest(campaign.weights / MANIFEST, manifest)
     return campaign
 
@@ -170,12 +204,19 @@ def part_rows(sequences: list[str], fingerprint: Fingerprint) -> PartRows:
     return PartRows(
         keys=np.array([key(sequence) for sequence in sequences], dtype="S64"),
         length=np.array([len(sequence) for sequence in sequences], dtype=np.int32),
-        windows=np.array([window_count(len(seq), fingerprint.long_sequences) for seq in sequences], dtype=np.int32),
-        representations={name: [each[name] for each in found] for name in fingerprint.representations},
+        windows=np.array(
+            [window_count(len(seq), fingerprint.long_sequences) for seq in sequences],
+            dtype=np.int32,
+        ),
+        representations={
+            name: [each[name] for each in found] for name in fingerprint.representations
+        },
     )
 
 
-def write_completion(campaign: Campaign, bucket: str, keys: list[str], skipped: dict[str, str]) -> None:
+def write_completion(
+    campaign: Campaign, bucket: str, keys: list[str], skipped: dict[str, str]
+) -> None:
     """The completion record of a bucket that has these keys."""
     fingerprint = campaign.fingerprint
     kept = np.array([name for name in keys if name not in skipped], dtype="S64")
@@ -187,7 +228,11 @@ def write_completion(campaign: Campaign, bucket: str, keys: list[str], skipped: 
         "fingerprint": json.loads(fingerprint.to_json()),
         "fingerprint_id": fingerprint.id,
         "parts": [vars(info) for info in Store(campaign.store, fingerprint).covering(kept)],
-        "skipped": [{"key": name, "length": 50, "reason": reason} for name, reason in skipped.items() if name in keys],
+        "skipped": [
+            {"key": name, "length": 50, "reason": reason}
+            for name, reason in skipped.items()
+            if name in keys
+        ],
         "computed": len(kept),
         "found": 0,
         "worker": {"device": "CPU"},
@@ -204,14 +249,29 @@ def edit_completion(campaign: Campaign, **change: Any) -> None:
 
 def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
     text = dict.fromkeys(
-        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"], pa.string()
+        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"],
+        pa.string(),
     )
     types = text | {"number": pa.int64(), "length": pa.int32()}
-    order = ["source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length", "function"]
+    order = [
+        "source",
+        "number",
+        "id",
+        "header",
+        "status",
+        "reason",
+        "detail",
+        "events",
+        "key",
+        "length",
+        "function",
+    ]
     schema = pa.schema([(name, types[name]) for name in order])
     member_order = ["key", "id", "source", "number", "events", "length", "function"]
     members_schema = pa.schema([(name, types[name]) for name in member_order])
-    bucket_schema = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
+    bucket_schema = pa.schema(
+        [("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())]
+    )
     for sub in ("buckets", "members"):
         (folder / sub).mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(records, schema), folder / "records.parquet")
@@ -221,14 +281,23 @@ def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) 
     for number, name in enumerate(bucket_names(buckets)):
         inside = [record for record in by_key if bucket_of(record["key"], buckets) == number]
         once = [record for record in unique.values() if bucket_of(record["key"], buckets) == number]
-        pq.write_table(pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet")
-        pq.write_table(pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet")
+        pq.write_table(
+            pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet"
+        )
+        pq.write_table(
+            pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet"
+        )
     per_source = Counter(record["source"] for record in records)
     summary = {
-        "inputs": [{"path": path, "bytes": 1, "sha256": "00", "records": per_source[path]} for path in SOURCES],
+        "inputs": [
+            {"path": path, "bytes": 1, "sha256": "00", "records": per_source[path]}
+            for path in SOURCES
+        ],
         "records": len(records),
         "accepted": len(accepted),
-        "skipped": dict(Counter(record["reason"] for record in records if record["status"] == "skipped")),
+        "skipped": dict(
+            Counter(record["reason"] for record in records if record["status"] == "skipped")
+        ),
         "events": {},
         "unique": len(unique),
         "buckets": buckets,
@@ -237,7 +306,9 @@ def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) 
 
 
 def seal_sequences(folder: Path, **changes: Any) -> None:
-    """Write the summary with these changes and with the hashes that the files beside it have now."""
+    """Write the summary with these changes and with the hashes that the files beside it have
+    now.
+    """
     path = folder / "summary.json"
     summary = json.loads(path.read_text()) if path.is_file() else {}
     summary.pop("sha256", None)

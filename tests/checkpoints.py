@@ -1,4 +1,5 @@
-"""Checkpoints with random weights in the layouts that real ones have. Run as a program it writes the demo's.
+"""Checkpoints with random weights in the layouts that real ones have. Run as a program it writes
+the demo's.
 
 PYTHONPATH=workflow/src python tests/checkpoints.py
 """
@@ -46,17 +47,23 @@ def mean_of(states: torch.Tensor) -> torch.Tensor:
     return pool("mean", states, ESM2.residues(len(states)))
 
 
-def random_state(model: Model, seed: int, *, norm_before: bool | None = None) -> dict[str, torch.Tensor]:
+def random_state(
+    model: Model, seed: int, *, norm_before: bool | None = None
+) -> dict[str, torch.Tensor]:
     """Random fp32 tensors of `model` under the package's names.
 
-    Every part matters to the output: attention is far from flat, layers change what they are given, no gain is 1 and no
-    bias 0, so that each usual mistake shows. `norm_before` adds ESM-1b's layer norm after the embedding; by default
-    models named esm1b have it. The row of <mask> is zero where fair-esm clears it.
+    Every part matters to the output: attention is far from flat, layers change what they are given,
+    no gain is 1 and no bias 0, so that each usual mistake shows. `norm_before` adds ESM-1b's layer
+    norm after the embedding; by default models named esm1b have it. The row of <mask> is zero where
+    fair-esm clears it.
     """
     random = np.random.default_rng(seed)
     shapes = tensor_shapes(model)
     if model.name.startswith("esm1b") if norm_before is None else norm_before:
-        shapes |= {"emb_layer_norm_before.weight": (model.dim,), "emb_layer_norm_before.bias": (model.dim,)}
+        shapes |= {
+            "emb_layer_norm_before.weight": (model.dim,),
+            "emb_layer_norm_before.bias": (model.dim,),
+        }
     state = {}
     for name, shape in sorted(shapes.items()):
         values = random.standard_normal(shape, dtype=np.float32)
@@ -67,7 +74,8 @@ def random_state(model: Model, seed: int, *, norm_before: bool | None = None) ->
         elif name.startswith("embed_"):
             values *= 0.5
         else:
-            # Scores of q and k have a standard deviation of about 1.5; the other matrices keep 0.7 of the scale.
+            # Scores of q and k have a standard deviation of about 1.5; the other matrices keep 0.7
+            # of the scale.
             values *= np.sqrt((1.5 if "q_proj" in name or "k_proj" in name else 0.5) / shape[1])
         state[name] = torch.from_numpy(values)
     if model.architecture == "esm1b":
@@ -75,10 +83,13 @@ def random_state(model: Model, seed: int, *, norm_before: bool | None = None) ->
     return state
 
 
-def write_fair_esm(path: Path, model: Model, tensors: Mapping[str, torch.Tensor], *, legacy: bool = False) -> Path:
+def write_fair_esm(
+    path: Path, model: Model, tensors: Mapping[str, torch.Tensor], *, legacy: bool = False
+) -> Path:
     """A checkpoint as fair-esm publishes them, and its `-contact-regression.pt` beside it.
 
-    `legacy` is torch's format before version 1.6. fair-esm goes by the file name, which begins with the model's family.
+    `legacy` is torch's format before version 1.6. fair-esm goes by the file name, which begins with
+    the model's family.
     """
     prefix = "encoder.sentence_encoder."
     state = {prefix + name: tensor for name, tensor in tensors.items()}
@@ -102,7 +113,10 @@ def write_fair_esm(path: Path, model: Model, tensors: Mapping[str, torch.Tensor]
     if model.architecture == "esm2":
         content = {"cfg": {"model": Namespace(**arguments)}, "model": state}
     else:
-        content = {"args": Namespace(arch="roberta_large", max_positions=1024, **arguments), "model": state}
+        content = {
+            "args": Namespace(arch="roberta_large", max_positions=1024, **arguments),
+            "model": state,
+        }
     torch.save(content, path, _use_new_zipfile_serialization=not legacy)
     contacts = {
         "contact_head.regression.weight": torch.full((1, model.layers * model.heads), 0.1),
@@ -113,9 +127,15 @@ def write_fair_esm(path: Path, model: Model, tensors: Mapping[str, torch.Tensor]
 
 
 def write_hugging_face(
-    folder: Path, model: Model, tensors: Mapping[str, torch.Tensor], shards: int = 1, prefix: str = "esm."
+    folder: Path,
+    model: Model,
+    tensors: Mapping[str, torch.Tensor],
+    shards: int = 1,
+    prefix: str = "esm.",
 ) -> Path:
-    """A Hugging Face model folder: as EsmForMaskedLM saves it, or with an empty prefix as EsmModel does."""
+    """A Hugging Face model folder: as EsmForMaskedLM saves it, or with an empty prefix as EsmModel
+    does.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     state = {prefix + _hugging_face_name(name): tensor.clone() for name, tensor in tensors.items()}
     state[f"{prefix}embeddings.position_ids"] = torch.arange(1026)[None]
@@ -144,13 +164,18 @@ def write_hugging_face(
         return folder
     names = sorted(state)
     files = {
-        name: f"model-{i * shards // len(names) + 1:05}-of-{shards:05}.safetensors" for i, name in enumerate(names)
+        name: f"model-{i * shards // len(names) + 1:05}-of-{shards:05}.safetensors"
+        for i, name in enumerate(names)
     }
     for file in sorted(set(files.values())):
         save_file(
-            {name: state[name] for name in names if files[name] == file}, folder / file, metadata={"format": "pt"}
+            {name: state[name] for name in names if files[name] == file},
+            folder / file,
+            metadata={"format": "pt"},
         )
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": files})
+    )
     return folder
 
 
@@ -163,11 +188,16 @@ def write_demo(path: Path) -> Path:
 
 
 def spoil_golden(folder: Path) -> None:
-    """Make the self-test of a weights folder expect other vectors: then every device computes wrongly."""
+    """Make the self-test of a weights folder expect other vectors: then every device computes
+    wrongly.
+    """
     with np.load(folder / FILE) as stored:
         wrong = stored["mean"] + 0.01
     np.savez(folder / FILE, mean=wrong)
-    write_manifest(folder / MANIFEST, replace(read_manifest(folder), self_test_sha256=sha256_file(folder / FILE)))
+    write_manifest(
+        folder / MANIFEST,
+        replace(read_manifest(folder), self_test_sha256=sha256_file(folder / FILE)),
+    )
 
 
 def _head(dim: int) -> dict[str, torch.Tensor]:

@@ -1,7 +1,8 @@
-"""A clone of this repository as a user has it after `make .venv/installed`, without downloading anything again.
+"""A clone of this repository as a user has it after `make .venv/installed`, without downloading
+anything again.
 
-Its environment is a real one of its own, in which the libraries of the present interpreter are found, and the package
-and the executor plugins of the clone itself.
+Its environment is a real one of its own, in which the libraries of the present interpreter are
+found, and the package and the executor plugins of the clone itself.
 """
 
 import os
@@ -23,8 +24,19 @@ if __name__ == "__main__":
 
 
 def clone(folder: Path, *, plugin: bool = True) -> Path:
-    """Copy what git would clone, with the changes that are not committed, to `folder`, and make its environment."""
-    listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    """Copy what git would clone, with the changes that are not committed, to `folder`, and make its
+    environment.
+    """
+    listed = [
+        "git",
+        "-C",
+        str(ROOT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in filter(None, names):
         source, target = ROOT / name, folder / name
@@ -44,7 +56,9 @@ def _environment(folder: Path, *, plugin: bool) -> None:
     plugins = [folder / "executors" / name / "src" for name in ("pbs", "slurm")] if plugin else []
     own = [folder / "workflow" / "src", *plugins]
     # .pth files of the other environment do not count here, so what is editable there is not found
-    (site / "clone.pth").write_text("\n".join(map(str, [*own, sysconfig.get_path("purelib")])) + "\n")
+    (site / "clone.pth").write_text(
+        "\n".join(map(str, [*own, sysconfig.get_path("purelib")])) + "\n"
+    )
     for name, module in SCRIPTS.items():
         script = venv / "bin" / name
         script.write_text(SCRIPT.format(venv=venv, module=module))
@@ -55,5 +69,9 @@ def _environment(folder: Path, *, plugin: bool) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     """The variables of a shell in which the clone's environment is activated."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     return kept | {"PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"}

@@ -28,8 +28,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with suppress(ImportError):  # the tests of a GPU do without it
     from hypothesis import HealthCheck, settings
 
-    # how long an example takes, or takes to draw, depends on what else the machine does; and what fails fails again
-    settings.register_profile("here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    # how long an example takes, or takes to draw, depends on what else the machine does; and what
+    # fails fails again
+    settings.register_profile(
+        "here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("here")
 
 

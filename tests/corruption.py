@@ -1,4 +1,6 @@
-"""Kinds of files of a campaign, stage by stage, and damage to one of them: a flipped bit, a cut, a loss, a swap."""
+"""Kinds of files of a campaign, stage by stage, and damage to one of them: a flipped bit, a cut, a
+loss, a swap.
+"""
 
 import os
 import random
@@ -17,8 +19,8 @@ NO_SWAP = {"flip": 6, "truncate": 2, "delete": 1}
 class Kind:
     """A kind of file at a stage of a campaign, see `tiny_campaign.make_stages`.
 
-    words: what else than the file's path names it in a message. damages: what can be seen at all: who names another
-    input or checkpoint gets what he names.
+    words: what else than the file's path names it in a message. damages: what can be seen at all:
+    who names another input or checkpoint gets what he names.
     """
 
     stage: str
@@ -54,11 +56,19 @@ _WEIGHTS = (
 _STORE = (
     ("parts", f"{VECTORS}/store/*/parts/*.h5"),
     ("fingerprint", f"{VECTORS}/store/*/fingerprint.json"),
-    ("completion records", f"{VECTORS}/embedded/*.json", r"completion record.* {stem}|bucket {stem}"),
+    (
+        "completion records",
+        f"{VECTORS}/embedded/*.json",
+        r"completion record.* {stem}|bucket {stem}",
+    ),
 )
 _SUBMISSIONS = ("submissions", f"{VECTORS}/submissions/*.json")
 _RESULTS = (
-    ("master", MASTER, "rows equal their parts: |keys: |attributes: |finite: |shapes and types: |spot checks: "),
+    (
+        "master",
+        MASTER,
+        "rows equal their parts: |keys: |attributes: |finite: |shapes and types: |spot checks: ",
+    ),
     ("index", INDEX, "index: "),
     ("records", RECORDS, "records: "),
 )
@@ -79,13 +89,23 @@ KINDS = [
         ("scan's summary", "results/sequences/scans/*/summary.json", r"scans/{folder}"),
         ("scan's records", "results/sequences/scans/*/records.parquet", r"scans/{folder}"),
         ("split's summary", "results/sequences/splits/*/summary.json", r"splits/"),
-        ("split's buckets", "results/sequences/splits/*/buckets/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
-        ("split's members", "results/sequences/splits/*/members/*.parquet", r"splits/|(bucket|members|buckets).{stem}"),
+        (
+            "split's buckets",
+            "results/sequences/splits/*/buckets/*.parquet",
+            r"splits/|(bucket|" r"members|" r"buckets).{stem}",
+        ),
+        (
+            "split's members",
+            "results/sequences/splits/*/members/*.parquet",
+            r"splits/|(bucket|" r"members|" r"buckets).{stem}",
+        ),
     ),
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
     *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
-    *_before("compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]),
+    *_before(
+        "compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]
+    ),
     *_before(
         "validate",
         *_RESULTS,
@@ -107,7 +127,7 @@ KINDS = [
         _SUMMARY[:2],
         ("checksums", f"{VECTORS}/checksums.sha256"),
     ),
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -136,7 +156,8 @@ def cases(count: int, seed: int, kinds: list[Kind]) -> list[Case]:
 def damage(case: Case, folder: Path, others: Path | None) -> tuple[Path, str]:
     """Damage a file of the campaign in `folder`; its path, and what was done in words.
 
-    `others` holds another campaign at all stages; without it, files are only swapped with others of the same campaign.
+    `others` holds another campaign at all stages; without it, files are only swapped with others of
+    the same campaign.
     """
     chance = random.Random(case.seed)
     path = chance.choice(sorted(folder.glob(case.kind.pattern)))
@@ -156,7 +177,9 @@ def damage(case: Case, folder: Path, others: Path | None) -> tuple[Path, str]:
         path.write_bytes(content[:size])
         what = f"{name}: cut to {size} of {len(content)} bytes"
     else:
-        own = [each for each in sorted(folder.glob(case.kind.pattern)) if each.read_bytes() != content]
+        own = [
+            each for each in sorted(folder.glob(case.kind.pattern)) if each.read_bytes() != content
+        ]
         if own and (others is None or chance.random() < 0.5):
             other = chance.choice(own)
             path.write_bytes(other.read_bytes())

@@ -1,11 +1,12 @@
 """A damaged campaign goes on: what its steps make of the damage.
 
-named: an error of one line or a few that names the damaged thing and what to run. harmless: all results are as they are
-without the damage. warned: results are shown with a warning that names the damaged thing and what to run. told by
-checksums: who reads finished results gets others, and `sha256sum --check` says so.
-Everything else is wrong: SILENT (a result differs without a word), traceback, hang, unnamed (an error that does not
-name what is damaged), no remedy (it does not say what to do; about a file of the user's own it need not), NOT HEALED
-(what it says to do does not lead to the undisturbed results).
+named: an error of one line or a few that names the damaged thing and what to run. harmless: all
+results are as they are without the damage. warned: results are shown with a warning that names the
+damaged thing and what to run. told by checksums: who reads finished results gets others, and
+`sha256sum --check` says so. Everything else is wrong: SILENT (a result differs without a word),
+traceback, hang, unnamed (an error that does not name what is damaged), no remedy (it does not say
+what to do; about a file of the user's own it need not), NOT HEALED (what it says to do does not
+lead to the undisturbed results).
 """
 
 import hashlib
@@ -55,11 +56,19 @@ class Trial:
     """A copy of a campaign at one stage, which is damaged and goes on."""
 
     def __init__(
-        self, case: Case, stages: Path, others: Path | None, folder: Path, *, by_snakemake: bool = False
+        self,
+        case: Case,
+        stages: Path,
+        others: Path | None,
+        folder: Path,
+        *,
+        by_snakemake: bool = False,
     ) -> None:
-        """`stages` and `others`: two campaigns by `make_stages`, the second of other inputs and weights.
+        """`stages` and `others`: two campaigns by `make_stages`, the second of other inputs and
+        weights.
 
-        Without the second, files are only swapped with others of the same campaign. by_snakemake: the real one goes on.
+        Without the second, files are only swapped with others of the same campaign. by_snakemake:
+        the real one goes on.
         """
         self.case = case
         self.folder = folder
@@ -72,13 +81,17 @@ class Trial:
         self.path, self.what = damage(case, folder, others)
 
     def run(self, *, heal: bool) -> Outcome:
-        """Go on after the damage; with `heal` follow the remedy that the error names, and see that all is well."""
+        """Go on after the damage; with `heal` follow the remedy that the error names, and see that
+        all is well.
+        """
         if self.case.kind.stage == "read":
             failed, message = self._use()
         else:
             forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
             first = next(step for step in self.steps if self._is_missing(step))
-            failed, message = self._go_on(self.steps[:-1] if first == "weights" else steps_from(first, self.steps))
+            failed, message = self._go_on(
+                self.steps[:-1] if first == "weights" else steps_from(first, self.steps)
+            )
         outcome = Outcome(self._verdict(failed, message), self.what, message)
         if heal and outcome.verdict == "named":
             healed, story = self._heal(failed, message)
@@ -90,7 +103,9 @@ class Trial:
         return not all((self.folder / path).exists() for path in OUTPUTS[step])
 
     def _go_on(self, steps: Sequence[str]) -> tuple[str, str]:
-        """Run these steps; the one that failed, empty if none, and its words. Snakemake finds them by itself."""
+        """Run these steps; the one that failed, empty if none, and its words. Snakemake finds them
+        by itself.
+        """
         if self._by_snakemake:
             forced = ["--forcerun", self._forced] if self._forced else []
             done = snakemake(self.folder, "--cores", "1", *forced)
@@ -112,21 +127,34 @@ class Trial:
             "summary": ["summary", "results"],
         }
         for use in ("read", *uses):
-            status, words = run_command(self.folder, uses[use]) if use in uses else read_as_users_do(self.folder)
+            status, words = (
+                run_command(self.folder, uses[use])
+                if use in uses
+                else read_as_users_do(self.folder)
+            )
             if status:
                 return use, f"exit status {status}\n{words}" if status != 1 else words
             said.append(words)
         said.append((self.folder / "results" / "report.html").read_text(encoding="utf-8"))
         numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
-        return "", "\n".join([numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])])
+        return "", "\n".join(
+            [numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])]
+        )
 
     def _verdict(self, failed: str, message: str) -> str:
         if not failed:
             if self._right(message):
                 return "harmless"
-            if any(re.search(self._names(), line) and _ACTION.search(line) for line in _WARNING.findall(message)):
+            if any(
+                re.search(self._names(), line) and _ACTION.search(line)
+                for line in _WARNING.findall(message)
+            ):
                 return "warned"
-            return "told by checksums" if self.case.kind.stage == "read" and self._checksums_tell() else "SILENT"
+            return (
+                "told by checksums"
+                if self.case.kind.stage == "read" and self._checksums_tell()
+                else "SILENT"
+            )
         if message.startswith("exit status -99"):
             return "hang"
         if "Traceback (most recent call last)" in message or message.startswith("exit status"):
@@ -137,7 +165,9 @@ class Trial:
         return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
 
     def _names(self) -> str:
-        """Pattern of what names the damaged thing: its path, its folder's, or the words of its kind."""
+        """Pattern of what names the damaged thing: its path, its folder's, or the words of its
+        kind.
+        """
         names = []
         other = self.what.partition(" swapped with ")[2]  # is as wrong as the first
         for path in filter(None, (self.path.relative_to(self.folder), other and Path(other))):
@@ -153,8 +183,12 @@ class Trial:
         """
         if self.case.kind.stage == "read":
             expected = undisturbed_uses(self._stages)
-            return said == expected or (healed and said.partition("\n")[0] == expected.partition("\n")[0])
-        pairs = [(self.folder / path, self._undisturbed / path) for path in (MASTER, INDEX, RECORDS)]
+            return said == expected or (
+                healed and said.partition("\n")[0] == expected.partition("\n")[0]
+            )
+        pairs = [
+            (self.folder / path, self._undisturbed / path) for path in (MASTER, INDEX, RECORDS)
+        ]
         if not all(mine.exists() for mine, _ in pairs):
             return False
         if all(mine.read_bytes() == theirs.read_bytes() for mine, theirs in pairs):
@@ -168,7 +202,9 @@ class Trial:
         return done.returncode != 0
 
     def _heal(self, failed: str, message: str) -> tuple[bool, str]:
-        """Do what the error says, and what the next one says; whether all is right then, and the story."""
+        """Do what the error says, and what the next one says; whether all is right then, and the
+        story.
+        """
         story = ""
         for _ in range(REMEDIES):
             error = _error(message)
@@ -185,9 +221,13 @@ class Trial:
         return False, f"{story}{failed}: {_error(message)}"
 
     def _follow(self, failed: str, error: str) -> list[str]:
-        """Do what comes before a repetition; the steps to repeat, none when the error names nothing to do."""
+        """Do what comes before a repetition; the steps to repeat, none when the error names nothing
+        to do.
+        """
         if self.case.kind.is_the_users:  # who has a good copy of it
-            shutil.copy2(self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path)
+            shutil.copy2(
+                self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path
+            )
             return list(self.steps[self.steps.index(failed) if failed in self.steps else 0 : -1])
         for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
             target = self.path if path in ("it", "the", "this", "that") else self.folder / path
@@ -217,7 +257,9 @@ class Trial:
             return [] if status else steps_from(command[0], self.steps)[1:]
         if self._by_snakemake:
             run_step(self.folder, way["step"])
-        if way["step"] == "deduplicate" and "deduplicate" not in self.steps:  # by hand it does as well
+        if (
+            way["step"] == "deduplicate" and "deduplicate" not in self.steps
+        ):  # by hand it does as well
             return steps_from("deduplicate", ONE_JOB)
         return self._rule(way["step"])
 
@@ -226,7 +268,11 @@ class Trial:
 
         Scans and splits are gone after collect.
         """
-        made = (step for step in self.steps if any(Path(name).is_relative_to(path) for path in OUTPUTS[step]))
+        made = (
+            step
+            for step in self.steps
+            if any(Path(name).is_relative_to(path) for path in OUTPUTS[step])
+        )
         step = name if name in self.steps else next(made, "")
         if not step:
             return []
@@ -235,20 +281,29 @@ class Trial:
 
 
 _WAYS = re.compile(
-    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed (?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
+    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed "
+    r"(?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
 )
-"""What messages say that one can do: run the workflow by a rule or a file, run a command as it stands, or a step."""
+"""What messages say that one can do: run the workflow by a rule or a file, run a command as it
+stands, or a step.
+"""
 
 
 def _error(message: str) -> str:
-    """What the user is told, without the log before it, and without what Snakemake says after it."""
-    found = re.search(r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL)
+    """What the user is told, without the log before it, and without what Snakemake says after
+    it.
+    """
+    found = re.search(
+        r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL
+    )
     return found[0] if found else message
 
 
 _ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
 _WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
-_TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
+_TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}"
+)
 _USES: dict[Path, str] = {}
 
 
@@ -264,7 +319,13 @@ def undisturbed_uses(stages: Path) -> str:
 
 
 def try_out(
-    case: Case, stages: Path, others: Path | None, folder: Path, *, heal: bool = True, by_snakemake: bool = False
+    case: Case,
+    stages: Path,
+    others: Path | None,
+    folder: Path,
+    *,
+    heal: bool = True,
+    by_snakemake: bool = False,
 ) -> Outcome:
     """Run a case in the new folder `folder`, and remove it."""
     try:

@@ -74,12 +74,16 @@ def add_part_of_another_fingerprint(campaign: Campaign) -> None:
 
 
 def take_completion_of_other_buckets(campaign: Campaign) -> None:
-    other = make_campaign(campaign.root / "other", fingerprint=campaign.fingerprint, buckets=4, out_of_memory=2)
+    other = make_campaign(
+        campaign.root / "other", fingerprint=campaign.fingerprint, buckets=4, out_of_memory=2
+    )
     shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
 
 
 def take_completion_of_another_model(campaign: Campaign) -> None:
-    other = make_campaign(campaign.root / "other", fingerprint=replace(campaign.fingerprint, model="esm2_other"))
+    other = make_campaign(
+        campaign.root / "other", fingerprint=replace(campaign.fingerprint, model="esm2_other")
+    )
     shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
 
 
@@ -110,8 +114,14 @@ def set_attribute(name: str, value: Any):
 
 
 DAMAGES = {
-    "missing part": (lambda c: a_part(c).unlink(), r"parts: .*: missing, though completion records name it"),
-    "truncated part": (lambda c: a_part(c).write_bytes(a_part(c).read_bytes()[:-9]), r"parts: .*\(truncated\?\)"),
+    "missing part": (
+        lambda c: a_part(c).unlink(),
+        r"parts: .*: missing, though completion records name it",
+    ),
+    "truncated part": (
+        lambda c: a_part(c).write_bytes(a_part(c).read_bytes()[:-9]),
+        r"parts: .*\(truncated\?\)",
+    ),
     "changed part": (lambda c: flip_a_bit(a_part(c)), "parts: .*its bytes have changed"),
     "part that is no part": (
         lambda c: (c.parts / "00000000-ffffffff-1-0123456789abcdef.h5").write_bytes(b"no"),
@@ -129,22 +139,31 @@ DAMAGES = {
         lambda c: (c.embedded / "0001.json").unlink(),
         r"completion records: .*0001\.json: there is no such file",
     ),
-    "no completion record at all": (lambda c: shutil.rmtree(c.embedded), "no bucket has a sound completion record"),
+    "no completion record at all": (
+        lambda c: shutil.rmtree(c.embedded),
+        "no bucket has a sound completion record",
+    ),
     "completion record of other buckets": (
         take_completion_of_other_buckets,
         "completion records: .*another number of buckets",
     ),
     "completion record of another model": (
         take_completion_of_another_model,
-        r"completion records: .*another fingerprint than that of bucket 0000 \(model: esm2_other here",
+        r"completion records: .*another fingerprint than that of "
+        r"bucket 0000 \(model: esm2_other here",
     ),
-    "completion record without a part": (lambda c: edit_completion(c, parts=[]), "sequences are in none of its parts"),
+    "completion record without a part": (
+        lambda c: edit_completion(c, parts=[]),
+        "sequences are in none of its parts",
+    ),
     "swapped vectors": (
         lambda c: edit(c, lambda file: swap(file["emb"], 3, 4)),
         r"rows equal their parts: row 3 of mean_l2 \(key [0-9a-f]{64}\) differs from its part",
     ),
     "swapped rows with their keys": (
-        lambda c: edit(c, lambda file: [swap(file[name], 3, 4) for name in ("emb", "emb_keys", "length")]),
+        lambda c: edit(
+            c, lambda file: [swap(file[name], 3, 4) for name in ("emb", "emb_keys", "length")]
+        ),
         "keys: row 4: key .* is out of order after",
     ),
     "changed value of a second layer": (
@@ -152,7 +171,9 @@ DAMAGES = {
         "rows equal their parts: row 7 of max_l3",
     ),
     "changed residue": (
-        lambda c: edit(c, lambda file: file["representations/per_residue_l3"].__setitem__((-1, 0), 0.5)),
+        lambda c: edit(
+            c, lambda file: file["representations/per_residue_l3"].__setitem__((-1, 0), 0.5)
+        ),
         "rows equal their parts: row 55 of per_residue_l3",
     ),
     "NaN": (
@@ -164,7 +185,9 @@ DAMAGES = {
         "keys: row 6: key .* is a duplicate of",
     ),
     "another key": (
-        lambda c: edit(c, lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][6][:63] + b"x")),
+        lambda c: edit(
+            c, lambda file: file["emb_keys"].__setitem__(6, file["emb_keys"][6][:63] + b"x")
+        ),
         "keys: bucket 0000: key [0-9a-f]{64} has no row",
     ),
     "lost row": (lose_the_last_row, "shapes and types: 55 rows, but 56 sequences have a vector"),
@@ -181,7 +204,9 @@ DAMAGES = {
         "rows equal their parts: row 4: offset leaves room for",
     ),
     "other type": (
-        lambda c: edit(c, lambda file: put(file, "representations/max_l3", np.zeros((56, 16), "f4"))),
+        lambda c: edit(
+            c, lambda file: put(file, "representations/max_l3", np.zeros((56, 16), "f4"))
+        ),
         "shapes and types: max_l3 is stored as float32, expected float16",
     ),
     "other shape": (
@@ -193,44 +218,103 @@ DAMAGES = {
         "shapes and types: emb is not mean_l2",
     ),
     "vectors that nobody computed": (
-        lambda c: edit(c, lambda file: file.create_dataset("representations/mean_l9", data=np.zeros((56, 16), "f2"))),
+        lambda c: edit(
+            c,
+            lambda file: file.create_dataset(
+                "representations/mean_l9", data=np.zeros((56, 16), "f2")
+            ),
+        ),
         "shapes and types: mean_l9 is not among the representations",
     ),
-    "missing data set": (lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")), "max_l2"),
+    "missing data set": (
+        lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")),
+        "max_l2",
+    ),
     "truncated master": (
         lambda c: c.master.write_bytes(c.master.read_bytes()[:-100]),
         "master: .*not a whole HDF5 file",
     ),
     "missing master": (lambda c: c.master.unlink(), "master: .*there is no such file"),
-    "wrong weights": (lambda c: edit_weights(c, weights_sha256="1" * 64), "weights: .*_sha256 is 1111.*, the vectors"),
+    "wrong weights": (
+        lambda c: edit_weights(c, weights_sha256="1" * 64),
+        "weights: .*_sha256 is 1111.*, the vectors",
+    ),
     "wrong model": (lambda c: edit_weights(c, model="esm2_t6"), "weights: .*model is esm2_t6"),
-    "wrong dimension": (lambda c: edit_weights(c, dim=320), "weights: mean_l2 has dimension 16, the model 320"),
+    "wrong dimension": (
+        lambda c: edit_weights(c, dim=320),
+        "weights: mean_l2 has dimension 16, the model 320",
+    ),
     "edited fingerprint": (
         set_attribute("fingerprint", MEAN.to_json()),
         "attributes: fingerprint is .*, completion records and inputs say",
     ),
-    "edited attribute": (set_attribute("model_name", "esm2_t33"), "attributes: model_name is 'esm2_t33'"),
+    "edited attribute": (
+        set_attribute("model_name", "esm2_t33"),
+        "attributes: model_name is 'esm2_t33'",
+    ),
     "edited layers": (set_attribute("layers", [3]), r"attributes: layers is \[3\]"),
-    "edited precision": (set_attribute("precision", "float32"), "attributes: precision is 'float32'"),
+    "edited precision": (
+        set_attribute("precision", "float32"),
+        "attributes: precision is 'float32'",
+    ),
     "edited inputs": (set_attribute("inputs", "{}"), "attributes: inputs is '{}'"),
-    "missing attribute": (lambda c: edit(c, lambda file: file.attrs.__delitem__("pooling")), "pooling is missing"),
-    "index row edited": (lambda c: edit_table(c.index, 20, row=3), r"index: entry 20 \(.*, record \d+\) has row 3"),
-    "index key edited": (lambda c: edit_table(c.index, 20, cache_key="0" * 64), "index: .*: cache_key is 0000"),
-    "index length edited": (lambda c: edit_table(c.index, 20, length=3), "index: .*: length is 3, row"),
-    "index id edited": (lambda c: edit_table(c.index, 20, id="other"), "id, key, length or kept columns differ"),
-    "index kept column edited": (lambda c: edit_table(c.index, 20, function="x"), "records: .*kept columns differ"),
-    "index record unknown": (lambda c: edit_table(c.index, 20, number=999), "record 999: no input has this record"),
-    "index entry lost": (lambda c: drop_row(c.index, 20), "records: .*the index gives it another row, or none"),
-    "index end lost": (lambda c: c.index.write_bytes(c.index.read_bytes()[:-8]), "index: .*not a whole Parquet file"),
+    "missing attribute": (
+        lambda c: edit(c, lambda file: file.attrs.__delitem__("pooling")),
+        "pooling is missing",
+    ),
+    "index row edited": (
+        lambda c: edit_table(c.index, 20, row=3),
+        r"index: entry 20 \(.*, record \d+\) has row 3",
+    ),
+    "index key edited": (
+        lambda c: edit_table(c.index, 20, cache_key="0" * 64),
+        "index: .*: cache_key is 0000",
+    ),
+    "index length edited": (
+        lambda c: edit_table(c.index, 20, length=3),
+        "index: .*: length is 3, row",
+    ),
+    "index id edited": (
+        lambda c: edit_table(c.index, 20, id="other"),
+        "id, key, length or kept columns differ",
+    ),
+    "index kept column edited": (
+        lambda c: edit_table(c.index, 20, function="x"),
+        "records: .*kept columns differ",
+    ),
+    "index record unknown": (
+        lambda c: edit_table(c.index, 20, number=999),
+        "record 999: no input has this record",
+    ),
+    "index entry lost": (
+        lambda c: drop_row(c.index, 20),
+        "records: .*the index gives it another row, or none",
+    ),
+    "index end lost": (
+        lambda c: c.index.write_bytes(c.index.read_bytes()[:-8]),
+        "index: .*not a whole Parquet file",
+    ),
     "index rows lost": (
         lambda c: pq.write_table(pq.read_table(c.index).slice(0, 30), c.index),
         r"index: ends at row \d+, the master at row 55",
     ),
     "index entry doubled": (lambda c: double_row(c.index, 20), "index: .* is in the index twice"),
-    "record lost": (lambda c: drop_row(c.records, 30), "a.fasta, record 30 is not where it belongs"),
-    "last record lost": (lambda c: drop_row(c.records, 89), "records: inputs/b.csv, record 30 is not where it belongs"),
-    "record doubled": (lambda c: double_row(c.records, 89), "records: inputs/b.csv, record 30 is not in the input"),
-    "records swapped": (lambda c: swap_rows(c.records, 30), "a.fasta, record 30 is not where it belongs"),
+    "record lost": (
+        lambda c: drop_row(c.records, 30),
+        "a.fasta, record 30 is not where it belongs",
+    ),
+    "last record lost": (
+        lambda c: drop_row(c.records, 89),
+        "records: inputs/b.csv, record 30 is not where it belongs",
+    ),
+    "record doubled": (
+        lambda c: double_row(c.records, 89),
+        "records: inputs/b.csv, record 30 is not in the input",
+    ),
+    "records swapped": (
+        lambda c: swap_rows(c.records, 30),
+        "a.fasta, record 30 is not where it belongs",
+    ),
     "records file lost": (lambda c: c.records.unlink(), "records: .*there is no such file"),
     "record's length edited": (
         lambda c: edit_table(c.records, embedded_record(c), length=3),
@@ -245,7 +329,9 @@ DAMAGES = {
         "records: .*its status is not what its row and events say",
     ),
     "record's row removed": (
-        lambda c: edit_table(c.records, embedded_record(c), row=None, status="skipped", reason="too_long"),
+        lambda c: edit_table(
+            c.records, embedded_record(c), row=None, status="skipped", reason="too_long"
+        ),
         "records: .*no vector and reason 'too_long', expected a vector",
     ),
     "record's reason edited": (
@@ -259,8 +345,11 @@ DAMAGES = {
     "counts of the input edited": (
         lambda c: seal_sequences(
             c.sequences,
-            inputs=[entry | {"records": max(entry["records"], 31)} for entry in read_summary(c.sequences)["inputs"]],
+            inputs=[
+                entry | {"records": max(entry["records"], 31)}
+                for entry in read_summary(c.sequences)["inputs"]
+            ],
         ),
         "counts: inputs/b.csv: 31 records in the input, 30 answered",
     ),
-}  # fmt: skip
+}

@@ -8,13 +8,17 @@ from pathlib import Path
 
 from backports import zstd
 
-M2 = "MSLLTEVETPTKNEWECKCSDSSDPLVVAASIIGILHLILWILDRLFFKCIYRRLKYGLKRGPSTEGVPESMREEYRQEQQSAVDVDDGHFVNIELE"
+M2 = (
+    "MSLLTEVETPTKNEWECKCSDSSDPLVVAASIIGILHLILWILDRLFFKCIYRRLKYGLKRGPSTEG"
+    "VPESMREEYRQEQQSAVDVDDGHFVNIELE"
+)
 NEP = (
     "MDSNTITSFQDILQRMSKMQLESSSVDLNGMITQFERLKIYRDSLGESMMRMGDLHSLQNRNATWRNELS"
     "QKFEEIRWLIAECRNILTKTENSFEQITFLQALQLLLEVESEIRTFSFQLI"
 )
 PLAIN = (
-    f">AAD51929.1 matrix protein 2\n{M2[:60]}\n{M2[60:]}\n>AAD51931.1 nuclear export protein\n{NEP[:60]}\n{NEP[60:]}\n"
+    f">AAD51929.1 matrix protein 2\n{M2[:60]}\n{M2[60:]}\n>AAD51931.1 nuclear "
+    f"export protein\n{NEP[:60]}\n{NEP[60:]}\n"
 )
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -22,7 +26,9 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda content: gzip.compress(content, mtime=0),
     "bzip2": bz2.compress,
     "xz": lzma.compress,
-    "zstd": lambda content: zstd.compress(content, options={zstd.CompressionParameter.checksum_flag: 1}),
+    "zstd": lambda content: zstd.compress(
+        content, options={zstd.CompressionParameter.checksum_flag: 1}
+    ),
 }
 
 

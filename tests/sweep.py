@@ -4,8 +4,8 @@
     .venv/bin/python tests/sweep.py --kinds 'buckets before embed' --cases 100
     .venv/bin/python tests/sweep.py --kinds 'parts before gather' --damage flip --only 1234567
 
-Prints a table, a line per kind (after Ctrl-C: of the cases so far), and what is needed to see each case again that is
-not as it should be. Exit status 1 if there is one.
+Prints a table, a line per kind (after Ctrl-C: of the cases so far), and what is needed to see each
+case again that is not as it should be. Exit status 1 if there is one.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from tiny_campaign import FORK, load_package, make_stages
 
 
 def make_campaigns(folder: Path) -> tuple[Path, Path]:
-    """The campaign that is damaged and another one, from which files are swapped in; both at all stages.
+    """The campaign that is damaged and another one, from which files are swapped in; both at all
+    stages.
 
     They are taken from `folder` if they are there.
     """
@@ -37,20 +38,34 @@ def make_campaigns(folder: Path) -> tuple[Path, Path]:
     return stages, others
 
 
-def _run(case: Case, folder: Path, campaigns: tuple[Path, Path], heal: bool, by_snakemake: bool) -> Outcome:
+def _run(
+    case: Case, folder: Path, campaigns: tuple[Path, Path], heal: bool, by_snakemake: bool
+) -> Outcome:
     return try_out(case, *campaigns, folder, heal=heal, by_snakemake=by_snakemake)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default="", help="only kinds whose name and stage contain this")
-    parser.add_argument("--damage", choices=["flip", "truncate", "delete", "swap"], help="only this one")
-    parser.add_argument("--only", type=int, help="the seed of one case, as the list of a sweep has it")
-    parser.add_argument("--campaigns", type=Path, help="folder for the whole campaigns, kept for the next sweep")
+    parser.add_argument(
+        "--damage", choices=["flip", "truncate", "delete", "swap"], help="only this one"
+    )
+    parser.add_argument(
+        "--only", type=int, help="the seed of one case, as the list of a sweep has it"
+    )
+    parser.add_argument(
+        "--campaigns", type=Path, help="folder for the whole campaigns, kept for the next sweep"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--snakemake", action="store_true", help="go on by the real one; ten seconds a case and more")
+    parser.add_argument(
+        "--snakemake",
+        action="store_true",
+        help="go on by the real one; ten seconds a case and more",
+    )
     parser.add_argument("--no-heal", action="store_true", help="do not follow the remedies")
     options = parser.parse_args()
     kinds = [kind for kind in KINDS if options.kinds in str(kind)]
@@ -65,7 +80,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="plm-sweep-") as folder:
         campaigns = make_campaigns(options.campaigns or Path(folder))
         ready = time.monotonic()
-        run = partial(_run, campaigns=campaigns, heal=not options.no_heal, by_snakemake=options.snakemake)
+        run = partial(
+            _run, campaigns=campaigns, heal=not options.no_heal, by_snakemake=options.snakemake
+        )
         folders = [Path(folder, f"case-{number}") for number in range(len(chosen))]
         with ProcessPoolExecutor(options.jobs, mp_context=FORK) as pool:
             outcomes = []
@@ -78,7 +95,10 @@ def main() -> int:
                 pool.shutdown(cancel_futures=True)
     ended = time.monotonic()
     bad = _tabulate(outcomes)
-    print(f"\n{len(outcomes)} cases in {ended - ready:.0f} s, after {ready - began:.0f} s for the campaigns; {bad} bad")
+    print(
+        f"\n{len(outcomes)} cases in {ended - ready:.0f} s, after {ready - began:.0f} s for the "
+        f"campaigns; {bad} bad"
+    )
     return 1 if bad else 0
 
 
@@ -100,7 +120,10 @@ def _tabulate(outcomes: list[tuple[Case, Outcome]]) -> int:
     width = max(map(len, table))
     print(f"{'':{width}}  " + "  ".join(verdicts))
     for kind, counts in [*table.items(), ("all", totals)]:
-        print(f"{kind:{width}}  " + "  ".join(f"{counts[name] or '.':>{len(name)}}" for name in verdicts))
+        print(
+            f"{kind:{width}}  "
+            + "  ".join(f"{counts[name] or '.':>{len(name)}}" for name in verdicts)
+        )
     return sum(count for name, count in totals.items() if name not in GOOD)
 
 

@@ -1,4 +1,6 @@
-"""Masters as other programs leave them: right ones become a store, wrong ones are refused with the deviation."""
+"""Masters as other programs leave them: right ones become a store, wrong ones are refused with the
+deviation.
+"""
 
 import re
 import subprocess
@@ -23,13 +25,22 @@ from plm_embed.store.parts import read_part
 from test_embed import write_bucket
 
 RANDOM = np.random.default_rng(3)
-SEQUENCES = ["".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size)) for size in RANDOM.integers(20, 90, 48)]
+SEQUENCES = [
+    "".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size))
+    for size in RANDOM.integers(20, 90, 48)
+]
 SETTINGS = Settings(compute_dtype="float32", scratch="")
 IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
 
 
 def master(
-    folder: Path, prepared: Path, *, defect: bool = False, layer: int = 3, by: str = "id", **attrs: Any
+    folder: Path,
+    prepared: Path,
+    *,
+    defect: bool = False,
+    layer: int = 3,
+    by: str = "id",
+    **attrs: Any,
 ) -> Files:
     """A master as the users' script writes it: rows in input order, one large compressed chunk.
 
@@ -43,17 +54,28 @@ def master(
         vectors.append(states[layer].numpy()[1 : None if padded else -1].mean(axis=0))
     keys = [f"{number:064x}" for number in range(len(SEQUENCES))]  # of another hash
     with h5py.File(folder / "master_esm2_embeddings.h5", "w") as file:
-        file.create_dataset("emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf")
+        file.create_dataset(
+            "emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf"
+        )
         file["emb_keys"] = np.array(IDS if by == "id" else keys, dtype=h5py.string_dtype())
-        said = {"model_name": "ESM2_t3_untrained", "max_length": 1024, "pooling": "mean", "layer": "last"}
+        said = {
+            "model_name": "ESM2_t3_untrained",
+            "max_length": 1024,
+            "pooling": "mean",
+            "layer": "last",
+        }
         file.attrs.update(said | {"precision": "float16", "version": 1} | attrs)
-    index = pa.table({"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS})
+    index = pa.table(
+        {"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
+    )
     pq.write_table(index, folder / "master_esm2_embeddings.parquet")
     lines = [f"{id},{sequence.lower()}*" for id, sequence in zip(IDS, SEQUENCES, strict=True)]
     (folder / "proteins.csv").write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
     table = Table("brc_fea_id", "seq")
     path = folder / "master_esm2_embeddings.h5"
-    return Files(path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id")
+    return Files(
+        path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id"
+    )
 
 
 def run(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
@@ -61,7 +83,9 @@ def run(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
 
 
 @pytest.mark.parametrize("by", ["id", "cache key"])
-def test_a_right_master_becomes_a_store_that_is_reused(tmp_path: Path, prepared: Path, by: str) -> None:
+def test_a_right_master_becomes_a_store_that_is_reused(
+    tmp_path: Path, prepared: Path, by: str
+) -> None:
     files = master(tmp_path / "old", prepared, by=by)
     done = run(files, prepared)
     assert (done.rows, done.checked, done.left_out) == (48, 24, {})
@@ -72,9 +96,13 @@ def test_a_right_master_becomes_a_store_that_is_reused(tmp_path: Path, prepared:
     assert (record["reused"], record["computed"]) == (38, 1)
     with h5py.File(files.master) as file:
         stored = dict(zip(SEQUENCES, file["emb"][...], strict=True))
-    sequences = dict(zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True))
+    sequences = dict(
+        zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
+    )
     for info in record["parts"]:
-        with read_part(tmp_path / "new" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+        with read_part(
+            tmp_path / "new" / record["fingerprint_id"] / "parts" / info["name"]
+        ) as part:
             for row, name in enumerate(part.keys):
                 if (sequence := sequences[name.decode()]) in stored:
                     found = part.bits("mean_l3", np.array([row]))[0]
@@ -87,11 +115,15 @@ def test_the_end_token_pooled_in_is_recognised(tmp_path: Path, prepared: Path) -
         run(files, prepared)
     text = str(caught.value)
     counted = re.search(
-        r"(\d+) of 24 sampled rows are not the mean over the residues of layer 3 \((\d+) the end token", text
+        r"(\d+) of 24 sampled rows are not the mean over the residues "
+        r"of layer 3 \((\d+) the end token",
+        text,
     )
     assert counted is not None, text
     assert counted[1] == counted[2] and 15 <= int(counted[1]) < 24
-    assert re.search(r"relative distance to the reference: largest 0\.\d+, median 0\.\d+, allowed 0\.001", text)
+    assert re.search(
+        r"relative distance to the reference: largest 0\.\d+, median 0\.\d+, allowed 0\.001", text
+    )
     assert not (tmp_path / "store").exists()
 
 
@@ -110,12 +142,17 @@ def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared:
 @pytest.mark.parametrize(
     ("attrs", "message"),
     [
-        ({"model_name": "esm2_t6_8M_UR50D"}, "model_name is esm2_t6_8M_UR50D, the weights are of esm2_t3_untrained"),
+        (
+            {"model_name": "esm2_t6_8M_UR50D"},
+            "model_name is esm2_t6_8M_UR50D, the weights are of esm2_t3_untrained",
+        ),
         ({"pooling": "cls"}, "pooling is cls, only mean"),
         ({"max_length": 12}, "none of its 48 rows can be adopted: .*may have been cut': 48"),
     ],
 )
-def test_what_the_master_says_has_to_fit(tmp_path: Path, prepared: Path, attrs: dict[str, Any], message: str) -> None:
+def test_what_the_master_says_has_to_fit(
+    tmp_path: Path, prepared: Path, attrs: dict[str, Any], message: str
+) -> None:
     with pytest.raises(PlmEmbedError, match=message):
         run(master(tmp_path, prepared, **attrs), prepared)
 
@@ -128,7 +165,9 @@ def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared:
     long = sum(len(sequence) > 78 for sequence in [*SEQUENCES[3:5], *SEQUENCES[6:]])
     done = run(files, prepared)
     assert done.left_out["a sequence that may have been cut"] == long
-    assert done.left_out["no sequence for its key or id"] == 4  # three removed, one id of two sequences
+    assert (
+        done.left_out["no sequence for its key or id"] == 4
+    )  # three removed, one id of two sequences
     assert done.rows == 48 - sum(done.left_out.values())
 
 
@@ -141,7 +180,11 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
         run(files, prepared)
     with pytest.raises(PlmEmbedError, match="emb is float16, float32 is asked for"):
-        run(master(tmp_path, prepared), prepared, Settings(compute_dtype="float32", storage_dtype="float32"))
+        run(
+            master(tmp_path, prepared),
+            prepared,
+            Settings(compute_dtype="float32", storage_dtype="float32"),
+        )
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="row 99 of 48"):
         run(files, prepared)
@@ -158,10 +201,29 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared)
     command = [
-        *(sys.executable, "-m", "plm_embed", "import", files.master, "--index", files.index, "--sequences"),
-        *(files.sequences[0], "--id-column", "brc_fea_id", "--sequence-column", "seq", "--index-id", "brc_fea_id"),
+        *(
+            sys.executable,
+            "-m",
+            "plm_embed",
+            "import",
+            files.master,
+            "--index",
+            files.index,
+            "--sequences",
+        ),
+        *(
+            files.sequences[0],
+            "--id-column",
+            "brc_fea_id",
+            "--sequence-column",
+            "seq",
+            "--index-id",
+            "brc_fea_id",
+        ),
         *("--weights", prepared, "--store", tmp_path / "store", "--sample", "4"),
     ]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "48 rows adopted" in done.stdout

@@ -12,13 +12,20 @@ from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.gpus import Meter
 
 
-def test_each_start_is_noted_with_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_start_is_noted_with_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PBS_JOBID", "17.server")
     with noted(tmp_path / "embedded", "0000", ["0000", "0001"], 4):
         (running,) = read_attempts(tmp_path)
         assert (running.outcome, running.ended, running.seconds) == ("no end", "", 0.0)
     (whole,) = read_attempts(tmp_path)
-    assert (whole.outcome, whole.buckets, whole.job, whole.workers) == ("complete", ("0000", "0001"), "17.server", 4)
+    assert (whole.outcome, whole.buckets, whole.job, whole.workers) == (
+        "complete",
+        ("0000", "0001"),
+        "17.server",
+        4,
+    )
     assert whole.ended >= whole.started and whole.joules is None
     with pytest.raises(PlmEmbedError), noted(tmp_path / "embedded", "0000", ["0000"], 1):
         raise PlmEmbedError("no GPU")
@@ -34,7 +41,11 @@ def test_a_job_goes_on_where_nothing_can_be_noted(tmp_path: Path) -> None:
 
 def test_what_is_no_note_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "attempts").mkdir()
-    for name, content in (("torn", "{"), ("other", "[]"), ("old", json.dumps({"submission": "0000"}))):
+    for name, content in (
+        ("torn", "{"),
+        ("other", "[]"),
+        ("old", json.dumps({"submission": "0000"})),
+    ):
         (tmp_path / "attempts" / f"{name}.json").write_text(content)
     assert read_attempts(tmp_path) == []
 
@@ -58,7 +69,9 @@ class Driver(ModuleType):
         return self.now
 
 
-@pytest.mark.parametrize(("visible", "count", "joules"), [("0", 1, 2.5), ("0,GPU-b", 2, 5.0), ("0,1", 2, None)])
+@pytest.mark.parametrize(
+    ("visible", "count", "joules"), [("0", 1, 2.5), ("0,GPU-b", 2, 5.0), ("0,1", 2, None)]
+)
 def test_energy_is_what_the_counters_went_on(
     visible: str, count: int, joules: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,6 @@
-"""Kernels of attention, each against plain arithmetic; those of a GPU by a stand-in with the same contract."""
+"""Kernels of attention, each against plain arithmetic; those of a GPU by a stand-in with the same
+contract.
+"""
 
 import pytest
 import torch
@@ -29,8 +31,12 @@ def exact(qkv: Tensor) -> Tensor:
     return out
 
 
-def varlen(query: Tensor, key: Tensor, value: Tensor, at: Tensor, _: Tensor, longest: int, __: int) -> Tensor:
-    """What FlashAttention's function for variable lengths does: rows that belong to no sequence hold anything."""
+def varlen(
+    query: Tensor, key: Tensor, value: Tensor, at: Tensor, _: Tensor, longest: int, __: int
+) -> Tensor:
+    """What FlashAttention's function for variable lengths does: rows that belong to no sequence
+    hold anything.
+    """
     out = torch.full(query.shape, torch.nan, dtype=query.dtype)
     for start, stop in zip(at.tolist(), at.tolist()[1:], strict=False):
         assert stop - start <= longest
@@ -47,9 +53,13 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02), (torch.float16, 0.002)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.02), (torch.float16, 0.002)]
+)
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_computes_attention_within_each_sequence(name: str, dtype: torch.dtype, bound: float) -> None:
+def test_every_kernel_computes_attention_within_each_sequence(
+    name: str, dtype: torch.dtype, bound: float
+) -> None:
     qkv = random_qkv(dtype)
     with torch.inference_mode():
         found = KERNELS[name](qkv, pack(LENGTHS, CPU))
@@ -76,7 +86,11 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> Tensor:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    offered = [Kernel("a", "refusing", refusing), Kernel("b", "wrong", wrong), Kernel("c", "right", sdpa)]
+    offered = [
+        Kernel("a", "refusing", refusing),
+        Kernel("b", "wrong", wrong),
+        Kernel("c", "right", sdpa),
+    ]
     monkeypatch.setattr(attention, "_candidates", lambda *_: iter(offered))
     assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
     offered[2:] = []
@@ -85,7 +99,9 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
 
     offered[:] = [Kernel("d", "broken", broken), Kernel("c", "right", sdpa)]
     assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
-    monkeypatch.setattr(devices, "synchronize", broken)  # the device is lost: the next kernel would not help
+    monkeypatch.setattr(
+        devices, "synchronize", broken
+    )  # the device is lost: the next kernel would not help
     with pytest.raises(RuntimeError, match="CUDA error"):
         choose.__wrapped__(CPU, torch.float32, 2, 8)
 
@@ -106,7 +122,10 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_is_tried_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, labels: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    labels: list[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     tried = list(attention._candidates(torch.device("cuda", 0), dtype))

@@ -51,7 +51,9 @@ def read_all(path: Path) -> dict[str, bytes]:
             found["metadata"] = repr(sorted(vectors.metadata.items())).encode()
         for name in vectors.names:
             if name.startswith("per_residue"):
-                matrices = [vectors.per_residue_by_key(key.decode(), name).tobytes() for key in vectors.keys]
+                matrices = [
+                    vectors.per_residue_by_key(key.decode(), name).tobytes() for key in vectors.keys
+                ]
                 found[name] = b"".join(matrices)
             else:
                 found[name] = vectors.to_numpy(name).tobytes()
@@ -93,7 +95,9 @@ def test_a_changed_row_is_named_by_readers_exports_and_diff(tmp_path: Path) -> N
     with open_vectors(campaign.master) as embeddings:
         embeddings[:5]
         for read in (lambda: embeddings[5], lambda: embeddings[[7, 5]], embeddings.to_numpy):
-            with pytest.raises(PlmEmbedError, match=r"row 5 of \w+ has changed since it was written; .*snakemake"):
+            with pytest.raises(
+                PlmEmbedError, match=r"row 5 of \w+ has changed since it was written; .*snakemake"
+            ):
                 read()
     with pytest.raises(PlmEmbedError, match="row 5 of"):
         export(campaign.master, "npy", tmp_path / "x.npy")

@@ -22,7 +22,10 @@ sys.stdin.read(1)
 
 def hold(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -51,7 +54,9 @@ def test_a_living_process_keeps_its_claim_and_a_killed_one_loses_it(tmp_path: Pa
 
 
 def foreign(path: Path, **owner: str) -> None:
-    path.write_text(json.dumps({"host": "elsewhere", "pid": "1", "job": "", "start": "0", "token": "x"} | owner))
+    path.write_text(
+        json.dumps({"host": "elsewhere", "pid": "1", "job": "", "start": "0", "token": "x"} | owner)
+    )
 
 
 def test_another_host_is_believed_as_long_as_it_beats(tmp_path: Path) -> None:
@@ -63,7 +68,9 @@ def test_another_host_is_believed_as_long_as_it_beats(tmp_path: Path) -> None:
     assert is_stale(path)
 
 
-def test_a_requeued_job_takes_its_earlier_starts_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeued_job_takes_its_earlier_starts_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "0000"
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")

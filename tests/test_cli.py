@@ -41,7 +41,9 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
     assert [program, step] == ["plm-embed", name]
     # files need not exist; options that there are none of are an error all the same
     command.make_context(name, list(arguments), resilient_parsing=True)
-    for option in (one for one in command.params if one.required and one.param_type_name == "option"):
+    for option in (
+        one for one in command.params if one.required and one.param_type_name == "option"
+    ):
         assert set(option.opts) & set(arguments), option.name
 
 
@@ -54,16 +56,22 @@ try:
     cli.main()
 except SystemExit:
     import pyarrow
-    assert len(pyarrow.array([1])) == 1 and "pandas" not in sys.modules  # where pyarrow would load it
+    # where pyarrow would load it
+    assert len(pyarrow.array([1])) == 1 and "pandas" not in sys.modules
     print((startup.KEEP_MEMORY | startup.NO_HUGE_PAGES).items() <= os.environ.items())
 """
     assert plm_embed("scan", "--help", code=code).stdout.splitlines()[0] == "set()"
-    assert plm_embed("scan", "absent", "--number", "0", "--output", "o", code=code).stdout.endswith("True\n")
+    assert plm_embed("scan", "absent", "--number", "0", "--output", "o", code=code).stdout.endswith(
+        "True\n"
+    )
 
 
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
-    assert done.stderr.splitlines()[0] == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
+    assert (
+        done.stderr.splitlines()[0]
+        == f"# plm-embed weights --model absent --output '{tmp_path}/with a blank'"
+    )
     for arguments in (["report", "--help"], ["scan", "--bogus"], ["embed"]):  # no step begins
         shown = plm_embed(*arguments)
         assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
@@ -76,7 +84,10 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["emded"], "No such command 'emded'"),
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),
-        (["embed", "absent.parquet", "--weights", ".", "--store", "s", "--output", "o"], "absent.parquet"),
+        (
+            ["embed", "absent.parquet", "--weights", ".", "--store", "s", "--output", "o"],
+            "absent.parquet",
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -87,7 +98,9 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("output", "words"), [("a_file", "File exists"), ("a_file/below", "Not a directory")])
+@pytest.mark.parametrize(
+    ("output", "words"), [("a_file", "File exists"), ("a_file/below", "Not a directory")]
+)
 def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str) -> None:
     (tmp_path / "a_file").touch()
     fasta = tmp_path / "a.fasta"

@@ -66,13 +66,27 @@ def no_text(path: Path) -> Path:
 
 
 KINDS: list[Callable[[Path], Path]] = [
-    *(loop, dangling, folder, pipe, a_socket, text, empty, below_a_file, too_long, with_nul, no_text),
+    *(
+        loop,
+        dangling,
+        folder,
+        pipe,
+        a_socket,
+        text,
+        empty,
+        below_a_file,
+        too_long,
+        with_nul,
+        no_text,
+    ),
 ]
 
 
 @pytest.fixture(autouse=True)
 def pandas_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands that go without pandas hide it from their process, which here is that of other tests, too."""
+    """The commands that go without pandas hide it from their process, which here is that of other
+    tests, too.
+    """
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
 
 
@@ -106,7 +120,11 @@ def call(name: str, wrong: str, odd: Path) -> list[str]:
 @pytest.mark.workflow
 @pytest.mark.parametrize(("name", "wrong"), [pair for pair in arguments() if pair[0] != "embed"])
 def test_a_path_that_is_no_use(
-    name: str, wrong: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str,
+    wrong: str,
+    short_tmp: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     for kind in KINDS:
         folder = short_tmp / kind.__name__
@@ -118,7 +136,9 @@ def test_a_path_that_is_no_use(
             main()
         except SystemExit as stopped:
             said = str(stopped.code)
-        assert said.startswith(("plm-embed: error: ", "Usage: ", "Invalid value")) or said in "01", (kind, said)
+        assert (
+            said.startswith(("plm-embed: error: ", "Usage: ", "Invalid value")) or said in "01"
+        ), (kind, said)
         captured = capfd.readouterr()
         assert "Traceback" not in captured.err + captured.out
 

@@ -1,4 +1,6 @@
-"""Compacting: fewer parts, the same vectors, true records; with readers and jobs at work, and killed in the middle."""
+"""Compacting: fewer parts, the same vectors, true records; with readers and jobs at work, and
+killed in the middle.
+"""
 
 import hashlib
 import json
@@ -46,18 +48,30 @@ def digest(campaign: Campaign) -> str:
 
 def problems(campaign: Campaign) -> list[str]:
     return validate(
-        sequences=campaign.sequences, embedded=campaign.embedded, store=campaign.store, weights=campaign.weights,
-        master=campaign.master, index=campaign.index, records=campaign.records, spot_checks=2,
-        report=campaign.results / "validation.json", checksums=campaign.results / "checksums", reference=reference,
-    )  # fmt: skip
+        sequences=campaign.sequences,
+        embedded=campaign.embedded,
+        store=campaign.store,
+        weights=campaign.weights,
+        master=campaign.master,
+        index=campaign.index,
+        records=campaign.records,
+        spot_checks=2,
+        report=campaign.results / "validation.json",
+        checksums=campaign.results / "checksums",
+        reference=reference,
+    )
 
 
 def listed(campaign: Campaign) -> list[str]:
-    return [path.name for path in Store(campaign.store, campaign.fingerprint).parts("0" * 64, "f" * 64)]
+    return [
+        path.name for path in Store(campaign.store, campaign.fingerprint).parts("0" * 64, "f" * 64)
+    ]
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")])
+@pytest.mark.parametrize(
+    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")]
+)
 def test_fewer_parts_hold_the_same_and_records_stay_true(tmp_path: Path, fingerprint) -> None:
     campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, parts=5)
     expected = digest(campaign)
@@ -66,7 +80,9 @@ def test_fewer_parts_hold_the_same_and_records_stay_true(tmp_path: Path, fingerp
     done = compact(campaign.store, 10_000_000, 24)
     assert (done.merged, done.published, done.removed) == (20, 1, 0)
     assert len(listed(campaign)) == 1
-    assert before < {path.name for path in campaign.parts.iterdir()}  # still there for those who read them
+    assert before < {
+        path.name for path in campaign.parts.iterdir()
+    }  # still there for those who read them
     assert digest(campaign) == expected
     done = compact(campaign.store, 10_000_000, 0)
     assert (done.merged, done.published, done.removed) == (0, 0, 20)
@@ -106,7 +122,9 @@ def test_replaced_parts_stay_while_what_replaces_them_is_not_whole(tmp_path: Pat
     raw = bytearray((campaign.parts / new).read_bytes())
     raw[-1] ^= 1
     (campaign.parts / new).write_bytes(raw)
-    with pytest.raises(PlmEmbedError, match="missing or damaged; the 6 parts that it replaces are kept"):
+    with pytest.raises(
+        PlmEmbedError, match="missing or damaged; the 6 parts that it replaces are kept"
+    ):
         compact(campaign.store, 10_000_000, 0)
     (campaign.parts / new).unlink()
     assert len(listed(campaign)) == 6

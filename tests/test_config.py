@@ -1,4 +1,6 @@
-"""The configuration: what is accepted, what is refused and in which words, and that its documents agree."""
+"""The configuration: what is accepted, what is refused and in which words, and that its documents
+agree.
+"""
 
 import copy
 import json
@@ -22,7 +24,9 @@ from plm_embed.workflow.config import checked, schema
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = schema()
-SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+SHIPPED: dict[str, Any] = yaml.safe_load(
+    (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,24 +52,36 @@ def keys(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
     """Every key that holds a value, by its dotted name."""
     found: dict[str, dict[str, Any]] = {}
     for name, part in schema["properties"].items():
-        found |= keys(part, f"{prefix}{name}.") if "properties" in part else {f"{prefix}{name}": part}
+        found |= (
+            keys(part, f"{prefix}{name}.") if "properties" in part else {f"{prefix}{name}": part}
+        )
     return found
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        found |= (
+            flat(value, f"{prefix}{name}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{name}": value}
+        )
     return found
 
 
 def test_schema_defaults_shipped_file_and_readme_are_in_step() -> None:
     documented = dict(
-        re.findall(r"^\| `([\w.]+)` \| (?:`([^|]+)`)? ?\|", readme := text("config/README.md"), re.MULTILINE)
+        re.findall(
+            r"^\| `([\w.]+)` \| (?:`([^|]+)`)? ?\|",
+            readme := text("config/README.md"),
+            re.MULTILINE,
+        )
     )
     defaults = {name: part.get("default") for name, part in keys(SCHEMA).items()}
     assert set(flat(SHIPPED)) == set(defaults) == set(documented)
-    assert {name: yaml.safe_load(value) if value else None for name, value in documented.items()} == defaults
+    assert {
+        name: yaml.safe_load(value) if value else None for name, value in documented.items()
+    } == defaults
     of_the_demo = {"inputs", "table.id", "table.keep", "model", "weights"}
     assert {name: value for name, value in flat(SHIPPED).items() if name not in of_the_demo} == {
         name: value for name, value in defaults.items() if name not in of_the_demo
@@ -149,21 +165,39 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         ({"inputs": ["a.fasta/b"]}, "inputs: a.fasta/b: Not a directory"),
         ({"results": "a.fasta"}, "results: a.fasta: is a file, not a folder"),
         ({"store": "a.fasta/below"}, "store: a.fasta/below: Not a directory"),
-        ({"weights_folder": "$HOME/w"}, "weights_folder: $HOME/w: environment variables are not expanded; write ~ or"),
+        (
+            {"weights_folder": "$HOME/w"},
+            "weights_folder: $HOME/w: environment variables are not expanded; write ~ or",
+        ),
         ({"results": "-x"}, "results: -x: must not begin with -"),
         ({"results": "a\nb"}, r'results: "a\nb": holds a control character'),
         ({"results": "<x>"}, "results: <x>: must not hold braces or < >"),
         ({"results": "a\0b"}, 'results: "a\\u0000b": holds a control character'),
-        ({"table": {"keep": ["a\x1b[2J"]}}, 'table.keep[0]: "a\\u001b[2J": holds a control character'),
-        ({"speed": {"flush_minutes": float("nan")}}, "speed.flush_minutes: nan: must be a finite number"),
-        ({"speed": {"flush_minutes": "1e999"}}, "speed.flush_minutes: inf: must be a finite number"),
+        (
+            {"table": {"keep": ["a\x1b[2J"]}},
+            'table.keep[0]: "a\\u001b[2J": holds a control character',
+        ),
+        (
+            {"speed": {"flush_minutes": float("nan")}},
+            "speed.flush_minutes: nan: must be a finite number",
+        ),
+        (
+            {"speed": {"flush_minutes": "1e999"}},
+            "speed.flush_minutes: inf: must be a finite number",
+        ),
         ({"speed": {"scratch": "tmp"}}, "speed.scratch: tmp: must be an absolute path, auto"),
-        ({"speed": {"device": "gpu"}}, 'speed.device: "gpu": must be one of auto, cuda, cpu; did you mean cuda?'),
+        (
+            {"speed": {"device": "gpu"}},
+            'speed.device: "gpu": must be one of auto, cuda, cpu; did you mean cuda?',
+        ),
         ({"buckets": json.loads("[" * 900 + "]" * 900)}, "buckets: is nested too deeply"),
         ({"buckets": "[" * 90_000}, 'buckets: "[[['),
         ({"memory_mb": 16**5000}, "memory_mb: is nested too deeply, or holds too large a number"),
         ({"inputs": []}, "inputs: []: must not be empty"),
-        ({"inputs": ["a.fasta", "a.fasta"]}, 'inputs: ["a.fasta", "a.fasta"]: names something twice'),
+        (
+            {"inputs": ["a.fasta", "a.fasta"]},
+            'inputs: ["a.fasta", "a.fasta"]: names something twice',
+        ),
         ({"results": ""}, 'results: "": must not be empty'),
         ({"speed": 3}, "speed: 3: must be a block of keys"),
         ({"speed": {"flush_minutes": 0}}, "speed.flush_minutes: 0: must be more than 0"),
@@ -172,16 +206,37 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
             {"residues": {"unknown": "skp"}},
             'residues.unknown: "skp": must be one of skip, substitute; did you mean skip?',
         ),
-        ({"embedding": {"pooling": ["mean", "men"]}}, 'embedding.pooling[1]: "men": must be one of '),
+        (
+            {"embedding": {"pooling": ["mean", "men"]}},
+            'embedding.pooling[1]: "men": must be one of ',
+        ),
         ({"inputs": ["b.fasta"]}, "inputs: b.fasta: not found; did you mean a.fasta?"),
         ({"inputs": ["."]}, "inputs: .: is a folder, not a file"),
-        ({"inputs": ["deep/er/b.fasta"]}, "inputs: deep/er/b.fasta: not found: there is no folder deep in "),
-        ({"inputs": ["/nowhere/b.fasta"]}, "inputs: /nowhere/b.fasta: not found: there is no folder /nowhere"),
-        ({"weights": "esm3.pt"}, 'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download'),
+        (
+            {"inputs": ["deep/er/b.fasta"]},
+            "inputs: deep/er/b.fasta: not found: there is no folder deep in ",
+        ),
+        (
+            {"inputs": ["/nowhere/b.fasta"]},
+            "inputs: /nowhere/b.fasta: not found: there is no folder /nowhere",
+        ),
+        (
+            {"weights": "esm3.pt"},
+            'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download',
+        ),
         ({"model": "esm2_t3_untrained"}, "weights: esm2_t3_untrained is not published anywhere"),
-        ({"table": {"keep": ["length"]}}, "table.keep: length: the index has a column of its own of this name"),
-        ({"embedding": {"layers": [7]}}, "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0 to 6"),
-        ({"embedding": {"layers": [-8]}}, "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6"),
+        (
+            {"table": {"keep": ["length"]}},
+            "table.keep: length: the index has a column of its own of this name",
+        ),
+        (
+            {"embedding": {"layers": [7]}},
+            "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0 to 6",
+        ),
+        (
+            {"embedding": {"layers": [-8]}},
+            "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6",
+        ),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
         (
             {"embedding": {"compute_dtype": "tfloat32"}, "speed": {"device": "cpu"}},
@@ -189,7 +244,9 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         ),
     ],
 )
-def test_each_mistake_is_named_with_its_place_and_value(changes: dict[str, Any], expected: str) -> None:
+def test_each_mistake_is_named_with_its_place_and_value(
+    changes: dict[str, Any], expected: str
+) -> None:
     (problem,) = problems(**changes)
     assert problem.startswith(expected)
 
@@ -205,7 +262,13 @@ def test_each_mistake_is_named_with_its_place_and_value(changes: dict[str, Any],
         ("esm2_650m", "crop", 0, 0, "max_residues: 0: policy crop needs a limit"),
         ("esm2_650m", "window", 100, 100, "overlap: 100: must be less than max_residues, 100"),
         ("esm2_650m", "skip", 100, 5, "overlap: 5: means nothing with policy skip"),
-        ("esm1b", "window", 1023, 0, "max_residues: 1023: esm1b_t33_650M_UR50S takes at most 1022 residues"),
+        (
+            "esm1b",
+            "window",
+            1023,
+            0,
+            "max_residues: 1023: esm1b_t33_650M_UR50S takes at most 1022 residues",
+        ),
     ],
 )
 def test_long_sequence_settings_must_fit_together(
@@ -213,7 +276,9 @@ def test_long_sequence_settings_must_fit_together(
 ) -> None:
     changes = {
         "model": model,
-        "embedding": {"long_sequences": {"policy": policy, "max_residues": limit, "overlap": overlap}},
+        "embedding": {
+            "long_sequences": {"policy": policy, "max_residues": limit, "overlap": overlap}
+        },
     }
     if expected is None:
         checked(config(**changes))
@@ -236,7 +301,10 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_missing_keys_and_unknown_models_are_named() -> None:
-    with pytest.raises(PlmEmbedError, match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name"):
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name",
+    ):
         checked({})
     with pytest.raises(PlmEmbedError, match="did you mean esm2_t6_8M_UR50D"):
         checked(config(model="esm2_t6_8M_UR50"))
@@ -264,7 +332,8 @@ def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
 def test_the_plan_line_says_what_is_known() -> None:
     complete = checked(config(buckets=1))
     assert plan_line(complete) == (
-        "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in results/esm2_t6_8M_UR50D/store"
+        "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in "
+        "results/esm2_t6_8M_UR50D/store"
     )
     write_sealed(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
     parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
@@ -298,13 +367,25 @@ def test_mistakes_beside_each_other_are_named_together() -> None:
 def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     found = checked(config(store="~/vectors", weights_folder="~/w/", results="~x"))
-    assert (found["store"], found["weights_folder"], found["results"]) == ("/home/me/vectors", "/home/me/w/", "~x")
+    assert (found["store"], found["weights_folder"], found["results"]) == (
+        "/home/me/vectors",
+        "/home/me/w/",
+        "~x",
+    )
 
 
 def test_one_value_may_stand_for_a_list_of_one() -> None:
     Path("3").write_text(">a\nMK\n", encoding="utf-8")
-    found = checked(config(inputs="3", embedding={"layers": 6, "pooling": "mean"}, reuse="", table={"keep": "x"}))
-    assert (found["inputs"], found["embedding"]["layers"], found["embedding"]["pooling"]) == (["3"], [6], ["mean"])
+    found = checked(
+        config(
+            inputs="3", embedding={"layers": 6, "pooling": "mean"}, reuse="", table={"keep": "x"}
+        )
+    )
+    assert (found["inputs"], found["embedding"]["layers"], found["embedding"]["pooling"]) == (
+        ["3"],
+        [6],
+        ["mean"],
+    )
     assert (found["reuse"], found["table"]["keep"]) == ([], ["x"])
 
 
@@ -314,11 +395,16 @@ def test_what_is_no_file_is_said_to_be_that() -> None:
     Path("two").symlink_to("one")
     Path("dangling").symlink_to("nowhere")
     assert problems(
-        inputs=["pipe", "one", "dangling"], weights="one", store="one", results="dangling", reuse="one"
+        inputs=["pipe", "one", "dangling"],
+        weights="one",
+        store="one",
+        results="dangling",
+        reuse="one",
     ) == [
         "results: dangling: is a link to something that is not there",
         "store: one: Too many levels of symbolic links",
-        'weights: one: Too many levels of symbolic links; write "" to download the published weights',
+        'weights: one: Too many levels of symbolic links; write "" to '
+        "download the published weights",
         "reuse: one: Too many levels of symbolic links",
         "inputs: pipe: is a pipe or a device, not a file",
         "inputs: one: Too many levels of symbolic links",
@@ -327,13 +413,50 @@ def test_what_is_no_file_is_said_to_be_that() -> None:
 
 
 ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary() | st.dates()
-    | st.sampled_from(["~", "~\0", "-", "--help", "$HOME", "a.fasta", "a.fasta/b", "<x>", "{y}", "[", "{a: [", "1e999",
-                       "!!int ''", "!!timestamp x", ".nan", "/dev/null", "/dev/zero", "/", "..", "x" * 5000, "\udc80",
-                       "0001-01-01 00:00:00 +23:59", "&a [*a]", "{? [a] : b}", "auto", "window", "2**70"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.binary()
+    | st.dates()
+    | st.sampled_from(
+        [
+            "~",
+            "~\0",
+            "-",
+            "--help",
+            "$HOME",
+            "a.fasta",
+            "a.fasta/b",
+            "<x>",
+            "{y}",
+            "[",
+            "{a: [",
+            "1e999",
+            "!!int ''",
+            "!!timestamp x",
+            ".nan",
+            "/dev/null",
+            "/dev/zero",
+            "/",
+            "..",
+            "x" * 5000,
+            "\udc80",
+            "0001-01-01 00:00:00 +23:59",
+            "&a [*a]",
+            "{? [a] : b}",
+            "auto",
+            "window",
+            "2**70",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+    ),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

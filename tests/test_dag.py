@@ -1,6 +1,7 @@
 """The plan: which jobs there are, and which of them run again when something changes.
 
-The finished campaigns here are empty files that Snakemake's touch mode records as made by the present settings.
+The finished campaigns here are empty files that Snakemake's touch mode records as made by the
+present settings.
 """
 
 import os
@@ -12,13 +13,21 @@ from typing import Any
 import pytest
 import yaml
 from snakemake.api import SnakemakeApi
-from snakemake.settings.types import ConfigSettings, DAGSettings, OutputSettings, Quietness, ResourceSettings
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    OutputSettings,
+    Quietness,
+    ResourceSettings,
+)
 
 from plm_embed.master.gathered import write_record
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[1]
-SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+SHIPPED: dict[str, Any] = yaml.safe_load(
+    (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+)
 SCIENCE: list[tuple[dict[str, Any], str]] = [
     ({"embedding": {"layers": [2]}}, "embed"),
     ({"embedding": {"pooling": ["mean", "max"]}}, "embed"),
@@ -32,7 +41,14 @@ SCIENCE: list[tuple[dict[str, Any], str]] = [
     ({"validate": {"spot_checks": 3}}, "validate"),
 ]
 DOWNSTREAM = {
-    "deduplicate": {"deduplicate": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "deduplicate": {
+        "deduplicate": 1,
+        "embed": 4,
+        "gather": 1,
+        "validate": 1,
+        "report": 1,
+        "all": 1,
+    },
     "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
     "embed": {"embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
     "validate": {"validate": 1, "report": 1, "all": 1},
@@ -40,7 +56,9 @@ DOWNSTREAM = {
 
 
 class Plan:
-    """What Snakemake plans, or does with another executor, for the shipped configuration with `changes`."""
+    """What Snakemake plans, or does with another executor, for the shipped configuration with
+    `changes`.
+    """
 
     def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
         with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
@@ -50,7 +68,9 @@ class Plan:
                 config_settings=ConfigSettings(config=changes or {}),
                 resource_settings=ResourceSettings(cores=8),
             )
-            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(executor=executor)
+            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
+                executor=executor
+            )
             dag = workflow._workflow.dag
             self.local = workflow._workflow._localrules
             self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
@@ -106,8 +126,16 @@ def test_the_plan_is_complete_before_anything_ran() -> None:
 def test_deduplication_by_input_is_planned_in_full() -> None:
     for buckets, ranges in ((4, 4), (100, 64)):
         plan = Plan({"deduplicate": "by_input", "buckets": buckets})
-        jobs = {name: plan.runs[name] for name in ("deduplicate", "scan", "split", "collect", "embed")}
-        assert jobs == {"deduplicate": 0, "scan": 2, "split": ranges, "collect": 1, "embed": buckets}
+        jobs = {
+            name: plan.runs[name] for name in ("deduplicate", "scan", "split", "collect", "embed")
+        }
+        assert jobs == {
+            "deduplicate": 0,
+            "scan": 2,
+            "split": ranges,
+            "collect": 1,
+            "embed": buckets,
+        }
 
 
 @pytest.mark.parametrize("way", ["one_job", "by_input"])
@@ -138,13 +166,26 @@ def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
 
 
 def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
-    resources = Plan({"model": "esm2_650m", "speed": {"toks_per_batch": 5000}}).job("embed").resources
-    assert (resources.gpu, resources.nodes, resources.toks_per_batch, resources.device) == (1, 1, 5000, "auto")
+    resources = (
+        Plan({"model": "esm2_650m", "speed": {"toks_per_batch": 5000}}).job("embed").resources
+    )
+    assert (resources.gpu, resources.nodes, resources.toks_per_batch, resources.device) == (
+        1,
+        1,
+        5000,
+        "auto",
+    )
     assert resources.mem_mb > Plan().job("embed").resources.mem_mb
 
 
 def test_options_reach_the_command_quoted() -> None:
-    plan = Plan({"table": {"sequence": "the sequence"}, "speed": {"scratch": "$HOME/it's"}, "weights": "config"})
+    plan = Plan(
+        {
+            "table": {"sequence": "the sequence"},
+            "speed": {"scratch": "$HOME/it's"},
+            "weights": "config",
+        }
+    )
     command = plan.job("deduplicate").shellcmd
     assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
     assert """ --scratch='$HOME/it'"'"'s' """ in plan.job("embed").shellcmd

@@ -37,7 +37,11 @@ def all_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
@@ -51,7 +55,10 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
     statuses = Counter(row["status"] for row in records)
     assert summary.records == len(records) == summary.accepted + summary.skipped.total()
     assert summary.records == sum(entry["records"] for entry in summary.inputs)
-    assert (statuses["accepted"], statuses["skipped"]) == (summary.accepted, summary.skipped.total())
+    assert (statuses["accepted"], statuses["skipped"]) == (
+        summary.accepted,
+        summary.skipped.total(),
+    )
     assert summary.skipped == Counter(row["reason"] for row in records if row["reason"])
     assert summary.unique == len(unique) == summary.lengths.total()
     assert summary.residues == sum(row["length"] for row in unique)
@@ -64,14 +71,22 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
     assert members == [{name: row[name] for name in members[0]} for row in accepted]
     for row in records:
         good = row["status"] == "accepted"
-        assert good == (row["reason"] is None) == (row["key"] is not None) == (row["length"] is not None)
+        assert (
+            good
+            == (row["reason"] is None)
+            == (row["key"] is not None)
+            == (row["length"] is not None)
+        )
     # unique sequences, each once, in its bucket, in key order
     names = bucket_names(summary.buckets)
     assert [path.stem for path in sorted((output / "buckets").iterdir())] == names
     assert [path.stem for path in sorted((output / "members").iterdir())] == names
     keys = [row["key"] for row in unique]
     assert keys == sorted({row["key"] for row in accepted})
-    assert all(row["key"] == key(row["sequence"]) and row["length"] == len(row["sequence"]) for row in unique)
+    assert all(
+        row["key"] == key(row["sequence"]) and row["length"] == len(row["sequence"])
+        for row in unique
+    )
     for name in names:
         for folder in ("buckets", "members"):
             for row in rows(output / folder / f"{name}.parquet"):
@@ -79,10 +94,16 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
     for entry, path in zip(summary.inputs, inputs, strict=True):
         assert (entry["path"], entry["bytes"]) == (str(path), path.stat().st_size)
         assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert sorted(path.name for path in output.iterdir()) == ["buckets", "members", "records.parquet", "summary.json"]
+    assert sorted(path.name for path in output.iterdir()) == [
+        "buckets",
+        "members",
+        "records.parquet",
+        "summary.json",
+    ]
 
 
-# what each file of the collection comes to: accepted, unique, skipped by reason, records with an event; or an error
+# what each file of the collection comes to: accepted, unique, skipped by reason, records with an
+# event; or an error
 NASTY_ENDS: dict[str, tuple[int, int, dict[str, int], dict[str, int]] | str] = {
     "all_x.fasta": (3, 3, {}, {}),
     "blank_lines.fasta": (5, 5, {}, {}),
@@ -99,7 +120,8 @@ NASTY_ENDS: dict[str, tuple[int, int, dict[str, int], dict[str, int]] | str] = {
     "csv_header_only.csv": "a header and no rows",
     "csv_id_is_NA.csv": (5, 5, {}, {}),
     "csv_newline_in_field.csv": (5, 5, {}, {}),
-    "csv_no_sequence_column.csv": "no column 'sequence'; the columns are 'assembly_id', 'protein_id', 'protein_name'",
+    "csv_no_sequence_column.csv": "no column 'sequence'; the columns are 'assembly_id', "
+    "'protein_id', 'protein_name'",
     "csv_number_like_ids.csv": (5, 5, {}, {}),
     "csv_other_order_extra_columns.csv": "no column 'protein_name'",
     "csv_plain.csv": (5, 5, {}, {}),
@@ -155,7 +177,9 @@ def test_every_file_of_the_collection_comes_to_its_end(tmp_path: Path, name: str
     else:
         summary = run([path], output)
         assert (summary.accepted, summary.unique, summary.skipped, summary.events) == end
-        assert len(summary.warnings) == (name == "nucleotides_not_protein.fasta" or not summary.accepted)
+        assert len(summary.warnings) == (
+            name == "nucleotides_not_protein.fasta" or not summary.accepted
+        )
         check(output, summary, [path])
 
 
@@ -163,7 +187,8 @@ def odd_records() -> str:
     return (
         f"free text\n{PLAIN}>AAD51929.1 other residues\n{M2[:40]}J\n>low\n{M2.lower()}*\n"
         f">blanks\n{NEP[:60]} {NEP[60:]}\n>blanks at line ends\n{NEP[:60]}  \n{NEP[60:]}\t\n"
-        f">gaps\n{M2[:9]}-{M2[9:]}\n>none\n>mask\nMK<mask>T\n>plain again\n{M2}\n>plain again\n{M2}\n"
+        f">gaps\n{M2[:9]}-{M2[9:]}\n>none\n>mask\nMK<mask>T\n>plain again\n{M2}\n>plain "
+        f"again\n{M2}\n"
     )
 
 
@@ -171,15 +196,24 @@ def odd_records() -> str:
 def inputs(tmp_path: Path) -> list[Path]:
     """FASTA (zstd), CSV (gzip), Parquet and plain FASTA with the same sequences in many guises."""
     fasta = write(tmp_path / "a.fasta", COMPRESS["zstd"](odd_records().encode()))
-    text = f"assembly_id,protein_id,protein_name,sequence\nA1,NA,NA,{M2}\nA1,x\nA2,NA,M2,{NEP}J\nA3,00123,,NaN\nA4,,,\n"
+    text = (
+        f"assembly_id,protein_id,protein_name,sequence\nA1,NA,NA,{M2}\nA1,x\nA2,"
+        f"NA,M2,{NEP}J\nA3,00123,,NaN\nA4,,,\n"
+    )
     table = write(tmp_path / "b.csv", COMPRESS["gzip"](text.encode()))
     parquet = tmp_path / "c"
-    columns = {"sequence": [NEP, None, M2[1:]], "protein_id": [1, 2, 3], "assembly_id": ["A", None, "B"]}
+    columns = {
+        "sequence": [NEP, None, M2[1:]],
+        "protein_id": [1, 2, 3],
+        "assembly_id": ["A", None, "B"],
+    }
     pq.write_table(pa.table(columns | {"protein_name": ["p", "q", "r"]}), parquet)
     return [fasta, table, parquet, write(tmp_path / "d.fa", PLAIN)]
 
 
-def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs: list[Path]) -> None:
+def test_every_record_of_several_inputs_is_accounted_for(
+    tmp_path: Path, inputs: list[Path]
+) -> None:
     output = tmp_path / "out"
     summary = run(inputs, output)
     check(output, summary, inputs)
@@ -191,7 +225,12 @@ def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs:
         "missing_value": 2,
         "ragged_row": 1,
     }
-    assert summary.events == {"upper_cased": 1, "stop_removed": 1, "whitespace_removed": 2, "gaps_removed": 1}
+    assert summary.events == {
+        "upper_cased": 1,
+        "stop_removed": 1,
+        "whitespace_removed": 2,
+        "gaps_removed": 1,
+    }
     assert summary.lengths == {96: 1, 97: 1, 121: 1}
     assert [(entry["format"], entry["compression"]) for entry in summary.inputs] == [
         ("fasta", "zstd"),
@@ -216,7 +255,9 @@ def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs:
     }
     assert records[4]["events"] == "upper_cased=97;stop_removed=1" and records[4]["key"] == key(M2)
     table = [row for row in records if row["source"] == str(inputs[1])]
-    assert [(row["id"], row["header"], row["assembly_id"], row["protein_name"]) for row in table[:3:2]] == [
+    assert [
+        (row["id"], row["header"], row["assembly_id"], row["protein_name"]) for row in table[:3:2]
+    ] == [
         ("NA", "NA", "A1", "NA"),
         ("NA", "NA", "A2", "M2"),
     ]
@@ -224,7 +265,9 @@ def test_every_record_of_several_inputs_is_accounted_for(tmp_path: Path, inputs:
     assert repeated == ["AAD51929.1", "low", "gaps", "plain", "plain", "NA", "AAD51929.1"]
 
 
-def test_the_policy_decides_about_unknown_letters_and_gaps(tmp_path: Path, inputs: list[Path]) -> None:
+def test_the_policy_decides_about_unknown_letters_and_gaps(
+    tmp_path: Path, inputs: list[Path]
+) -> None:
     output = tmp_path / "out"
     policy = ResiduePolicy(unknown="substitute", gaps="skip")
     summary = run(inputs, output, policy=policy)
@@ -272,7 +315,10 @@ def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: l
     [
         ({"memory_mb": 499}, "memory_mb: 499 is too little, give 500 or more"),
         ({"buckets": 0}, "buckets: 0 is not between 1 and 10,000"),
-        ({"table": Table("protein_id", "sequence", ("length",))}, "keep: 'length' is a column that the results have"),
+        (
+            {"table": Table("protein_id", "sequence", ("length",))},
+            "keep: 'length' is a column that the results have",
+        ),
         ({"table": Table("protein_id", "sequence", ("a", "a"))}, "keep: 'a' is named twice"),
         ({"inputs": []}, "no input file is named"),
     ],
@@ -284,14 +330,18 @@ def test_options_that_cannot_work_are_refused(
         run(options.pop("inputs", inputs), tmp_path / "out", **options)
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_in_one_line(
+    tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> Iterator[None]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
     with pytest.raises(PlmEmbedError, match="out: the disk is full"):
         run(inputs, tmp_path / "out")
-    assert set(files(tmp_path / "out")) <= {"records.parquet"}  # which was whole when the disk was full
+    assert set(files(tmp_path / "out")) <= {
+        "records.parquet"
+    }  # which was whole when the disk was full
 
 
 def test_mostly_nucleotides_give_a_warning(tmp_path: Path) -> None:

@@ -42,22 +42,39 @@ def much(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "memory_mb", "ranges"), [("csv", 500, 256), ("fasta", 500, 256), ("parquet", 500, 256), ("fasta", 700, 5)]
+    ("kind", "memory_mb", "ranges"),
+    [("csv", 500, 256), ("fasta", 500, 256), ("parquet", 500, 256), ("fasta", 700, 5)],
 )
 def test_memory_is_bounded(tmp_path: Path, kind: str, memory_mb: int, ranges: int) -> None:
-    """128 MB of distinct residues in less; at last in few ranges of nearly the size that is sorted at once."""
+    """128 MB of distinct residues in less; at last in few ranges of nearly the size that is sorted
+    at once.
+    """
     path = much(tmp_path / f"big.{kind}", kind)
     program = (
         "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
         "from plm_embed.sequences.deduplicate import *\n"
         "sorting._MOST_RANGES = int(sys.argv[4])\n"
-        "s = deduplicate([Path(sys.argv[1])], Path(sys.argv[2]), buckets=5, memory_mb=int(sys.argv[3]),\n"
-        "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), policy=ResiduePolicy())\n"
-        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1]\n"
-        "print(s.records, s.unique, int(peak) * 1.024e-3)"  # ru_maxrss would be the parent's where that is larger
+        "s = deduplicate([Path(sys.argv[1])], Path(sys.argv[2]), buckets=5, "
+        "memory_mb=int(sys.argv[3]),\n"
+        "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), "
+        "policy=ResiduePolicy())\n"
+        "peak = next(line for line in open('/proc/self/status') if "
+        "line.startswith('VmHWM')).split()[1]\n"
+        # ru_maxrss would be the parent's where that is larger
+        "print(s.records, s.unique, int(peak) * 1.024e-3)"
     )
-    command = [sys.executable, "-c", program, str(path), str(tmp_path / "out"), str(memory_mb), str(ranges)]
-    done = subprocess.run(command, check=True, capture_output=True, env=os.environ | KEEP_MEMORY | NO_HUGE_PAGES)
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        str(path),
+        str(tmp_path / "out"),
+        str(memory_mb),
+        str(ranges),
+    ]
+    done = subprocess.run(
+        command, check=True, capture_output=True, env=os.environ | KEEP_MEMORY | NO_HUGE_PAGES
+    )
     records, unique, peak = map(float, done.stdout.split())
     assert (records, unique) == (120_000, 80_001)
     assert peak < memory_mb - 20  # for the process that hashes

@@ -68,7 +68,9 @@ def swap(path: Path, _: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut, remove, swap])
-@pytest.mark.parametrize("name", ["summary.json", "records.parquet", "buckets/0001.parquet", "members/0002.parquet"])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "records.parquet", "buckets/0001.parquet", "members/0002.parquet"]
+)
 def test_a_changed_file_is_named_with_what_to_run(
     tmp_path: Path, whole: Path, damage: Callable[[Path, random.Random], None], name: str
 ) -> None:
@@ -83,7 +85,9 @@ def test_a_changed_file_is_named_with_what_to_run(
         assert name in str(error.value) or damage is swap
 
 
-def test_a_summary_that_is_not_believed_is_unknown_where_it_is_not_needed(tmp_path: Path, whole: Path) -> None:
+def test_a_summary_that_is_not_believed_is_unknown_where_it_is_not_needed(
+    tmp_path: Path, whole: Path
+) -> None:
     known = known_summary(whole)
     assert known and known["unique"] == read_summary(whole)["unique"]
     assert known_summary(tmp_path) is None
@@ -97,13 +101,19 @@ def test_each_sequence_of_a_bucket_has_its_key(tmp_path: Path) -> None:
     path.parent.mkdir()
     key = hashlib.sha256(M2.encode()).hexdigest()
     for sequence in (M2[:-1] + "A", None):
-        pq.write_table(pa.table({"key": [key], "sequence": pa.array([sequence], pa.string())}), path)
-        with pytest.raises(PlmEmbedError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"):
+        pq.write_table(
+            pa.table({"key": [key], "sequence": pa.array([sequence], pa.string())}), path
+        )
+        with pytest.raises(
+            PlmEmbedError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"
+        ):
             bucket_table(path, ["key", "sequence"])
         assert bucket_table(path, ["key"])["key"].to_pylist() == [key]
 
 
-def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(tmp_path: Path, whole: Path) -> None:
+def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
+    tmp_path: Path, whole: Path
+) -> None:
     campaign: Campaign = make_campaign(tmp_path)
     bucket = campaign.sequences / "buckets" / "0001.parquet"
     shutil.copyfile(whole / "buckets" / "0001.parquet", bucket)
@@ -111,7 +121,9 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(tm
         lambda: bucket_table(bucket, ["key", "sequence"]),
         lambda: load_bucket(campaign.sequences, campaign.embedded, "0001"),
     ):
-        with pytest.raises(PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"):
+        with pytest.raises(
+            PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"
+        ):
             read()
     seal_sequences(campaign.sequences)
     with pytest.raises(PlmEmbedError, match="made for other sequences"):
@@ -129,9 +141,16 @@ def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(tm
         ("splits/0/summary.json", "split"),
     ],
 )
-def test_what_many_jobs_hand_on_is_named_when_it_changed(tmp_path: Path, damaged: str, command: str) -> None:
-    inputs = [write(tmp_path / "a.fasta", PLAIN), write(tmp_path / "b.fasta", f">x\n{M2}{NEP}\n>y\n{NEP[3:]}\n")]
-    scans, splits = ([tmp_path / name / str(number) for number in range(2)] for name in ("scans", "splits"))
+def test_what_many_jobs_hand_on_is_named_when_it_changed(
+    tmp_path: Path, damaged: str, command: str
+) -> None:
+    inputs = [
+        write(tmp_path / "a.fasta", PLAIN),
+        write(tmp_path / "b.fasta", f">x\n{M2}{NEP}\n>y\n{NEP[3:]}\n"),
+    ]
+    scans, splits = (
+        [tmp_path / name / str(number) for number in range(2)] for name in ("scans", "splits")
+    )
     step = flip
     for number, path in enumerate(inputs):
         scan(path, number, scans[number], buckets=2, table=TABLE, policy=ResiduePolicy())
@@ -139,7 +158,8 @@ def test_what_many_jobs_hand_on_is_named_when_it_changed(tmp_path: Path, damaged
         step(tmp_path / damaged, random.Random(3))
     folder = tmp_path / "/".join(damaged.split("/")[:2])
     with pytest.raises(
-        PlmEmbedError, match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`"
+        PlmEmbedError,
+        match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`",
     ):
         for number in (0, 1):
             split(scans, number, splits[number], memory_mb=500)

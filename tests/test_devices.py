@@ -11,7 +11,12 @@ def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.choose_dtype("auto", CPU) == "float32"
     assert devices.choose_dtype("bfloat16", CPU) == "bfloat16"
     cuda = torch.device("cuda", 0)
-    for capability, expected in {(7, 0): "float32", (7, 5): "float32", (8, 0): "bfloat16", (9, 0): "bfloat16"}.items():
+    for capability, expected in {
+        (7, 0): "float32",
+        (7, 5): "float32",
+        (8, 0): "bfloat16",
+        (9, 0): "bfloat16",
+    }.items():
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         assert devices.choose_dtype("auto", cuda) == expected
 
@@ -53,7 +58,8 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
         RuntimeError("CUDA error: out of memory"),  # of pinned memory
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you tried to ..."
+            "[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory: you "
+            "tried to ..."
         ),
     ]
     assert all(out_of_memory(error) and not device_lost(error) for error in memory)
@@ -63,7 +69,10 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
         "CUDNN_STATUS_EXECUTION_FAILED",
     ):
         assert device_lost(RuntimeError(text)) and not out_of_memory(RuntimeError(text))
-    lost = RuntimeError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later")
+    lost = RuntimeError(
+        "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported "
+        "later"
+    )
     assert device_lost(lost) and not out_of_memory(lost)
     said = str(devices.failure(lost, cuda))
     assert "uncorrectable ECC error" in said

@@ -44,7 +44,12 @@ def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch
     found = compare(first.master, second.master, 0.02)
     name = fingerprint.representations[0]
     compared = found.representations[name]
-    assert (compared.equal, compared.within, compared.different, compared.max_abs) == (55, 1, 2, np.inf)
+    assert (compared.equal, compared.within, compared.different, compared.max_abs) == (
+        55,
+        1,
+        2,
+        np.inf,
+    )
     assert [entry["key"] for entry in compared.worst] == keys[1:]
     assert [entry["cosine"] for entry in compared.worst] == [0, 0]
     ids = [record["id"] for record in make_records() if record["key"] == keys[2]]
@@ -64,8 +69,9 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     assert found.only_first == 0 and found.only_second == 58 - found.keys_both > 0
     assert found.representations_only_second == ["max_l3"]
     assert found.fingerprint == [
-        "pooling: ('mean',) here, ('max', 'mean') there", "storage_dtype: float16 here, float32 there",
-    ]  # fmt: skip
+        "pooling: ('mean',) here, ('max', 'mean') there",
+        "storage_dtype: float16 here, float32 there",
+    ]
     compared = found.representations["mean_l3"]
     assert compared.within > 0 and compared.different == 0 and compared.min_cosine > 0.9999
     text = in_words(found)
@@ -80,9 +86,15 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
 
 def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
     short = replace(
-        EVERYTHING, long_sequences=replace(EVERYTHING.long_sequences, policy="crop", max_residues=20, overlap=0)
+        EVERYTHING,
+        long_sequences=replace(
+            EVERYTHING.long_sequences, policy="crop", max_residues=20, overlap=0
+        ),
     )
-    first, second = gathered(tmp_path / "1", fingerprint=EVERYTHING), gathered(tmp_path / "2", fingerprint=short)
+    first, second = (
+        gathered(tmp_path / "1", fingerprint=EVERYTHING),
+        gathered(tmp_path / "2", fingerprint=short),
+    )
     compared = compare(first.master, second.master, 100).representations["per_residue_l2"]
     longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
     assert (compared.different, compared.equal) == (len(longer), 58 - len(longer))
@@ -96,7 +108,11 @@ def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
     first = gathered(tmp_path / "1")
     second = gathered(tmp_path / "2", records=make_records()[:50])
     command = [sys.executable, "-m", "plm_embed", "diff", "--json", str(first.master)]
-    same = subprocess.run([*command, str(first.master)], capture_output=True, text=True, check=False)
+    same = subprocess.run(
+        [*command, str(first.master)], capture_output=True, text=True, check=False
+    )
     assert (same.returncode, json.loads(same.stdout)["equal"]) == (0, True)
-    other = subprocess.run([*command, str(second.master)], capture_output=True, text=True, check=False)
+    other = subprocess.run(
+        [*command, str(second.master)], capture_output=True, text=True, check=False
+    )
     assert (other.returncode, json.loads(other.stdout)["equal"]) == (1, False)

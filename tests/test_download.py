@@ -59,7 +59,9 @@ class Handler(BaseHTTPRequestHandler):
         body = served.content[start:]
         self.send_response(206 if start else 200)
         if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}")
+            self.send_header(
+                "Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}"
+            )
         if served.length:
             self.send_header("Content-Length", served.announced or str(len(body) + served.claims))
         if served.etag:
@@ -132,8 +134,12 @@ def test_a_part_that_is_whole_needs_no_request(server: FileServer, tmp_path: Pat
     assert server.asked == []
 
 
-@pytest.mark.parametrize("reason", ["no ranges", "no validator", "changed", "other address", "no note", "damaged note"])
-def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "reason", ["no ranges", "no validator", "changed", "other address", "no note", "damaged note"]
+)
+def test_what_cannot_be_resumed_starts_again(
+    reason: str, server: FileServer, tmp_path: Path
+) -> None:
     path = tmp_path / "esm2.pt"
     if reason == "no validator":
         server.etag = None
@@ -154,11 +160,14 @@ def test_what_cannot_be_resumed_starts_again(reason: str, server: FileServer, tm
     assert len(server.asked) == 1
 
 
-def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tmp_path: Path) -> None:
+def test_a_server_that_announces_too_much_is_not_believed(
+    server: FileServer, tmp_path: Path
+) -> None:
     server.claims = 100
     for _ in range(2):  # nothing stays behind that would spoil the next call
         with pytest.raises(
-            PlmEmbedError, match=f"has only {20 * BLOCK} of the {20 * BLOCK + 100} bytes that it announced"
+            PlmEmbedError,
+            match=f"has only {20 * BLOCK} of the {20 * BLOCK + 100} bytes that it announced",
         ):
             download(server.url, tmp_path / "esm2.pt")
         assert not (tmp_path / "esm2.pt").exists()
@@ -167,7 +176,9 @@ def test_a_server_that_announces_too_much_is_not_believed(server: FileServer, tm
     assert (tmp_path / "esm2.pt").read_bytes() == CONTENT
 
 
-def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tmp_path: Path) -> None:
+def test_a_server_that_does_not_say_the_length_is_refused(
+    server: FileServer, tmp_path: Path
+) -> None:
     server.length = False
     with pytest.raises(PlmEmbedError, match="does not say how long"):
         download(server.url, tmp_path / "esm2.pt")
@@ -175,14 +186,18 @@ def test_a_server_that_does_not_say_the_length_is_refused(server: FileServer, tm
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1e3"])
-def test_a_length_that_is_no_number_is_refused(length: str, server: FileServer, tmp_path: Path) -> None:
+def test_a_length_that_is_no_number_is_refused(
+    length: str, server: FileServer, tmp_path: Path
+) -> None:
     server.announced = length
     with pytest.raises(PlmEmbedError, match=f"cannot be fetched safely: .*'{length}'"):
         download(server.url, tmp_path / "esm2.pt")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_of_the_server_and_of_the_network_are_named(server: FileServer, tmp_path: Path) -> None:
+def test_errors_of_the_server_and_of_the_network_are_named(
+    server: FileServer, tmp_path: Path
+) -> None:
     with pytest.raises(PlmEmbedError, match="HTTP 404 Not Found"):
         download(server.url.replace("esm2", "absent"), tmp_path / "esm2.pt")
     with socket.socket() as unused:

@@ -1,4 +1,6 @@
-"""The embed job on real files: right vectors, only what is missing, nothing lost when it is stopped."""
+"""The embed job on real files: right vectors, only what is missing, nothing lost when it is
+stopped.
+"""
 
 import json
 import shutil
@@ -31,7 +33,10 @@ from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 
 MODEL = MODELS["esm2_t3_untrained"]
-SEQUENCES = [("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length] for start, length in enumerate(range(1, 400, 7))]
+SEQUENCES = [
+    ("LAGVSERTIDPKQNFYMHWCX" * 40)[start : start + length]
+    for start, length in enumerate(range(1, 400, 7))
+]
 
 
 def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> Path:
@@ -46,7 +51,9 @@ def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> 
     return path
 
 
-def run(folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None) -> dict[str, Any]:
+def run(
+    folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None
+) -> dict[str, Any]:
     bucket = write_bucket(folder, sequences)
     embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
     assert not embedder.is_complete(bucket, folder / "absent.json")
@@ -61,25 +68,38 @@ def stored(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, np.ndarr
     """Everything that the parts of a record hold: key -> name -> vector."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for info in record["parts"]:
-        with read_part(folder / "store" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+        with read_part(
+            folder / "store" / record["fingerprint_id"] / "parts" / info["name"]
+        ) as part:
             for name in part.names:
-                for held, vector in zip(part.keys, part.rows(name, np.arange(part.count)), strict=True):
+                for held, vector in zip(
+                    part.keys, part.rows(name, np.arange(part.count)), strict=True
+                ):
                     found.setdefault(held.decode(), {})[name] = vector
     return found
 
 
-def check(folder: Path, prepared: Path, sequences: Sequence[str], record: dict[str, Any], tolerance: float) -> None:
+def check(
+    folder: Path, prepared: Path, sequences: Sequence[str], record: dict[str, Any], tolerance: float
+) -> None:
     fingerprint = Fingerprint.from_json(json.dumps(record["fingerprint"]))
     found = stored(folder, record)
     assert set(found) == {key(sequence) for sequence in sequences}
-    for sequence, expected in zip(sequences, reference_vectors(prepared, list(sequences), fingerprint), strict=True):
+    for sequence, expected in zip(
+        sequences, reference_vectors(prepared, list(sequences), fingerprint), strict=True
+    ):
         for name, vector in expected.items():
             np.testing.assert_allclose(found[key(sequence)][name], vector, atol=tolerance, rtol=0)
 
 
-def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path, prepared: Path) -> None:
+def test_vectors_equal_the_reference_for_every_pooling_and_layer(
+    tmp_path: Path, prepared: Path
+) -> None:
     settings = Settings(
-        layers=(0, 2, -1), pooling=("mean", "bos", "max", "per_residue"), storage_dtype="float32", scratch=""
+        layers=(0, 2, -1),
+        pooling=("mean", "bos", "max", "per_residue"),
+        storage_dtype="float32",
+        scratch="",
     )
     record = run(tmp_path, prepared, SEQUENCES[::6], settings)
     check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
@@ -99,10 +119,16 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(tmp_path: Path,
     ],
     ids=lambda value: getattr(value, "policy", ""),
 )
-def test_long_sequences(tmp_path: Path, prepared: Path, policy: LongSequences, windows: dict[int, int]) -> None:
+def test_long_sequences(
+    tmp_path: Path, prepared: Path, policy: LongSequences, windows: dict[int, int]
+) -> None:
     sequences = [("LAGVSERTIDPKQNFYMHWCX" * 20)[:length] for length in (50, 100, 101, 393)]
     settings = Settings(
-        pooling=("mean", "per_residue"), long_sequences=policy, storage_dtype="float32", scratch="", toks_per_batch=256
+        pooling=("mean", "per_residue"),
+        long_sequences=policy,
+        storage_dtype="float32",
+        scratch="",
+        toks_per_batch=256,
     )
     record = run(tmp_path, prepared, sequences, settings)
     check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
@@ -111,7 +137,8 @@ def test_long_sequences(tmp_path: Path, prepared: Path, policy: LongSequences, w
         assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
     skipped = [s for s in sequences if len(s) not in windows]
     assert record["skipped"] == [
-        {"key": k, "length": n, "reason": "too_long"} for k, n in sorted((key(s), len(s)) for s in skipped)
+        {"key": k, "length": n, "reason": "too_long"}
+        for k, n in sorted((key(s), len(s)) for s in skipped)
     ]
 
 
@@ -147,7 +174,12 @@ def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> N
 
 def test_empty_bucket(tmp_path: Path, prepared: Path) -> None:
     record = run(tmp_path, prepared, [])
-    assert (record["unique"], record["computed"], record["parts"], record["skipped"]) == (0, 0, [], [])
+    assert (record["unique"], record["computed"], record["parts"], record["skipped"]) == (
+        0,
+        0,
+        [],
+        [],
+    )
 
 
 @pytest.mark.parametrize("fits", [1024, 512])
@@ -156,8 +188,12 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
 ) -> None:
     forward = Engine.forward
 
-    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
-        if len(batch.tokens) > fits and max(layers) == MODEL.layers:  # the self-test's pair stays below
+    def short_of_memory(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
+        if (
+            len(batch.tokens) > fits and max(layers) == MODEL.layers
+        ):  # the self-test's pair stays below
             raise torch.OutOfMemoryError
         return forward(self, batch, layers)
 
@@ -167,13 +203,19 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     assert record["toks_per_batch"] == fits
     small = [s for s in sequences if len(s) + 2 <= fits]
     check(tmp_path, prepared, small, record, 2e-3)
-    assert [entry["reason"] for entry in record["skipped"]] == ["out_of_memory"] * (len(sequences) - len(small))
+    assert [entry["reason"] for entry in record["skipped"]] == ["out_of_memory"] * (
+        len(sequences) - len(small)
+    )
 
 
-def test_a_budget_that_was_lowered_stays_low(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_that_was_lowered_stays_low(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forward, refused = Engine.forward, []
 
-    def short_of_memory(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
+    def short_of_memory(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
         if len(batch.tokens) > 768 and max(layers) == MODEL.layers:
             refused.append(len(batch.tokens))
             raise torch.OutOfMemoryError
@@ -183,8 +225,14 @@ def test_a_budget_that_was_lowered_stays_low(tmp_path: Path, prepared: Path, mon
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
     for number in range(2):
         texts = [sequence + "M" * number for sequence in SEQUENCES]
-        record = embedder.embed(write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json")
-        assert (record["computed"], record["toks_per_batch"], len(refused)) == (len(SEQUENCES), 512, 2)
+        record = embedder.embed(
+            write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json"
+        )
+        assert (record["computed"], record["toks_per_batch"], len(refused)) == (
+            len(SEQUENCES),
+            512,
+            2,
+        )
 
 
 def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
@@ -226,7 +274,9 @@ def test_a_vector_that_is_not_finite_is_never_stored(
     forward = Engine.forward
 
     @torch.inference_mode()
-    def broken(self: Engine, batch: Batch, layers: Sequence[int], _: bool = False) -> dict[int, torch.Tensor]:
+    def broken(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
         hidden = forward(self, batch, layers)
         if max(batch.lengths) > 100 and 3 in layers:
             return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
@@ -243,16 +293,25 @@ def test_what_was_finished_is_kept_when_the_device_fails(
 ) -> None:
     forward, calls = Engine.forward, []
 
-    def failing(self: Engine, batch: Batch, layers: Sequence[int], exact: bool = False) -> dict[int, torch.Tensor]:
+    def failing(
+        self: Engine, batch: Batch, layers: Sequence[int], exact: bool = False
+    ) -> dict[int, torch.Tensor]:
         calls.append(layers)
         if calls.count((MODEL.layers,)) == 3:  # the third batch of the job itself
-            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")
+            raise RuntimeError(
+                "CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."
+            )
         return forward(self, batch, layers, exact)
 
     monkeypatch.setattr(Engine, "forward", failing)
     failure = devices.failure
-    monkeypatch.setattr(devices, "failure", lambda error, _: failure(error, torch.device("cuda", 0)))
-    with pytest.raises(DeviceError, match=r"CUDA error: the GPU .* failed: CUDA error: device-side assert triggered\n"):
+    monkeypatch.setattr(
+        devices, "failure", lambda error, _: failure(error, torch.device("cuda", 0))
+    )
+    with pytest.raises(
+        DeviceError,
+        match=r"CUDA error: the GPU .* failed: CUDA error: device-side assert triggered\n",
+    ):
         run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=1024))
     assert not (tmp_path / "0000.json").exists()
     monkeypatch.undo()
@@ -269,7 +328,9 @@ def test_a_part_that_cannot_be_written_ends_the_job(
 
     monkeypatch.setattr(compute, "write_part", refuse)
     with pytest.raises(OSError, match="Input/output error"):
-        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=512, flush_minutes=0))
+        run(
+            tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=512, flush_minutes=0)
+        )
     assert not (tmp_path / "0000.json").exists()
 
 
@@ -289,19 +350,38 @@ def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[
 
 def test_models_with_a_hard_limit(tmp_path: Path) -> None:
     model = checkpoints.TINY_ESM1B
-    source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 1))
+    source = checkpoints.write_fair_esm(
+        tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
+    )
     prepare(model, source, tmp_path / "weights")
     sequences = ["M" * 1022, "M" * 1023]
     record = run(tmp_path, tmp_path / "weights", sequences)
     assert [entry["length"] for entry in record["skipped"]] == [1023]
-    windowed = Settings(long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch="")
-    check(tmp_path, tmp_path / "weights", sequences, run(tmp_path, tmp_path / "weights", sequences, windowed), 2e-5)
+    windowed = Settings(
+        long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch=""
+    )
+    check(
+        tmp_path,
+        tmp_path / "weights",
+        sequences,
+        run(tmp_path, tmp_path / "weights", sequences, windowed),
+        2e-5,
+    )
     with pytest.raises(PlmEmbedError, match="at most 1022 residues"):
-        run(tmp_path, tmp_path / "weights", sequences, replace(windowed, long_sequences=LongSequences("crop", 1023)))
+        run(
+            tmp_path,
+            tmp_path / "weights",
+            sequences,
+            replace(windowed, long_sequences=LongSequences("crop", 1023)),
+        )
 
 
-@pytest.mark.parametrize("policy", [("window", 100, 100), ("window", 100, 150), ("crop", 0, 0), ("skip", 0, 0)])
-def test_windows_that_cannot_be(tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]) -> None:
+@pytest.mark.parametrize(
+    "policy", [("window", 100, 100), ("window", 100, 150), ("crop", 0, 0), ("skip", 0, 0)]
+)
+def test_windows_that_cannot_be(
+    tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]
+) -> None:
     with pytest.raises(PlmEmbedError, match="needs max_residues above 0 and an overlap below it"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
 
@@ -311,11 +391,15 @@ def lose_a_part(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def skip_a_good_key(record: dict[str, Any]) -> dict[str, Any]:
-    return record | {"skipped": [{"key": key(SEQUENCES[0]), "length": len(SEQUENCES[0]), "reason": "too_long"}]}
+    return record | {
+        "skipped": [{"key": key(SEQUENCES[0]), "length": len(SEQUENCES[0]), "reason": "too_long"}]
+    }
 
 
 @pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
-def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(tmp_path: Path, prepared: Path, damage) -> None:
+def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
+    tmp_path: Path, prepared: Path, damage
+) -> None:
     run(tmp_path, prepared, SEQUENCES[:5])
     record = run(tmp_path, prepared, SEQUENCES[:10])
     assert len(record["parts"]) == 2
@@ -334,7 +418,9 @@ def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     bucket = tmp_path / "0000.parquet"
-    assert not Embedder(prepared, tmp_path / "store", Settings()).is_complete(bucket, tmp_path / "0000.json")
+    assert not Embedder(prepared, tmp_path / "store", Settings()).is_complete(
+        bucket, tmp_path / "0000.json"
+    )
     again = run(tmp_path, prepared, SEQUENCES[:5])
     assert again["computed"] == 5
     assert again["parts"] == record["parts"]

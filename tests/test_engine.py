@@ -30,28 +30,42 @@ from plm_embed.sequences.alphabet import PROTEIN
 
 GOLDEN = Path(__file__).parent / "data" / "esm2_golden"
 CPU = torch.device("cpu")
-SEQUENCES = ["M", "MK", "ACDEFGHIKLMNPQRSTVWY", "XBUZO" * 7, "LAGVSERTIDPKQNFYMHWC" * 30, "G" * 1022, "W" * 1100]
+SEQUENCES = [
+    "M",
+    "MK",
+    "ACDEFGHIKLMNPQRSTVWY",
+    "XBUZO" * 7,
+    "LAGVSERTIDPKQNFYMHWC" * 30,
+    "G" * 1022,
+    "W" * 1100,
+]
 LONGEST_1B = 1022
 
 
 @pytest.fixture(scope="module", params=["esm2", "esm1b", "esm1v"])
 def model(request: pytest.FixtureRequest) -> Model:
-    return {"esm2": checkpoints.TINY_ESM2, "esm1b": checkpoints.TINY_ESM1B, "esm1v": checkpoints.TINY_ESM1V}[
-        request.param
-    ]
+    return {
+        "esm2": checkpoints.TINY_ESM2,
+        "esm1b": checkpoints.TINY_ESM1B,
+        "esm1v": checkpoints.TINY_ESM1V,
+    }[request.param]
 
 
 @pytest.fixture(scope="module")
 def paths(model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint in fair-esm's layout, and the weights folder made from it."""
     folder = tmp_path_factory.mktemp("weights")
-    source = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, 5))
+    source = checkpoints.write_fair_esm(
+        folder / f"{model.name}.pt", model, checkpoints.random_state(model, 5)
+    )
     prepare(model, source, folder / "prepared")
     return source, folder / "prepared"
 
 
 def fair_esm(source: Path, sequences: list[str]) -> list[dict[int, torch.Tensor]]:
-    """Every layer's (L + 2, D) of each sequence, one at a time through the model as fair-esm loads it."""
+    """Every layer's (L + 2, D) of each sequence, one at a time through the model as fair-esm loads
+    it.
+    """
     with torch.serialization.safe_globals([argparse.Namespace]):
         whole, alphabet = esm.pretrained.load_model_and_alphabet(str(source))
     whole.eval()
@@ -70,16 +84,24 @@ def engine_of(folder: Path, dtype: str = "float32") -> Engine:
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
-def hidden(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
+def hidden(
+    engine: Engine, sequences: list[str], layers: list[int]
+) -> list[dict[int, torch.Tensor]]:
     batch = engine.prepare(sequences)
     states = engine.forward(batch, layers)
     cut = {layer: batch.split(state) for layer, state in states.items()}
     return [{layer: cut[layer][i] for layer in layers} for i in range(len(sequences))]
 
 
-def test_every_layer_of_whole_models_equals_fair_esm(model: Model, paths: tuple[Path, Path]) -> None:
+def test_every_layer_of_whole_models_equals_fair_esm(
+    model: Model, paths: tuple[Path, Path]
+) -> None:
     source, folder = paths
-    sequences = [sequence for sequence in SEQUENCES if model.max_residues is None or len(sequence) <= LONGEST_1B]
+    sequences = [
+        sequence
+        for sequence in SEQUENCES
+        if model.max_residues is None or len(sequence) <= LONGEST_1B
+    ]
     layers = list(range(model.layers + 1))
     expected = fair_esm(source, sequences)
     for name, found in (
@@ -89,11 +111,17 @@ def test_every_layer_of_whole_models_equals_fair_esm(model: Model, paths: tuple[
         for sequence, ours, theirs in zip(sequences, found, expected, strict=True):
             for layer in layers:
                 assert ours[layer].shape == (len(sequence) + 2, model.dim)
-                assert torch.allclose(ours[layer], theirs[layer], atol=2e-5, rtol=1e-5), (name, len(sequence), layer)
+                assert torch.allclose(ours[layer], theirs[layer], atol=2e-5, rtol=1e-5), (
+                    name,
+                    len(sequence),
+                    layer,
+                )
 
 
 def test_a_token_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plm_embed.models.esm.engine.tokenize", lambda sequence: tokenize(sequence)[1:])
+    monkeypatch.setattr(
+        "plm_embed.models.esm.engine.tokenize", lambda sequence: tokenize(sequence)[1:]
+    )
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         random_engine(checkpoints.TINY_ESM2).prepare(["MKT"])
 
@@ -124,12 +152,17 @@ def random_engine(model: Model, dtype: str = "float32") -> Engine:
     ids=lambda each: str(getattr(each, "name", each)),
 )
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=12), st.data())
+@given(
+    st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=12), st.data()
+)
 def test_a_vector_has_the_same_bits_in_any_company(
     model: Model, dtype: str, sequences: list[str], data: st.DataObject
 ) -> None:
     engine = random_engine(model, dtype)
-    sequences += [sequences[0], "M" * len(sequences[0])]  # some of equal length, which may share a call
+    sequences += [
+        sequences[0],
+        "M" * len(sequences[0]),
+    ]  # some of equal length, which may share a call
     order = data.draw(st.permutations(range(len(sequences))))
     company = data.draw(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4))
     mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
@@ -139,7 +172,9 @@ def test_a_vector_has_the_same_bits_in_any_company(
         assert torch.equal(found[2], alone[2])
 
 
-def test_lengths_at_the_limits_and_the_residues_at_the_ends(paths: tuple[Path, Path], model: Model) -> None:
+def test_lengths_at_the_limits_and_the_residues_at_the_ends(
+    paths: tuple[Path, Path], model: Model
+) -> None:
     lengths = [1, 2, 1022] + ([1023, 2134] if model.max_residues is None else [])
     sequences = [("LAGVSERTIDPKQNFYMHWC" * 107)[-length:] for length in lengths]
     exact = hidden_states(paths[1], sequences, [1, 2])
@@ -148,7 +183,11 @@ def test_lengths_at_the_limits_and_the_residues_at_the_ends(paths: tuple[Path, P
         for sequence, ours, theirs in zip(sequences, found, exact, strict=True):
             for layer in (1, 2):
                 assert ours[layer].shape == (len(sequence) + 2, model.dim)
-                for part in (slice(None), slice(1, 2), slice(-2, -1)):  # all, the first and the last residue
+                for part in (
+                    slice(None),
+                    slice(1, 2),
+                    slice(-2, -1),
+                ):  # all, the first and the last residue
                     a, b = ours[layer][part], theirs[layer][part]
                     if dtype == "float32":
                         assert torch.allclose(a, b, atol=2e-5, rtol=1e-5)
@@ -212,17 +251,23 @@ def test_half_precision_stays_near(paths: tuple[Path, Path], dtype: str, bound: 
 
 def test_real_shape_equals_fair_esm_one_by_one(tmp_path: Path) -> None:
     model = MODELS["esm2_t6_8M_UR50D"]
-    source = checkpoints.write_fair_esm(tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 11))
+    source = checkpoints.write_fair_esm(
+        tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 11)
+    )
     prepare(model, source, tmp_path / "prepared")
     sequences = ["MKTAYIAKQR", "LAGVSERTIDPKQNFYMHWC" * 12, "M" * 3, "ACDEFGHIKLMNPQRSTVWY" * 28]
     expected = fair_esm(source, sequences)
-    for ours, theirs in zip(hidden(engine_of(tmp_path / "prepared"), sequences, [6]), expected, strict=True):
+    for ours, theirs in zip(
+        hidden(engine_of(tmp_path / "prepared"), sequences, [6]), expected, strict=True
+    ):
         assert (mean_of(ours[6]) - mean_of(theirs[6])).abs().max() < 1e-5
 
 
 @cache
 def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
-    """The tiny model's engine, its inputs by key, and their expected values from a float64 forward pass."""
+    """The tiny model's engine, its inputs by key, and their expected values from a float64 forward
+    pass.
+    """
     with tempfile.TemporaryDirectory() as folder:
         prepare(MODELS["esm2_t3_untrained"], GOLDEN / "esm2_t3_tiny_random.pt", Path(folder))
         engine = engine_of(Path(folder))
@@ -233,7 +278,9 @@ def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
     for key in sorted({name.rsplit("|", 1)[0] for name in expected}):
         record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
-        if set(sequence) <= set(PROTEIN.letters):  # '-', '.' and <mask> are tokens to the model, but no residues here
+        if set(sequence) <= set(
+            PROTEIN.letters
+        ):  # '-', '.' and <mask> are tokens to the model, but no residues here
             cases[key] = sequence[:1022] if variant == "first1022" else sequence
     return engine, cases, expected
 
@@ -245,7 +292,9 @@ def test_golden_values_in_float64_in_any_batch(data: st.DataObject) -> None:
     assert len(cases) > 15
     batch = data.draw(st.lists(st.sampled_from(sorted(cases)), min_size=1, max_size=len(cases)))
     layers = list(range(4))
-    for key, found in zip(batch, hidden(engine, [cases[key] for key in batch], layers), strict=True):
+    for key, found in zip(
+        batch, hidden(engine, [cases[key] for key in batch], layers), strict=True
+    ):
         means = np.stack([mean_of(found[layer]).numpy() for layer in layers])
         assert np.abs(means - expected[f"{key}|mean"]).max() < 1e-4
         assert np.abs(found[3][0].numpy() - expected[f"{key}|bos"]).max() < 1e-4

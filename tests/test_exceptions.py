@@ -1,4 +1,6 @@
-"""Exceptions as a Python user meets them: of which kind they are, and what they carry beside their text."""
+"""Exceptions as a Python user meets them: of which kind they are, and what they carry beside their
+text.
+"""
 
 import gzip
 import pickle
@@ -32,7 +34,11 @@ def test_the_text_is_message_and_remedy_also_after_pickling() -> None:
     error = plm_embed.StoreError("a.h5: damaged", path="a.h5", remedy="run `this`")
     for same in (error, pickle.loads(pickle.dumps(error))):
         assert str(same) == "a.h5: damaged; run `this`"
-        assert (same.message, same.path, same.remedy) == ("a.h5: damaged", Path("a.h5"), "run `this`")
+        assert (same.message, same.path, same.remedy) == (
+            "a.h5: damaged",
+            Path("a.h5"),
+            "run `this`",
+        )
     assert str(plm_embed.UnknownIdError("no vector for a")) == "no vector for a"
 
 
@@ -90,10 +96,16 @@ def test_a_missing_extra_is_named(module: str) -> None:
     error = ModuleNotFoundError(f"No module named {module}.sub", name=f"{module}.sub")
     package, extra = EXTRAS[module]
     assert missing_extra(error) == f"{package} is not installed: pip install 'plm-embed[{extra}]'"
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     assert any(re.match(rf"{package}\b", requirement) for requirement in extras[extra])
 
 
 def test_a_module_of_no_extra_stays_an_error_of_its_own() -> None:
-    for error in (ModuleNotFoundError("no", name="plm_embed.absent"), ModuleNotFoundError("no"), PlmEmbedError("no")):
+    for error in (
+        ModuleNotFoundError("no", name="plm_embed.absent"),
+        ModuleNotFoundError("no"),
+        PlmEmbedError("no"),
+    ):
         assert missing_extra(error) == ""

@@ -19,7 +19,10 @@ def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
     tokens = family.tokenize(sequence)
     first, stop = family.residues(len(tokens))
     assert stop - first == len(sequence) == len(set(tokens[first:stop].tolist()))
-    assert not set(tokens[first:stop].tolist()) & {*tokens[:first].tolist(), *tokens[stop:].tolist()}
+    assert not set(tokens[first:stop].tolist()) & {
+        *tokens[:first].tolist(),
+        *tokens[stop:].tolist(),
+    }
     assert family.tokens(len(sequence)) == len(tokens)
     assert family.tokens(100, pieces=7) == 100 + 7 * family.extra_tokens
 
@@ -34,18 +37,24 @@ def test_masters_bear_the_name_of_their_family() -> None:
 def test_a_manifest_finds_the_family_that_computes_its_model() -> None:
     for family in FAMILIES:
         found = family_of(family.architecture)
-        assert (found.architecture, found.max_residues) == (family.architecture, family.max_residues)
+        assert (found.architecture, found.max_residues) == (
+            family.architecture,
+            family.max_residues,
+        )
     with pytest.raises(PlmEmbedError, match="architecture 'rnn' is not known to this version"):
         family_of("rnn")
 
 
 def test_counting_tokens_needs_no_torch() -> None:
     code = (
-        "import sys; from plm_embed.models.registry import find_model; import plm_embed.planning.costs;"
+        "import sys; from plm_embed.models.registry import find_model; import "
+        "plm_embed.planning.costs;"
         "assert find_model('8M').family.tokens(5) == 7; sys.exit('torch' in sys.modules)"
     )
     environment = {"PYTHONPATH": ":".join(sys.path)}
-    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+    )
 
 
 def test_a_batch_knows_its_residues_whatever_surrounds_them() -> None:

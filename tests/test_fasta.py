@@ -27,12 +27,22 @@ def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes | TooLarge
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(RECORD, min_size=1, max_size=6), LINE_END, st.booleans(), st.sampled_from([3, 20, 1 << 22]))
-def test_both_ways_read_the_same(records: list[tuple[str, list[str]]], line_end: str, closed: bool, size: int) -> None:
+@given(
+    st.lists(RECORD, min_size=1, max_size=6),
+    LINE_END,
+    st.booleans(),
+    st.sampled_from([3, 20, 1 << 22]),
+)
+def test_both_ways_read_the_same(
+    records: list[tuple[str, list[str]]], line_end: str, closed: bool, size: int
+) -> None:
     lines = [line for header, residues in records for line in (">" + header, *residues)]
     content = (line_end.join(lines) + line_end * closed).encode()
     found = []
-    with TemporaryDirectory() as folder, patch("plm_embed.sequences.records.BATCH_CHARACTERS", size):
+    with (
+        TemporaryDirectory() as folder,
+        patch("plm_embed.sequences.records.BATCH_CHARACTERS", size),
+    ):
         path = write(Path(folder, "a.fasta"), content)
         for way in (parse_clean, lambda *_: None):
             with patch("plm_embed.sequences.records.parse_clean", way):
@@ -40,11 +50,17 @@ def test_both_ways_read_the_same(records: list[tuple[str, list[str]]], line_end:
             firsts = [batch.first + place for batch in batches for place in range(len(batch.ids))]
             assert firsts == list(range(1, len(firsts) + 1))
             names = ("ids", "headers", "residues")
-            found.append([[text for batch in batches for text in getattr(batch, name)] for name in names])
+            found.append(
+                [[text for batch in batches for text in getattr(batch, name)] for name in names]
+            )
     assert found[0] == found[1]
 
 
-@given(st.lists(st.text("A>\n\r", max_size=12), max_size=8).map("".join), st.integers(1, 12), st.integers(1, 9))
+@given(
+    st.lists(st.text("A>\n\r", max_size=12), max_size=8).map("".join),
+    st.integers(1, 12),
+    st.integers(1, 9),
+)
 def test_blocks_are_cut_where_records_start(text: str, size: int, at_once: int) -> None:
     content = text.encode()
     found = blocks(content, size, at_once)
@@ -66,7 +82,10 @@ def test_records_that_are_too_large_are_left_out_wherever_they_lie(
     content = text.encode()
     starts = [0, *(found.start() for found in re.finditer(rb"(?<=[\r\n])>", content)), len(content)]
     pieces = [content[start:end] for start, end in pairwise(starts)]
-    with patch("plm_embed.sequences.fasta.LARGEST_RECORD", largest), patch("plm_embed.sequences.fasta._HEAD_BYTES", 8):
+    with (
+        patch("plm_embed.sequences.fasta.LARGEST_RECORD", largest),
+        patch("plm_embed.sequences.fasta._HEAD_BYTES", 8),
+    ):
         found = blocks(content, size, at_once)
     left_out = [block for block in found if isinstance(block, TooLarge)]
     assert left_out == [TooLarge(piece[:8], len(piece)) for piece in pieces if len(piece) > largest]
@@ -101,8 +120,23 @@ def test_plain_records_become_columns() -> None:
 
 @pytest.mark.parametrize(
     "block",
-    [b"", b"\n>a\nMK\n", b"\xef\xbb\xbf>a\nMK\n", b">a\nmk\n", b">a\nMK*\n", b">a\n\n", b">\nMK\n", b"> a\nMK\n",
-     b">a \nMK\n", b">a\tb\nMK\n", b">a\nM K\n", b">a\r\nMK\r\n", b">\xc3\xa9\nMK\n", b">a\nMK\n>b\n", b">a"],
-)  # fmt: skip
+    [
+        b"",
+        b"\n>a\nMK\n",
+        b"\xef\xbb\xbf>a\nMK\n",
+        b">a\nmk\n",
+        b">a\nMK*\n",
+        b">a\n\n",
+        b">\nMK\n",
+        b"> a\nMK\n",
+        b">a \nMK\n",
+        b">a\tb\nMK\n",
+        b">a\nM K\n",
+        b">a\r\nMK\r\n",
+        b">\xc3\xa9\nMK\n",
+        b">a\nMK\n>b\n",
+        b">a",
+    ],
+)
 def test_what_needs_a_closer_look_is_left_to_it(block: bytes) -> None:
     assert parse_clean(block, 1) is None

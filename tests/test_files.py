@@ -63,7 +63,10 @@ def test_json_is_readable_and_stable(tmp_path: Path) -> None:
 
 def test_sha256(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    assert sha256_file(tmp_path / "empty") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert (
+        sha256_file(tmp_path / "empty")
+        == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    )
 
 
 def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,16 @@ import pytest
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 
-BASE = Fingerprint("esm2_t6_8M_UR50D", "ab" * 32, (0, 6), ("mean", "bos"), LongSequences(), "float32", "float16", "e-1")
+BASE = Fingerprint(
+    "esm2_t6_8M_UR50D",
+    "ab" * 32,
+    (0, 6),
+    ("mean", "bos"),
+    LongSequences(),
+    "float32",
+    "float16",
+    "e-1",
+)
 
 
 def test_json_round_trip() -> None:

@@ -1,4 +1,6 @@
-"""A disk that is really full: said in words, exit code 1, nothing half-written, and the same command goes on later."""
+"""A disk that is really full: said in words, exit code 1, nothing half-written, and the same
+command goes on later.
+"""
 
 import contextlib
 import json
@@ -21,7 +23,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 1 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False
+    )
     if mounted.returncode:
         pytest.skip("only root may mount a small filesystem")
     yield folder
@@ -29,7 +33,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def files(folder: Path) -> list[str]:
@@ -45,7 +51,8 @@ def fill(results):
     from plm_embed.io.files import atomic_path
     from plm_embed.store.hdf5 import connect, create_vectors, write_bits
     with atomic_path(Path(results) / "master.h5") as path, connect(path, "w") as file:
-        write_bits(create_vectors(file, "x", (4096, 512), "float16"), 0, np.zeros((4096, 512), "<u2"))
+        vectors = create_vectors(file, "x", (4096, 512), "float16")
+        write_bits(vectors, 0, np.zeros((4096, 512), "<u2"))
 plm_embed.reporting.summary.summarise = fill
 sys.argv = ["plm-embed", "summary", {folder!r}]
 from plm_embed.cli.main import main; main()
@@ -66,8 +73,20 @@ def test_deduplicate_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     residues = "ACDEFGHIKLMNPQRSTVWY"
     with fasta.open("w") as lines:
         for i in range(20_000):
-            lines.write(f">{i}\n" + "".join(residues[(i // 20**place) % 20] for place in range(5)) * 40 + "\n")
-    command = [sys.executable, "-m", "plm_embed", "deduplicate", str(fasta), "--output", str(small_disk / "sequences")]
+            lines.write(
+                f">{i}\n"
+                + "".join(residues[(i // 20**place) % 20] for place in range(5)) * 40
+                + "\n"
+            )
+    command = [
+        sys.executable,
+        "-m",
+        "plm_embed",
+        "deduplicate",
+        str(fasta),
+        "--output",
+        str(small_disk / "sequences"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stderr
     assert "full" in done.stderr
@@ -93,9 +112,24 @@ def fill(folder: Path) -> None:
 
 def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Popen[str]":
     command = [
-        *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(weights)),
+        *(
+            sys.executable,
+            "-m",
+            "plm_embed",
+            "embed",
+            *map(str, buckets),
+            "--weights",
+            str(weights),
+        ),
         *("--store", str(results / "store"), "--embedded", str(results / "embedded")),
-        *("--output", str(results / "submissions" / "0000.json"), "--device", "cpu", "--toks-per-batch", "512"),
+        *(
+            "--output",
+            str(results / "submissions" / "0000.json"),
+            "--device",
+            "cpu",
+            "--toks-per-batch",
+            "512",
+        ),
         *("--flush-minutes", "0.001", "--scratch", str(weights.parent)),
     ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -106,10 +140,15 @@ def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Pope
 def test_results_that_cannot_be_written_any_more_end_a_job(
     trouble: str, small_disk: Path, tmp_path: Path, prepared: Path
 ) -> None:
-    """With the path, and without waiting for its own claim; when the disk is mended the same command goes on."""
+    """With the path, and without waiting for its own claim; when the disk is mended the same
+    command goes on.
+    """
     buckets = []
     for number in range(3):
-        rows = sorted((key(sequence), sequence) for sequence in ("M" * number + "LAGV" * i for i in range(1, 200)))
+        rows = sorted(
+            (key(sequence), sequence)
+            for sequence in ("M" * number + "LAGV" * i for i in range(1, 200))
+        )
         buckets.append(tmp_path / f"{number:04d}.parquet")
         columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
         lengths = pa.array([len(row[1]) for row in rows], pa.int32())
@@ -124,7 +163,8 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
             fill(small_disk)
         else:
             # refused as long as a file is open for writing
-            while subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], capture_output=True).returncode:  # noqa: PLW1510
+            read_only = ["mount", "-o", "remount,ro", str(small_disk)]
+            while subprocess.run(read_only, capture_output=True, check=False).returncode:
                 assert job.poll() is None, "it ended before its disk was read-only"
         _, errors = job.communicate(timeout=300)
     last = errors[errors.index("plm-embed: error: not all buckets are embedded") :]

@@ -1,4 +1,6 @@
-"""The fused GPU kernels, run by Triton's interpreter on this machine's CPU, against torch's own operations."""
+"""The fused GPU kernels, run by Triton's interpreter on this machine's CPU, against torch's own
+operations.
+"""
 
 import os
 import platform
@@ -21,14 +23,19 @@ from plm_embed.models.packed import DTYPES
 from plm_embed.models.registry import MODELS
 
 CPU = torch.device("cpu")
-SHAPES = {name: (MODELS[name].dim, MODELS[name].heads) for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")}
+SHAPES = {
+    name: (MODELS[name].dim, MODELS[name].heads)
+    for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")
+}
 SHAPES |= {"esm2_t33_650M_UR50D": (1280, 20), "heads of 24": (96, 4)}
 DTYPE_NAMES = ("float32", "bfloat16", "float16")
 
 
 @pytest.fixture(scope="module")
 def fused() -> Elementwise:
-    """The kernels as the interpreter runs them, which tests/conftest.py asks for where there is no GPU."""
+    """The kernels as the interpreter runs them, which tests/conftest.py asks for where there is no
+    GPU.
+    """
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("here tests/gpu runs the kernels themselves")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -52,7 +59,11 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
     def add_norm(x: Tensor, term: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
         return fused.add_norm(x.clone(), term, by, dtype)  # x itself stays as it was
 
-    for wrong in (replace(fused, norm=norm), replace(fused, add_norm=add_norm), replace(fused, rotate=rotate)):
+    for wrong in (
+        replace(fused, norm=norm),
+        replace(fused, add_norm=add_norm),
+        replace(fused, rotate=rotate),
+    ):
         assert elementwise._problem(wrong, CPU, torch.float32, 96, 4).startswith("they are off by ")
 
 
@@ -60,7 +71,10 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
     ("error", "lost"),
     [
         (ModuleNotFoundError("No module named 'triton'"), False),
-        (RuntimeError("Failed to find C compiler. Please specify via CC environment variable."), False),
+        (
+            RuntimeError("Failed to find C compiler. Please specify via CC environment variable."),
+            False,
+        ),
         (RuntimeError("Triton Error [CUDA]: device kernel image is invalid"), False),
         (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True),
         (torch.OutOfMemoryError("CUDA out of memory"), False),
@@ -98,12 +112,18 @@ def test_a_row_is_normed_alike_in_any_company(
 
     def run(x: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
         x = x.clone()
-        return (fused.add_norm(x, term, by, torch.float32) if added else fused.norm(x, by, torch.float32)), x
+        return (
+            fused.add_norm(x, term, by, torch.float32)
+            if added
+            else fused.norm(x, by, torch.float32)
+        ), x
 
     together, left = run(x, term)
     expected = x + term if added else x
     assert torch.equal(left, expected)
-    assert torch.allclose(together, elementwise.norm(expected, by, torch.float32), atol=2e-5, rtol=1e-4)
+    assert torch.allclose(
+        together, elementwise.norm(expected, by, torch.float32), atol=2e-5, rtol=1e-4
+    )
     row = seed % rows
     assert torch.equal(run(x[row : row + 1], term[row : row + 1])[0][0], together[row])
 
@@ -115,7 +135,9 @@ def test_rotation_leaves_the_values_alone(fused: Elementwise) -> None:
     fused.rotate(turned, angle.cos(), angle.sin())
     assert torch.equal(turned[:, 2], qkv[:, 2])
     # a rotation: pairs of numbers keep their length
-    assert torch.allclose(turned[..., :6].hypot(turned[..., 6:]), qkv[..., :6].hypot(qkv[..., 6:]), atol=1e-5)
+    assert torch.allclose(
+        turned[..., :6].hypot(turned[..., 6:]), qkv[..., :6].hypot(qkv[..., 6:]), atol=1e-5
+    )
     assert not torch.allclose(turned[:, :2], qkv[:, :2], atol=0.1)
 
 
@@ -126,7 +148,10 @@ def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> No
     shape = model.layers, model.dim, model.heads, None
     manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
-    batch, layers = engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ" * 3, "ACDEF", "M"]), list(range(model.layers + 1))
+    batch, layers = (
+        engine.prepare(["MKTAYIAKQRQISFVKSHFSRQ" * 3, "ACDEF", "M"]),
+        list(range(model.layers + 1)),
+    )
     assert engine.elementwise is PLAIN
     expected = engine.forward(batch, layers)
     engine.elementwise = fused
@@ -145,20 +170,25 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from plm_embed.kernels import triton as fused
 
-capability, width, half, half_type = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "*" + sys.argv[4]
+capability, width, half = map(int, sys.argv[1:4])
+half_type = "*" + sys.argv[4]
 
 def check(kernel, pointers, constants):
     # torch's tensors and their slices begin at multiples of 16 bytes, which Triton sees at a launch
     names = kernel.arg_names
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in pointers}
+    by_16 = [["tt.divisibility", 16]]
+    aligned = {(at,): by_16 for at, name in enumerate(names) if name in pointers}
     signature = {name: pointers.get(name, "constexpr") for name in names}
     constants |= {"block": triton.next_power_of_2(width)}
-    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8})
+    fixed = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, fixed, aligned)
+    target = GPUTarget("cuda", capability, 32)
+    made = triton.compile(source, target=target, options={"num_warps": 8})
     assert len(made.asm["cubin"]) > 1000
     assert "ld.global.v4" in made.asm["ptx"] and "st.global.v4" in made.asm["ptx"], made.asm["ptx"]
 
-vectors = {"x_ptr": "*fp32", "term_ptr": half_type, "weight_ptr": "*fp32", "bias_ptr": "*fp32", "out_ptr": half_type}
+vectors = {"x_ptr": "*fp32", "term_ptr": half_type, "weight_ptr": "*fp32", "bias_ptr": "*fp32"}
+vectors["out_ptr"] = half_type
 for add in (False, True):
     check(fused._norm_kernel, vectors, {"width": width, "epsilon": 1e-5, "add": add})
 angles = {"qkv_ptr": half_type, "cosine_ptr": "*fp32", "sine_ptr": "*fp32"}
@@ -169,12 +199,26 @@ check(fused._rotate_kernel, angles, {"pairs": width, "half": half})
 @pytest.mark.workflow
 @pytest.mark.usefixtures("fused")
 @pytest.mark.parametrize(
-    ("capability", "half_type"), [(70, "fp16"), (80, "bf16"), (90, "bf16")], ids=["V100", "A100", "H200"]
+    ("capability", "half_type"),
+    [(70, "fp16"), (80, "bf16"), (90, "bf16")],
+    ids=["V100", "A100", "H200"],
 )
-def test_kernels_compile_to_machine_code_that_moves_16_bytes_at_a_time(capability: int, half_type: str) -> None:
+def test_kernels_compile_to_machine_code_that_moves_16_bytes_at_a_time(
+    capability: int, half_type: str
+) -> None:
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     for dim, heads in (SHAPES["esm2_t33_650M_UR50D"], (5120, 40)):
-        command = [sys.executable, "-c", COMPILE, str(capability), str(dim), str(dim // heads // 2), half_type]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        command = [
+            sys.executable,
+            "-c",
+            COMPILE,
+            str(capability),
+            str(dim),
+            str(dim // heads // 2),
+            half_type,
+        ]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
         assert ended.returncode == 0, ended.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""The master, its index and the records: complete, in order, and the same bytes whatever the buckets."""
+"""The master, its index and the records: complete, in order, and the same bytes whatever the
+buckets.
+"""
 
 import hashlib
 import json
@@ -51,7 +53,10 @@ def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, mo
         keys = [key.decode() for key in file["emb_keys"]]
         assert keys == sorted(sequences)
         assert file["length"][...].tolist() == [len(sequences[key]) for key in keys]
-        assert file["emb"] == file["representations/mean_l2" if fingerprint != MEAN else "representations/mean_l3"]
+        assert (
+            file["emb"]
+            == file["representations/mean_l2" if fingerprint != MEAN else "representations/mean_l3"]
+        )
         dtype = fingerprint.storage_dtype
         for name in fingerprint.representations:
             expected = [encode(vectors(sequences[key], fingerprint)[name], dtype) for key in keys]
@@ -69,7 +74,9 @@ def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, mo
 def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fingerprint) -> None:
     found = []
     for buckets, parts in ((1, 1), (3, 2), (16, 3)):
-        campaign = make_campaign(tmp_path / str(buckets), fingerprint=fingerprint, buckets=buckets, parts=parts)
+        campaign = make_campaign(
+            tmp_path / str(buckets), fingerprint=fingerprint, buckets=buckets, parts=parts
+        )
         campaign.gather()
         found.append(digests(campaign))
         campaign.gather()
@@ -101,11 +108,21 @@ def test_the_index_has_a_row_for_every_record_with_a_vector(tmp_path: Path) -> N
     campaign = make_campaign(tmp_path, out_of_memory=3)
     campaign.gather()
     index = pq.read_table(campaign.index)
-    assert index.schema.names == ["id", "cache_key", "row", "length", "source", "number", "function"]
+    assert index.schema.names == [
+        "id",
+        "cache_key",
+        "row",
+        "length",
+        "source",
+        "number",
+        "function",
+    ]
     with h5py.File(campaign.master) as file:
         keys = [key.decode() for key in file["emb_keys"]]
     accepted = [record for record in make_records() if record["key"] in set(keys)]
-    expected = sorted(accepted, key=lambda record: (record["key"], record["source"], record["number"]))
+    expected = sorted(
+        accepted, key=lambda record: (record["key"], record["source"], record["number"])
+    )
     assert index.to_pylist() == [
         {name: record[name] for name in ("id", "length", "source", "number", "function")}
         | {"cache_key": record["key"], "row": keys.index(record["key"])}
@@ -127,18 +144,40 @@ def test_every_record_gets_its_fate_in_input_order(tmp_path: Path) -> None:
         if old["status"] == "skipped":
             expected = ("skipped", old["reason"], old["detail"], "", None)
         elif old["key"] in lost:
-            expected = ("skipped", "out_of_memory", f"{old['length']} residues", old["events"], None)
+            expected = (
+                "skipped",
+                "out_of_memory",
+                f"{old['length']} residues",
+                old["events"],
+                None,
+            )
         else:
-            events = ";".join(filter(None, [old["events"], "windowed=2" if old["length"] > 40 else ""]))
-            expected = ("embedded_with_events" if events else "embedded", None, None, events, new["row"])
+            events = ";".join(
+                filter(None, [old["events"], "windowed=2" if old["length"] > 40 else ""])
+            )
+            expected = (
+                "embedded_with_events" if events else "embedded",
+                None,
+                None,
+                events,
+                new["row"],
+            )
             assert new["row"] is not None
-        assert tuple(new[name] for name in ("status", "reason", "detail", "events", "row")) == expected
-    assert Counter(record["status"] for record in records).keys() == {"embedded", "embedded_with_events", "skipped"}
+        assert (
+            tuple(new[name] for name in ("status", "reason", "detail", "events", "row")) == expected
+        )
+    assert Counter(record["status"] for record in records).keys() == {
+        "embedded",
+        "embedded_with_events",
+        "skipped",
+    }
 
 
 def test_cropped_residues_and_skipped_lengths_are_told(tmp_path: Path) -> None:
     cropped = make_campaign(tmp_path / "crop", fingerprint=CROP)
-    skipped = make_campaign(tmp_path / "skip", fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 30)))
+    skipped = make_campaign(
+        tmp_path / "skip", fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 30))
+    )
     for campaign in (cropped, skipped):
         campaign.gather()
         for record in pq.read_table(campaign.records).to_pylist():
@@ -159,7 +198,11 @@ def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
     assert attributes["layers"].tolist() == [2, 3]
     assert attributes["pooling"].tolist() == ["mean", "max", "per_residue"]
     assert (attributes["precision"], attributes["compute_dtype"]) == ("float16", "float32")
-    assert (attributes["long_sequences"], attributes["max_length"], attributes["window_overlap"]) == ("window", 40, 10)
+    assert (
+        attributes["long_sequences"],
+        attributes["max_length"],
+        attributes["window_overlap"],
+    ) == ("window", 40, 10)
     assert attributes["devices"].tolist() == ["CPU"]
     assert attributes["batch_invariance"] == "promised by the engine"
     assert attributes["workflow_commit"] == "0123abc"
@@ -207,7 +250,9 @@ def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path)
 
 
 def test_a_campaign_without_any_vector_gives_an_empty_master(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
+    campaign = make_campaign(
+        tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
+    )
     campaign.gather()
     with h5py.File(campaign.master) as file:
         assert file["emb"].shape == (0, 0)

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from campaigns import DIM, MEAN, Campaign, edit_completion, make_campaign, make_records, part_rows, seal_sequences
+from campaigns import (
+    DIM,
+    MEAN,
+    Campaign,
+    edit_completion,
+    make_campaign,
+    make_records,
+    part_rows,
+    seal_sequences,
+)
 from plm_embed.errors import PlmEmbedError
 from plm_embed.store.store import Store, write_part
 
@@ -89,7 +98,9 @@ def cut_a_key(campaign: Campaign) -> None:
 
 
 def take_part_of_other_lengths(campaign: Campaign) -> None:
-    """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not have."""
+    """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not
+    have.
+    """
     keys = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"].to_pylist()
     sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
     store = Store(campaign.store, MEAN)
@@ -130,12 +141,18 @@ def remove_summary(campaign: Campaign) -> None:
     [
         (remove_part, "missing, but .* names it; run `snakemake --forcerun embed`"),
         (shorten_part, "bytes, .* says"),
-        (change_a_part, "its bytes are not those that were written; run `snakemake --forcerun embed`"),
+        (
+            change_a_part,
+            "its bytes are not those that were written; run `snakemake --forcerun embed`",
+        ),
         (remove_record, r"0001\.json: there is no such file; run `snakemake --forcerun embed`"),
         (spoil_record, r"0001\.json: not a completion record"),
         (change_a_record, r"0001\.json: changed since it was written"),
         (take_record_of_other_buckets, "another number of buckets"),
-        (take_record_of_other_settings, r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there"),
+        (
+            take_record_of_other_settings,
+            r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there",
+        ),
         (forget_parts, "are in none of its parts"),
         (skip_a_foreign_key, "skips sequences that are not in the bucket"),
         (skip_a_good_key, "skips other sequences as too long than are too long"),
@@ -144,16 +161,22 @@ def remove_summary(campaign: Campaign) -> None:
         (remove_buckets, r"0001\.parquet: there is no such file"),
         (
             spoil_members,
-            r"0001\.parquet: changed since it was written; run `snakemake --forcerun .*summary\.json`",
+            r"0001\.parquet: changed since it was written; run "
+            r"`snakemake --forcerun .*summary\.json`",
         ),
         (cut_a_key, "a key is not 64 characters long"),
         (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
         (take_part_of_other_dimensions, "its vectors have dimensions"),
         (spoil_summary, "not a summary of sequences"),
-        (remove_summary, r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`"),
+        (
+            remove_summary,
+            r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`",
+        ),
     ],
 )
-def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(tmp_path: Path, damage, message) -> None:
+def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(
+    tmp_path: Path, damage, message
+) -> None:
     campaign = make_campaign(tmp_path)
     damage(campaign)
     with pytest.raises(PlmEmbedError, match=message):

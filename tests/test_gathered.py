@@ -66,7 +66,9 @@ def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.workflow
-def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(tmp_path: Path) -> None:
+def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
+    tmp_path: Path,
+) -> None:
     folder = working_folder(tmp_path / "work")
     options = {"buckets": 1, "speed": {"scratch": ""}}
     assert snakemake(folder, "--cores", "2", **options).returncode == 0
@@ -81,7 +83,8 @@ def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(t
     refused = snakemake(folder, "--cores", "2", "--forcerun", "gather", **options)
     assert (
         refused.returncode
-        and "its bytes are not those that were written; run `snakemake --forcerun embed`" in refused.stdout
+        and "its bytes are not those that were written; run `snakemake --forcerun embed`"
+        in refused.stdout
     )
     assert digest(master) == before
     assert "gather" in snakemake(folder, "-n", **options).stdout  # it is not taken for finished

@@ -12,9 +12,16 @@ ROOT = Path(__file__).parents[1]
 
 
 def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", "gpu-check", f"GPU_PYTHON={sys.executable}", f"GPU_CHECK={' '.join(arguments)}"]
+    command = [
+        "make",
+        "gpu-check",
+        f"GPU_PYTHON={sys.executable}",
+        f"GPU_CHECK={' '.join(arguments)}",
+    ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
 
 
 @pytest.mark.workflow
@@ -28,7 +35,11 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["problems"]
     assert found["tests"]["exit_code"] == 5  # none chosen: there is no GPU
-    kernels = "float32, torch SDPA", "bfloat16, products of cache-sized blocks", "bfloat16, torch SDPA"
+    kernels = (
+        "float32, torch SDPA",
+        "bfloat16, products of cache-sized blocks",
+        "bfloat16, torch SDPA",
+    )
     assert set(found[tiny]["accuracy"]) == {*kernels, "float16, torch SDPA"}
     assert all(entry["worst_cosine"] > 0.9999 for entry in found[tiny]["accuracy"].values())
     for row in found[tiny]["throughput"].values():

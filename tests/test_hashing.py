@@ -20,7 +20,9 @@ from plm_embed.sequences.records import Table
 BATCHES = st.lists(st.lists(st.binary(max_size=40), max_size=30), min_size=1, max_size=8)
 
 
-needs_memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="keys are computed in one process here")
+needs_memfd = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="keys are computed in one process here"
+)
 
 
 def process_of(hasher: Hasher) -> psutil.Process:
@@ -43,7 +45,9 @@ def test_digests_are_those_of_the_pieces(sequences: list[bytes]) -> None:
 
 @settings(max_examples=20)
 @given(BATCHES, BATCHES)
-def test_another_process_gives_the_same_in_the_same_order(first: list[list[bytes]], then: list[list[bytes]]) -> None:
+def test_another_process_gives_the_same_in_the_same_order(
+    first: list[list[bytes]], then: list[list[bytes]]
+) -> None:
     too_large = [b"A" * (1 << 23), b"C"]
     batches = [*first, too_large, *then]
     with Hasher(WORTH_IT) as hasher:
@@ -90,14 +94,25 @@ def test_little_is_hashed_without_a_process() -> None:
         process_of(hasher)
 
 
-def test_deduplicate_gives_the_same_bytes_with_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deduplicate_gives_the_same_bytes_with_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "in.fasta"
-    source.write_text("".join(f">r{number} x\nMKT{'ACDE' * (number % 700)}\n" for number in range(3000)))
+    source.write_text(
+        "".join(f">r{number} x\nMKT{'ACDE' * (number % 700)}\n" for number in range(3000))
+    )
     results = []
     for place, worth in enumerate((WORTH_IT, 0)):
         monkeypatch.setattr(hashing, "WORTH_IT", worth)
         output = tmp_path / str(place)
-        deduplicate([source], output, buckets=4, table=Table("id", "sequence"), policy=ResiduePolicy(), memory_mb=1000)
+        deduplicate(
+            [source],
+            output,
+            buckets=4,
+            table=Table("id", "sequence"),
+            policy=ResiduePolicy(),
+            memory_mb=1000,
+        )
         files = sorted(path for path in output.rglob("*") if path.is_file())
         results.append([(path.relative_to(output), path.read_bytes()) for path in files])
     assert results[0] == results[1]

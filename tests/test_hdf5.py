@@ -85,5 +85,8 @@ def test_data_outside_the_file_and_odd_structures_are_refused_by_everyone(
 def test_a_link_is_not_followed_to_find_out_what_it_is(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb_keys"] = h5py.ExternalLink("/dev/zero", "/x")  # opening it would never end
-    with pytest.raises(PlmEmbedError, match="emb_keys is a link to another place"), open_hdf5(tmp_path / "x.h5"):
+    with (
+        pytest.raises(PlmEmbedError, match="emb_keys is a link to another place"),
+        open_hdf5(tmp_path / "x.h5"),
+    ):
         pass

@@ -15,7 +15,9 @@ from plm_embed.jobs.heartbeats import Heartbeat
 CPU = torch.device("cpu")
 
 
-def test_a_worker_says_what_it_does_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_says_what_it_does_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heartbeats, "SECONDS_BETWEEN_BEATS", 0.01)
     with Heartbeat(tmp_path / "embedded", "0007", CPU) as heartbeat:
         (path,) = (tmp_path / "workers").glob("[!.]*.json")

@@ -12,13 +12,17 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.reading import ids as identifiers
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 
-IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["a", "b", "a/b", "c" * 400])
+IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
+    ["a", "b", "a/b", "c" * 400]
+)
 
 
 def write_index(folder: Path, records: list[tuple[str, int]]) -> Path:
     path = folder / "master.parquet"
     ids, rows = [id for id, _ in records], [row for _, row in records]
-    pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "row": pa.array(rows, pa.int64())}), path)
+    pq.write_table(
+        pa.table({"id": pa.array(ids, pa.string()), "row": pa.array(rows, pa.int64())}), path
+    )
     return path
 
 
@@ -30,24 +34,37 @@ def look_up(index: Path, ids: list[str]) -> list[int]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(IDS, st.integers(0, 3)), max_size=30), st.lists(IDS, max_size=5), st.integers(1, 40))
-def test_each_id_has_its_row_or_none_or_several(records: list[tuple[str, int]], others: list[str], size: int) -> None:
+@given(
+    st.lists(st.tuples(IDS, st.integers(0, 3)), max_size=30),
+    st.lists(IDS, max_size=5),
+    st.integers(1, 40),
+)
+def test_each_id_has_its_row_or_none_or_several(
+    records: list[tuple[str, int]], others: list[str], size: int
+) -> None:
     rows: dict[str, set[int]] = {}
     for id, row in records:
         rows.setdefault(id, set()).add(row)
     asked = [*rows, *others, *rows]
     answers = [min(rows[id]) if len(rows[id]) == 1 else SEVERAL if id in rows else ABSENT
                for id in asked if id in rows or not rows.setdefault(id, set())]  # fmt: skip
-    answers = [ABSENT if not rows[id] else answer for id, answer in zip(asked, answers, strict=True)]
+    answers = [
+        ABSENT if not rows[id] else answer for id, answer in zip(asked, answers, strict=True)
+    ]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(identifiers, "_BATCH_ROWS", size)
         patch.setattr(identifiers, "_SORT_BYTES", 5000)
         index = write_index(Path(folder), records)
         assert look_up(index, asked) == answers
-        assert sorted(path.name for path in Path(folder).iterdir()) == ["master.ids.arrow", "master.parquet"]
+        assert sorted(path.name for path in Path(folder).iterdir()) == [
+            "master.ids.arrow",
+            "master.parquet",
+        ]
 
 
-def test_hashes_that_agree_do_not_mix_ids_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_that_agree_do_not_mix_ids_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest = identifiers._digest
     monkeypatch.setattr(identifiers, "_digest", lambda id: bytes(8) + digest(id)[8:])
     monkeypatch.setattr(identifiers, "_BATCH_ROWS", 3)
@@ -67,7 +84,9 @@ def test_the_file_is_kept_and_made_again_for_another_index(tmp_path: Path) -> No
     assert look_up(index, ["a", "b"]) == [1, 0]
 
 
-def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = write_index(tmp_path, [("a", 0), ("b", 1)])
     write = identifiers._write
 
@@ -83,7 +102,9 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path: Path, monkeyp
         Identifiers(tmp_path / "absent.parquet")
 
 
-def test_a_damaged_file_is_named_or_makes_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_named_or_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(identifiers, "_BATCH_ROWS", 8)
     index = write_index(tmp_path, [(f"p{number}", number) for number in range(60)])
     ids = ["p7", "p59", "absent", "\udc80"]
@@ -99,7 +120,9 @@ def test_a_damaged_file_is_named_or_makes_no_difference(tmp_path: Path, monkeypa
         try:
             assert look_up(index, ids) == right
         except PlmEmbedError as error:
-            assert str(error) == f"{side}: damaged; remove it, and it is made again when it is needed"
+            assert (
+                str(error) == f"{side}: damaged; remove it, and it is made again when it is needed"
+            )
             named += 1
     assert named
     for size in (0, 7, len(whole) // 2, len(whole) - 1):

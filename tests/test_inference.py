@@ -24,7 +24,9 @@ def engine_of(dtype: str, factor: float = 1.0) -> Engine:
     state = checkpoints.random_state(model, 9)
     state["layers.0.fc1.weight"] *= factor
     shape = model.layers, model.dim, model.heads
-    manifest = Manifest(model.name, "esm2", *shape, None, True, "MIT", "", 0, Source("fair-esm", ""))
+    manifest = Manifest(
+        model.name, "esm2", *shape, None, True, "MIT", "", 0, Source("fair-esm", "")
+    )
     return Engine(manifest, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
 
 
@@ -55,7 +57,9 @@ def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
     assert inference.exact == 0
     forward = inference.model.forward
 
-    def overflowing(batch: Batch, layers: list[int], exact: bool = False) -> dict[int, torch.Tensor]:
+    def overflowing(
+        batch: Batch, layers: list[int], exact: bool = False
+    ) -> dict[int, torch.Tensor]:
         found = forward(batch, layers, exact)
         if not exact:
             for states in found.values():
@@ -128,7 +132,11 @@ def test_what_goes_wrong_while_preparing_is_raised_where_the_batch_is_asked_for(
 
 def test_budgets_from_memory() -> None:
     gigabyte = 1 << 30
-    assert budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768  # no more than is of use
+    assert (
+        budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768
+    )  # no more than is of use
     assert budget_from(3 * gigabyte, 2 * gigabyte, 16384, 32768) == 16384
-    assert budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384  # the smallest batch is tried anyhow
+    assert (
+        budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
+    )  # the smallest batch is tried anyhow
     assert budget_from(gigabyte, 0, 16384, 32768) == 32768

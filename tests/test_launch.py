@@ -1,4 +1,6 @@
-"""Submissions over several nodes: how each is started, and whole ones where the nodes are process trees."""
+"""Submissions over several nodes: how each is started, and whole ones where the nodes are process
+trees.
+"""
 
 import json
 import socket
@@ -27,7 +29,10 @@ if [ "$host" = slow ]; then
   while sleep 0.2; kill -STOP -$job 2>/dev/null; do sleep 0.2; kill -CONT -$job; done
   wait $job; exit
 fi
-if [ "$host" = broken ]; then export CUDA_VISIBLE_DEVICES=98,99; exec "$1" "$2" "$3 --device cuda"; fi
+if [ "$host" = broken ]; then
+  export CUDA_VISIBLE_DEVICES=98,99
+  exec "$1" "$2" "$3 --device cuda"
+fi
 exec "$@"
 """
 
@@ -46,13 +51,21 @@ def test_hosts_of_the_job_once_each_in_order(tmp_path: Path) -> None:
     assert allocated_hosts({}) == []
 
 
-def test_pals_mpiexec_is_told_not_to_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pals_mpiexec_is_told_not_to_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tool(tmp_path / "bin", "mpiexec", PALS)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     (words,) = commands(["a", "b"], ["python", "-m", "plm_embed"], {"TMPDIR": "/tmp"}, ["a", "b"])
     assert words[:2] == ["mpiexec", "--no-abort-on-failure"]
     assert words[words.index("-n") + 1] == "2" and words[words.index("--ppn") + 1] == "1"
-    assert words[-5:] == ["env", "TMPDIR=/tmp", "python", "-m", "plm_embed"]  # not the long one that PALS sets
+    assert words[-5:] == [
+        "env",
+        "TMPDIR=/tmp",
+        "python",
+        "-m",
+        "plm_embed",
+    ]  # not the long one that PALS sets
 
 
 def test_other_mpiexecs_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +84,20 @@ def test_without_pbs_tmrsh_it_is_pbsdsh_which_counts_hosts_by_the_node_file(
     tool(tmp_path / "bin", "pbsdsh", REMOTE)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     _, there = commands([HERE, "other"], ["python", "a b"], {}, [HERE, HERE, "other", "other"])
-    assert there == ["pbsdsh", "-n", "2", "--", "/bin/sh", "-c", f"cd {Path.cwd()} && exec env python 'a b'"]
+    assert there == [
+        "pbsdsh",
+        "-n",
+        "2",
+        "--",
+        "/bin/sh",
+        "-c",
+        f"cd {Path.cwd()} && exec env python 'a b'",
+    ]
 
 
-def test_nothing_to_start_it_with_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_start_it_with_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlmEmbedError, match="nothing here starts a process on other"):
         commands([HERE, "other"], ["python"], {}, [HERE, "other"])
@@ -82,7 +105,9 @@ def test_nothing_to_start_it_with_is_said_in_words(tmp_path: Path, monkeypatch: 
 
 def test_too_few_nodes_are_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PBS_NODEFILE", raising=False)
-    with pytest.raises(PlmEmbedError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"):
+    with pytest.raises(
+        PlmEmbedError, match=r"2 nodes asked for, the job has 0 \(PBS_NODEFILE is not set\)"
+    ):
         on_all_nodes(2, [], tmp_path / "done.json")
 
 
@@ -92,10 +117,14 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
     (tmp_path / "nodes").write_text(f"{HERE}\nlives\n")
     buckets = write_buckets(tmp_path, 500, 500)
     environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    with start(tmp_path, prepared, buckets, "--nodes", "2", "--flush-minutes", "0.001", **environment) as job:
+    with start(
+        tmp_path, prepared, buckets, "--nodes", "2", "--flush-minutes", "0.001", **environment
+    ) as job:
         wait_for_parts(tmp_path)
         job.terminate()
-        _, errors = job.communicate(timeout=300)  # ends when the nodes' processes, too, have closed the pipe
+        _, errors = job.communicate(
+            timeout=300
+        )  # ends when the nodes' processes, too, have closed the pipe
     assert job.returncode == 1
     assert "stopped by a signal" in errors and "Traceback" not in errors
     before = published(tmp_path)
@@ -106,7 +135,9 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
     assert again.returncode == 0, errors
     done = records(tmp_path).values()
     assert all(record["found"] + record["computed"] == 500 for record in done)
-    assert sum(record["found"] for record in done) >= before  # what was published was not computed again
+    assert (
+        sum(record["found"] for record in done) >= before
+    )  # what was published was not computed again
 
 
 @pytest.mark.workflow
@@ -128,7 +159,16 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
             "NODES": scratch,
             "NODE_SCRATCH": f"{scratch}/here",
         }
-        options = ("--nodes", "2", "--workers", "2", "--flush-minutes", "0.01", "--scratch", "$NODE_SCRATCH")
+        options = (
+            "--nodes",
+            "2",
+            "--workers",
+            "2",
+            "--flush-minutes",
+            "0.01",
+            "--scratch",
+            "$NODE_SCRATCH",
+        )
         before = (Path(scratch) / other).stat().st_mtime_ns
         with start(tmp_path, prepared, buckets, *options, **environment) as job:
             try:
@@ -151,5 +191,7 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
     if other == "hangs":
         assert "a node does not answer" in errors
     if other == "broken":
-        assert errors.count("no usable CUDA device") >= 2  # said by each of its workers, before any claim
+        assert (
+            errors.count("no usable CUDA device") >= 2
+        )  # said by each of its workers, before any claim
         assert 1 <= len(summary["workers"]) <= 2

@@ -12,7 +12,9 @@ def test_packed_and_plain_weights_agree(
     monkeypatch: pytest.MonkeyPatch, rows: int, inner: int, outer: int, gelu: bool
 ) -> None:
     random = torch.Generator().manual_seed(1)
-    x, weight, bias = (torch.randn(shape, generator=random) for shape in ((rows, inner), (outer, inner), (outer,)))
+    x, weight, bias = (
+        torch.randn(shape, generator=random) for shape in ((rows, inner), (outer, inner), (outer,))
+    )
     exact = F.linear(x.double(), weight.double(), bias.double())
     exact = F.gelu(exact) if gelu else exact
     packed = Linear(weight, bias)(x, gelu)
@@ -23,7 +25,9 @@ def test_packed_and_plain_weights_agree(
         assert (found - exact).abs().max() < 1e-6 * inner
 
 
-def test_without_the_private_operator_torchs_own_path_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_private_operator_torchs_own_path_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Missing:
         def __getattr__(self, name: str) -> object:
             raise AttributeError(name)

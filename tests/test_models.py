@@ -59,7 +59,9 @@ def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> Non
         assert model.licence == "MIT"
         assert (model.max_residues is None) == (model.architecture == "esm2")
         if model.name != "esm2_t3_untrained":
-            assert model.urls == (f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",)
+            assert model.urls == (
+                f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",
+            )
         assert model.dim % model.heads == 0
 
 
@@ -74,7 +76,12 @@ def test_tensor_shapes_are_those_of_fair_esm(name: str) -> None:
 def test_tensor_shapes_of_esm1b_are_those_of_fair_esm() -> None:
     model = MODELS["esm1b_t33_650M_UR50S"]
     arguments = Namespace(
-        arch="roberta_large", layers=33, embed_dim=1280, ffn_embed_dim=5120, attention_heads=20, max_positions=1024
+        arch="roberta_large",
+        layers=33,
+        embed_dim=1280,
+        ffn_embed_dim=5120,
+        attention_heads=20,
+        max_positions=1024,
     )
     with torch.device("meta"):
         whole = esm.ProteinBertModel(arguments, esm.Alphabet.from_architecture("ESM-1b"))
@@ -83,4 +90,8 @@ def test_tensor_shapes_of_esm1b_are_those_of_fair_esm() -> None:
 
 def encoder_shapes(whole: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     heads = ("lm_head.", "contact_head.")
-    return {n: tuple(t.shape) for n, t in whole.state_dict().items() if not n.startswith(heads) and "inv_freq" not in n}
+    return {
+        n: tuple(t.shape)
+        for n, t in whole.state_dict().items()
+        if not n.startswith(heads) and "inv_freq" not in n
+    }

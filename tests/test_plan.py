@@ -1,4 +1,6 @@
-"""The plan: counts, FLOPs, forecasts with their basis, submissions within a site's limits, bytes, the command."""
+"""The plan: counts, FLOPs, forecasts with their basis, submissions within a site's limits, bytes,
+the command.
+"""
 
 import json
 import shutil
@@ -75,7 +77,10 @@ def test_long_sequences_cost_what_their_policy_makes_of_them() -> None:
 
 
 def test_estimates_say_that_they_are_estimates() -> None:
-    found = {speed.device: speed for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")}
+    found = {
+        speed.device: speed
+        for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")
+    }
     assert set(found) == {"V100", "A100", "H100", "H200", "L40S"}
     assert found["A100"].tokens_per_second == pytest.approx(312e12 * 0.4 / 1.357e9, rel=1e-2)
     assert all(speed.basis == "estimated" and " x 0." in speed.why for speed in found.values())
@@ -84,7 +89,8 @@ def test_estimates_say_that_they_are_estimates() -> None:
 def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
     todo = costs.work(M650, {350: 10}, WHOLE)
     exact, half = (
-        {speed.device: speed for speed in costs.estimates(M650, todo, dtype)} for dtype in ("float32", "bfloat16")
+        {speed.device: speed for speed in costs.estimates(M650, todo, dtype)}
+        for dtype in ("float32", "bfloat16")
     )
     assert exact["A100"].tokens_per_second == pytest.approx(19.5e12 * 0.4 / 1.357e9, rel=1e-2)
     assert exact["V100"].tokens_per_second == pytest.approx(15.7e12 * 0.34 / 1.357e9, rel=1e-2)
@@ -107,12 +113,17 @@ def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
 
 
 @pytest.mark.workflow
-def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(configfile: Path, tmp_path: Path) -> None:
+def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(
+    configfile: Path, tmp_path: Path
+) -> None:
     weights = tmp_path / "weights" / "esm2_t3_untrained"
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
     found = plan.plan(plan.Question(configfile, measure=True, workers=2))
     speed, hours = found.forecasts[0].speed, found.forecasts[0].hours or 0
-    assert (speed.basis, speed.workers) == ("measured here", 2) and "2 workers at a time" in speed.why
+    assert (speed.basis, speed.workers) == (
+        "measured here",
+        2,
+    ) and "2 workers at a time" in speed.why
     assert 3600 * hours == pytest.approx(speed.startup + 39_823 / (speed.tokens_per_second or 0))
     assert found.local_hours == hours and found.command[:2] == ("snakemake", "--cores")
     assert "On this machine alone: about" in text(found)
@@ -122,21 +133,34 @@ def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> N
     speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
     todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
     assert plan._hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
-    assert plan._local_hours(plan.Forecast(speed, 3.0), 3) == pytest.approx(2.0)  # three jobs, two at a time
+    assert plan._local_hours(plan.Forecast(speed, 3.0), 3) == pytest.approx(
+        2.0
+    )  # three jobs, two at a time
     assert plan._hours(replace(todo, sequences=1), speed, 3) == pytest.approx((5 + 100) / 3600)
     assert plan._hours(replace(todo, tokens=0), speed, 3) == 0
 
 
-def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configfile: Path, tmp_path: Path) -> None:
+def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
+    configfile: Path, tmp_path: Path
+) -> None:
     config = read_config(configfile)
-    sequences, model = tmp_path / "results" / "sequences", tmp_path / "results" / "esm2_t3_untrained"
+    sequences, model = (
+        tmp_path / "results" / "sequences",
+        tmp_path / "results" / "esm2_t3_untrained",
+    )
     with given_input(config, None, False) as given:
         shutil.copytree(given.sequences, sequences)
-    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained")
+    prepare(
+        MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained"
+    )
     before = plan.plan(plan.Question(configfile))
-    embedder = Embedder(tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch=""))
+    embedder = Embedder(
+        tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch="")
+    )
     with noted(model / "embedded", "0000", ["0000"], 1):
-        record = embedder.embed(sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json")
+        record = embedder.embed(
+            sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json"
+        )
     outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
     gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
     after = plan.plan(plan.Question(configfile))
@@ -144,12 +168,17 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(configf
     speed = after.forecasts[0].speed
     assert speed.basis == "measured here" and speed.why.startswith("1 completion records")
     (attempt,) = read_attempts(model)
-    assert speed.startup == pytest.approx(attempt.seconds - record["tokens"] / record["tokens_per_second"])
+    assert speed.startup == pytest.approx(
+        attempt.seconds - record["tokens"] / record["tokens_per_second"]
+    )
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
     elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
-    assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {"estimated", "not known"}
+    assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {
+        "estimated",
+        "not known",
+    }
 
 
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
@@ -179,7 +208,10 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
         assert fitting
         assert 1.3 * one.hours_each <= one.walltime_minutes / 60
         assert (
-            one.submissions * one.nodes * one.gpus_per_node * (one.hours_each - proposals.STARTUP_HOURS)
+            one.submissions
+            * one.nodes
+            * one.gpus_per_node
+            * (one.hours_each - proposals.STARTUP_HOURS)
             >= gpu_hours - 1e-6
         )
         assert one.submissions * one.buckets_per_submission >= one.buckets <= 10_000
@@ -187,11 +219,15 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
 
 
 def test_whole_nodes_are_paid_whole() -> None:
-    (capacity,) = [one for one in proposals.proposals(read_site("polaris"), 1.0) if one.queue == "capacity"]
+    (capacity,) = [
+        one for one in proposals.proposals(read_site("polaris"), 1.0) if one.queue == "capacity"
+    ]
     assert (capacity.nodes, capacity.gpus_per_node) == (4, 4)
     assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + proposals.STARTUP_HOURS))
     (sophia,) = proposals.proposals(read_site("sophia"), 1.0)
-    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(1 + proposals.STARTUP_HOURS)
+    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(
+        1 + proposals.STARTUP_HOURS
+    )
 
 
 def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
@@ -251,7 +287,10 @@ def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) ->
             "day": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]},
         },
     }
-    assert [(one.queue, one.fits) for one in proposals.proposals(site, 1.0)] == [("day", True), ("minute", False)]
+    assert [(one.queue, one.fits) for one in proposals.proposals(site, 1.0)] == [
+        ("day", True),
+        ("minute", False),
+    ]
     own = configfile.parent / "own.yaml"
     own.write_text(yaml.safe_dump(site))
     assert "minute: too short" in text(plan.plan(plan.Question(configfile, site=str(own))))
@@ -278,13 +317,23 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
-    assert found.command[:3] == ("snakemake", "--profile", "slurm") and "embed:slurm_partition=gpu" in found.command
+    assert (
+        found.command[:3] == ("snakemake", "--profile", "slurm")
+        and "embed:slurm_partition=gpu" in found.command
+    )
     assert found.device == "L40S"
     queues = read_site("slurm")["queues"]
     assert list(queues) == ["gpu", "big", "short"]
-    assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == ["48:00:00", "168:00:00", "0:30:00"]
+    assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == [
+        "48:00:00",
+        "168:00:00",
+        "0:30:00",
+    ]
     assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
-    for line, message in (("exit 1", "sinfo says: 1"), ("echo 'cpu*|up|1:00|1|(null)'", "no partition")):
+    for line, message in (
+        ("exit 1", "sinfo says: 1"),
+        ("echo 'cpu*|up|1:00|1|(null)'", "no partition"),
+    ):
         tool.write_text(f"#!/bin/sh\n{line}\n")
         with pytest.raises(PlmEmbedError, match=message):
             read_site("slurm")
@@ -301,7 +350,9 @@ def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> 
     with given_input(config, None, False) as given:
         table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
     pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")
-    Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(tmp_path / "some.parquet", tmp_path / "r.json")
+    Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(
+        tmp_path / "some.parquet", tmp_path / "r.json"
+    )
     with configfile.open("a") as handle:
         handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
     found = plan.plan(plan.Question(configfile))
@@ -322,7 +373,11 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(found.to_json()))
     again = plan.plan(plan.Question(configfile, lengths=tmp_path / "summary.json"))
     assert again.todo == found.todo
-    for content, message in (("100\n", "line 1: 100: must be"), ("{}", "not the summary.json"), ("x 3", "line 1")):
+    for content, message in (
+        ("100\n", "line 1: 100: must be"),
+        ("{}", "not the summary.json"),
+        ("x 3", "line 1"),
+    ):
         lengths.write_text(content)
         with pytest.raises(PlmEmbedError, match=message):
             plan.plan(plan.Question(configfile, lengths=lengths))
@@ -341,18 +396,30 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
 
 def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
-    path.write_text(f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n")
+    path.write_text(
+        f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n"
+    )
     config = read_config(path)
     assert config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
-    assert config["weights"] == "" and config["table"] == {"id": "id", "sequence": "sequence", "keep": []}
+    assert config["weights"] == "" and config["table"] == {
+        "id": "id",
+        "sequence": "sequence",
+        "keep": [],
+    }
 
 
 def test_on_the_command_line(configfile: Path) -> None:
-    result = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        group, ["plan", "--configfile", str(configfile), "--json"], catch_exceptions=False
+    )
     told = json.loads(result.stdout)
     assert told["unique"] == 129 and told["forecasts"][0]["speed"]["basis"] == "estimated"
     assert read_sealed(configfile.parent / "results" / "plan.json", "a plan", "remove it") == told
-    shown = CliRunner().invoke(group, ["plan", "--configfile", str(configfile), "--site", "polaris"]).stdout
+    shown = (
+        CliRunner()
+        .invoke(group, ["plan", "--configfile", str(configfile), "--site", "polaris"])
+        .stdout
+    )
     assert "run it" in shown and "preemptable" in shown and "free: enough" in shown
 
 

@@ -70,7 +70,9 @@ def test_equal_tensors_give_an_equal_file_from_every_layout(model: Model, tmp_pa
 def test_the_bytes_of_the_file_are_fixed(tmp_path: Path) -> None:
     """Stores are named by this SHA-256: a change here makes every existing store foreign."""
     state = {name: torch.zeros_like(tensor) for name, tensor in random_state(TINY_ESM2, 1).items()}
-    made = prepare(TINY_ESM2, write_fair_esm(tmp_path / "zeros.pt", TINY_ESM2, state), tmp_path / "out")
+    made = prepare(
+        TINY_ESM2, write_fair_esm(tmp_path / "zeros.pt", TINY_ESM2, state), tmp_path / "out"
+    )
     assert made.weights_sha256 == "c059886a682e6e107d291f775c8a513b80611402df27a6825d8fac56b0030821"
 
 
@@ -78,7 +80,10 @@ def test_half_precision_sources_keep_their_dtype(tmp_path: Path) -> None:
     state = {name: tensor.bfloat16() for name, tensor in random_state(TINY_ESM2, 1).items()}
     prepare(TINY_ESM2, write_hugging_face(tmp_path / "hf", TINY_ESM2, state), tmp_path / "out")
     _, tensors = load(tmp_path / "out")
-    assert all(torch.equal(tensors[name], state[name]) and tensors[name].dtype == torch.bfloat16 for name in state)
+    assert all(
+        torch.equal(tensors[name], state[name]) and tensors[name].dtype == torch.bfloat16
+        for name in state
+    )
 
 
 def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) -> None:
@@ -106,8 +111,13 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         "self_test.npz",
     ]
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM1B, random_state(TINY_ESM1B, 1))
-    lines = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in ("config.json", "model.safetensors"))
-    assert prepare(TINY_ESM1B, folder, tmp_path / "other").source.sha256 == hashlib.sha256(lines.encode()).hexdigest()
+    lines = "".join(
+        f"{sha256_file(folder / name)}  {name}\n" for name in ("config.json", "model.safetensors")
+    )
+    assert (
+        prepare(TINY_ESM1B, folder, tmp_path / "other").source.sha256
+        == hashlib.sha256(lines.encode()).hexdigest()
+    )
 
 
 def test_a_second_call_does_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,15 +136,28 @@ def test_a_damaged_folder_is_made_whole_and_what_is_right_in_it_stays(tmp_path: 
     made = prepare(TINY_ESM2, source, out)
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     for name, content in whole.items():
-        for damage in (b"", content[:-9], content[:-30] + bytes([content[-30] ^ 1]) + content[-29:], None):
-            inodes = {path.name: path.stat().st_ino for path in out.iterdir() if path.name != "manifest.json"}
+        for damage in (
+            b"",
+            content[:-9],
+            content[:-30] + bytes([content[-30] ^ 1]) + content[-29:],
+            None,
+        ):
+            inodes = {
+                path.name: path.stat().st_ino
+                for path in out.iterdir()
+                if path.name != "manifest.json"
+            }
             if damage is None:
                 (out / name).unlink()
             else:
                 (out / name).write_bytes(damage)
             assert prepare(TINY_ESM2, source, out) == made
             assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
-            assert all((out / other).stat().st_ino == inode for other, inode in inodes.items() if other != name)
+            assert all(
+                (out / other).stat().st_ino == inode
+                for other, inode in inodes.items()
+                if other != name
+            )
 
 
 def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
@@ -143,7 +166,10 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     made = prepare(TINY_ESM2, source, out)
     other = write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2))
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.iterdir()}
-    expected = rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 {made.weights_sha256[:12]}\) than {other}"
+    expected = (
+        rf"{out} holds other weights \(esm2_t2_tiny, SHA-256 "
+        rf"{made.weights_sha256[:12]}\) than {other}"
+    )
     with pytest.raises(PlmEmbedError, match=expected):
         prepare(TINY_ESM2, other, out)
     with pytest.raises(PlmEmbedError, match="holds other weights"):
@@ -155,7 +181,9 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     edit_config(folder, token_dropout=True)
     assert prepare(TINY_ESM2, folder, out) == made  # the same weights in another container
     for path, known in before.items():
-        assert path.name == "manifest.json" or (path.stat().st_ino, path.stat().st_mtime_ns) == known
+        assert (
+            path.name == "manifest.json" or (path.stat().st_ino, path.stat().st_mtime_ns) == known
+        )
 
 
 def edit_config(folder: Path, **change: object) -> None:
@@ -177,13 +205,20 @@ def served_model(server: FileServer, folder: Path) -> Model:
     return replace(TINY_ESM2, urls=(server.url,))
 
 
-def test_a_model_is_downloaded_once(server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_is_downloaded_once(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     model, out = served_model(server, tmp_path), tmp_path / "out"
     server.cuts = [BLOCK]
     made = prepare(model, None, out)
-    assert made.source == Source("fair-esm", hashlib.sha256(server.content).hexdigest(), url=server.url)
-    assert made.weights_sha256 == prepare(TINY_ESM2, tmp_path / "published.pt", tmp_path / "adopted").weights_sha256
+    assert made.source == Source(
+        "fair-esm", hashlib.sha256(server.content).hexdigest(), url=server.url
+    )
+    assert (
+        made.weights_sha256
+        == prepare(TINY_ESM2, tmp_path / "published.pt", tmp_path / "adopted").weights_sha256
+    )
     assert sorted(path.name for path in out.iterdir()) == FILES
     assert server.asked == ["", f"bytes={BLOCK}-"]
     assert prepare(model, None, out) == made
@@ -219,7 +254,9 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return publish
 
 
-def test_the_published_file_is_known_by_its_sha256(publish: Callable[..., None], tmp_path: Path) -> None:
+def test_the_published_file_is_known_by_its_sha256(
+    publish: Callable[..., None], tmp_path: Path
+) -> None:
     state = random_state(TINY_ESM2, 1)
     source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state)
     folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, state)
@@ -228,10 +265,16 @@ def test_the_published_file_is_known_by_its_sha256(publish: Callable[..., None],
     for number, copy in enumerate((tmp_path / "renamed.pt", folder)):
         made = prepare(TINY_ESM2, copy, tmp_path / f"out{number}")
         assert (made.published, published.caveat(TINY_ESM2.name, made)) == ("sha256", "")
-    other = prepare(TINY_ESM2, write_hugging_face(tmp_path / "bare", TINY_ESM2, state, prefix=""), tmp_path / "out2")
+    other = prepare(
+        TINY_ESM2,
+        write_hugging_face(tmp_path / "bare", TINY_ESM2, state, prefix=""),
+        tmp_path / "out2",
+    )
     assert other.weights_sha256 == made.weights_sha256
     assert other.published == "no"
-    assert published.caveat(TINY_ESM2.name, other).startswith("not verified as the published weights: not a published")
+    assert published.caveat(TINY_ESM2.name, other).startswith(
+        "not verified as the published weights: not a published"
+    )
     # the file itself is then given: it proves what the folder holds, and the proof stays
     for again in (source, tmp_path / "bare"):
         assert prepare(TINY_ESM2, again, tmp_path / "out2").published == "sha256"
@@ -243,19 +286,27 @@ def test_the_same_weights_in_another_container_are_known_by_their_answers(
     state = random_state(TINY_ESM2, 1)
     answers = official_answers(write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state))
     publish(answers=answers)
-    made = prepare(TINY_ESM2, write_hugging_face(tmp_path / "hf", TINY_ESM2, state), tmp_path / "hf_out")
+    made = prepare(
+        TINY_ESM2, write_hugging_face(tmp_path / "hf", TINY_ESM2, state), tmp_path / "hf_out"
+    )
     assert made.published == "known answers"
     assert published.caveat(TINY_ESM2.name, made) in caplog.text
-    assert "to 3 peptides within 3 %, as weights that were changed a little would too" in caplog.text
+    assert (
+        "to 3 peptides within 3 %, as weights that were changed a little would too" in caplog.text
+    )
     half = {name: tensor.bfloat16() for name, tensor in state.items()}
     source = write_fair_esm(tmp_path / "half.pt", TINY_ESM2, half)
     assert prepare(TINY_ESM2, source, tmp_path / "half_out").published == "known answers"
     for seed, share in ((2, 1.0), (2, 0.1)):  # other weights, and fine-tuned ones
         tuned = {
             name: tensor + share * (other - tensor)
-            for (name, tensor), other in zip(state.items(), random_state(TINY_ESM2, seed).values(), strict=True)
+            for (name, tensor), other in zip(
+                state.items(), random_state(TINY_ESM2, seed).values(), strict=True
+            )
         }
-        made = prepare(TINY_ESM2, write_fair_esm(tmp_path / "x.pt", TINY_ESM2, tuned), tmp_path / f"out{share}")
+        made = prepare(
+            TINY_ESM2, write_fair_esm(tmp_path / "x.pt", TINY_ESM2, tuned), tmp_path / f"out{share}"
+        )
         assert made.published == "no"
     # one known answer of three is not enough
     publish(answers=np.stack([answers[0], answers[1], answers[1]]))
@@ -270,7 +321,9 @@ def official_answers(checkpoint: Path) -> NDArray[np.float32]:
     convert, means = alphabet.get_batch_converter(), []
     for peptide in published.peptides():
         with torch.inference_mode():
-            states = model.eval()(convert([("", peptide)])[2], repr_layers=[2])["representations"][2]
+            states = model.eval()(convert([("", peptide)])[2], repr_layers=[2])["representations"][
+                2
+            ]
         means.append(states[0, 1:-1].mean(0).numpy())
     return np.stack(means)
 
@@ -279,10 +332,16 @@ def test_what_ships_of_published_weights_fits_the_models() -> None:
     assert len(published.peptides()) == 3
     for name in yaml.safe_load(published.TABLE.read_text())["models"]:
         answers = published.known_answers(name)
-        assert answers is not None and answers.shape == (3, MODELS[name].dim) and np.isfinite(answers).all()
+        assert (
+            answers is not None
+            and answers.shape == (3, MODELS[name].dim)
+            and np.isfinite(answers).all()
+        )
         assert len(published.pt_file(name)["sha256"]) == 64
         assert published.is_published(name, [published.pt_file(name)["sha256"]])
-        apart = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.permutations(answers, 2)]
+        apart = [
+            np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.permutations(answers, 2)
+        ]
         assert min(apart) > 6 * published.TOLERANCE
     assert not published.is_published("esm2_t48_15B_UR50D", [])
 
@@ -296,7 +355,9 @@ def test_a_download_that_is_not_the_published_file_is_refused(
         server.content,
         write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2)).read_bytes(),
     )
-    with pytest.raises(PlmEmbedError, match=r"has SHA-256 \w{64}; the published file has \w{64}: it was not used"):
+    with pytest.raises(
+        PlmEmbedError, match=r"has SHA-256 \w{64}; the published file has \w{64}: it was not used"
+    ):
         prepare(model, None, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     server.content = right
@@ -311,7 +372,9 @@ def test_a_download_with_a_flipped_bit_is_refused(server: FileServer, tmp_path: 
     content = bytearray(server.content)
     content[len(content) // 2] ^= 1  # in the numbers of a tensor: only a checksum can see it
     server.content = bytes(content)
-    with pytest.raises(PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says"):
+    with pytest.raises(
+        PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says"
+    ):
         prepare(model, None, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -323,7 +386,8 @@ def test_a_local_checkpoint_is_checked_like_a_download(tmp_path: Path) -> None:
         middle = len(whole) // 2
         source.write_bytes(whole[:middle] + damage + whole[middle + len(damage) :])
         with pytest.raises(
-            PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says\).\nGet it again"
+            PlmEmbedError,
+            match=r"damaged \(.*data/\d+ in it is not what its checksum says\).\nGet it again",
         ):
             prepare(TINY_ESM2, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -348,10 +412,15 @@ def test_a_download_that_is_no_checkpoint_is_not_kept(server: FileServer, tmp_pa
 def test_the_next_address_is_tried(server: FileServer, tmp_path: Path) -> None:
     model = served_model(server, tmp_path)
     absent = server.url.replace("esm2", "absent")
-    assert prepare(replace(model, urls=(absent, server.url)), None, tmp_path / "out").source.url == server.url
+    assert (
+        prepare(replace(model, urls=(absent, server.url)), None, tmp_path / "out").source.url
+        == server.url
+    )
 
 
-def test_without_a_network_the_error_says_how_to_stage_the_file(server: FileServer, tmp_path: Path) -> None:
+def test_without_a_network_the_error_says_how_to_stage_the_file(
+    server: FileServer, tmp_path: Path
+) -> None:
     url = server.url.replace("esm2", "absent")
     with pytest.raises(PlmEmbedError) as error:
         prepare(replace(TINY_ESM2, urls=(url,)), None, tmp_path / "weights" / "esm2_t2_tiny")

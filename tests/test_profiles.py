@@ -1,4 +1,6 @@
-"""The profiles: they parse, their links resolve, and the workflow can be planned with each of them."""
+"""The profiles: they parse, their links resolve, and the workflow can be planned with each of
+them.
+"""
 
 import re
 import subprocess
@@ -27,7 +29,10 @@ def test_profiles_say_what_they_are_for_and_parse(name: str) -> None:
 def test_root_links_make_the_short_names_work(name: str) -> None:
     assert (ROOT / name).readlink() == Path("profiles") / name
     tracked = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "--stage", name], capture_output=True, text=True, check=True
+        ["git", "-C", str(ROOT), "ls-files", "--stage", name],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert tracked.stdout.startswith("120000 ")
 
@@ -52,7 +57,10 @@ def test_the_workflow_can_be_planned_with_every_profile(name: str, tmp_path: Pat
     assert plan.returncode == 0, plan.stdout
     jobs = 1 if name.startswith(("polaris", "slurm-node")) else 12
     cut = " in 1 submission" if jobs == 1 else ""
-    assert f"plm-embed: esm2_t3_untrained, 12 buckets{cut}; records not counted yet; 0 parts" in plan.stdout
+    assert (
+        f"plm-embed: esm2_t3_untrained, 12 buckets{cut}; records not counted yet; 0 parts"
+        in plan.stdout
+    )
     assert re.search(rf"^embed +{jobs}$", plan.stdout, re.MULTILINE)
 
 
@@ -74,31 +82,51 @@ def test_the_short_name_works_from_the_root_of_a_clone(name: str) -> None:
 
 
 @pytest.mark.workflow
-def test_the_plans_command_keeps_what_an_edited_profile_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--set-resources on the command line takes the place of the profile's, so the command has all of them."""
+def test_the_plans_command_keeps_what_an_edited_profile_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--set-resources of a command line replaces the profile's, so the command has them all."""
     folder = working_folder(tmp_path / "work")
     profile = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8"))
-    own = {"gpu": 1, "slurm_partition": "old", "qos": "long", "slurm_extra": "'--exclusive'", "mem_mb": "100 * attempt"}
+    own = {
+        "gpu": 1,
+        "slurm_partition": "old",
+        "qos": "long",
+        "slurm_extra": "'--exclusive'",
+        "mem_mb": "100 * attempt",
+    }
     profile["set-resources"] = {"embed": own, "gather": {"slurm_partition": "big"}}
     (folder / "slurm").mkdir()
     (folder / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
     monkeypatch.chdir(folder)
     site = site_of(["gpu|up|30:00|2|gpu:a100:4"])
-    words = list(proposals.command(proposals.proposals(site, 0.1)[0], "", site, None, read_config(None)))
+    words = list(
+        proposals.command(proposals.proposals(site, 0.1)[0], "", site, None, read_config(None))
+    )
     assert words[:3] == ["snakemake", "--profile", "slurm"]
     plan = snakemake(folder, "-n", *words[1:])
     assert plan.returncode == 0, plan.stdout
     asked = {
         found[1]: dict(word.split("=", 1) for word in found[2].split(", "))
-        for found in re.finditer(r"^rule (\w+):$.*?^    resources: (.*?)$", plan.stdout, re.MULTILINE | re.DOTALL)
+        for found in re.finditer(
+            r"^rule (\w+):$.*?^    resources: (.*?)$", plan.stdout, re.MULTILINE | re.DOTALL
+        )
     }
-    wanted = {"slurm_partition": "gpu", "qos": "long", "slurm_extra": "--exclusive", "mem_mb": "100", "gpu": "1"}
+    wanted = {
+        "slurm_partition": "gpu",
+        "qos": "long",
+        "slurm_extra": "--exclusive",
+        "mem_mb": "100",
+        "gpu": "1",
+    }
     assert {name: asked["embed"][name] for name in wanted} == wanted
     assert asked["gather"]["slurm_partition"] == "big"
 
 
 @pytest.mark.workflow
-def test_a_profile_with_the_plain_slurm_executor_works_and_is_told_what_to_write(tmp_path: Path) -> None:
+def test_a_profile_with_the_plain_slurm_executor_works_and_is_told_what_to_write(
+    tmp_path: Path,
+) -> None:
     folder = working_folder(tmp_path / "work")
     (folder / "own").mkdir()
     text = (ROOT / "profiles/slurm/profile.yaml").read_text(encoding="utf-8")
@@ -106,6 +134,14 @@ def test_a_profile_with_the_plain_slurm_executor_works_and_is_told_what_to_write
     plan = snakemake(folder, "-n", "-q", "rules", "--profile", str(folder / "own"))
     assert plan.returncode == 0, plan.stdout
     (line,) = [line for line in plan.stdout.splitlines() if "executor slurm" in line]
-    assert "write `executor: slurm-steady`, and slurm-steady- for slurm- in slurm-delete-logfiles-older-than" in line
-    half = snakemake(folder, "-n", "-q", "rules", "--profile", str(folder / "own"), "--executor", "slurm-steady")
-    assert half.returncode == 0 and "executor slurm-steady takes no slurm-delete-logfiles" in half.stdout
+    assert (
+        "write `executor: slurm-steady`, and slurm-steady- for slurm- in "
+        "slurm-delete-logfiles-older-than" in line
+    )
+    half = snakemake(
+        folder, "-n", "-q", "rules", "--profile", str(folder / "own"), "--executor", "slurm-steady"
+    )
+    assert (
+        half.returncode == 0
+        and "executor slurm-steady takes no slurm-delete-logfiles" in half.stdout
+    )

@@ -7,7 +7,9 @@ from plm_embed.io import progress as module
 from plm_embed.io.progress import progress
 
 
-def test_a_log_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_a_line_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stderr", io.StringIO())
     with caplog.at_level(logging.INFO), progress("embed", 100, "tokens") as meter:
         meter.advance(25)
@@ -18,7 +20,9 @@ def test_a_log_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture, monkey
     assert "s left" in caplog.text
 
 
-def test_a_terminal_gets_a_bar(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stderr", screen)

@@ -50,7 +50,10 @@ def test_any_rows_go_to_any_places(scattered, data) -> None:
         expected.append(rows[slice(*wanted[number])])
         filled += len(expected[-1])
     starts, counts = (
-        (np.array(each, dtype=np.int64) for each in zip(*[(a, b - a) for a, b in wanted], strict=True))
+        (
+            np.array(each, dtype=np.int64)
+            for each in zip(*[(a, b - a) for a, b in wanted], strict=True)
+        )
         if (wanted)
         else (at, at)
     )
@@ -60,7 +63,9 @@ def test_any_rows_go_to_any_places(scattered, data) -> None:
 
 
 @given(st.integers(0, 99), st.integers(1, 100))
-def test_a_block_is_written_over_the_pieces(tmp_path_factory, scattered, row: int, count: int) -> None:
+def test_a_block_is_written_over_the_pieces(
+    tmp_path_factory, scattered, row: int, count: int
+) -> None:
     _, where, rows = scattered
     path = tmp_path_factory.mktemp("raw") / "rows"
     path.write_bytes(b"\0" * 4000)
@@ -101,7 +106,9 @@ def test_no_memory_outside_of_the_block_is_written(scattered, at: int) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         read_scattered(path, where, Scatter(np.array([5]), np.array([3]), np.array([at])), block)
     with pytest.raises(ValueError, match="do not fit"):
-        read_scattered(path, where, Scatter(np.array([5]), np.array([3]), np.array([0])), block[:, :2])
+        read_scattered(
+            path, where, Scatter(np.array([5]), np.array([3]), np.array([0])), block[:, :2]
+        )
 
 
 def test_what_does_not_lie_plainly_in_the_file_is_left_to_hdf5(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def test_opens_a_master_its_index_or_their_folder(campaign: Campaign) -> None:
         with plm_embed.open(path) as embeddings:
             assert (len(embeddings), embeddings.dim) == (len(KEYS), DIM)
     with plm_embed.open(campaign.master) as embeddings:
-        assert repr(embeddings).endswith("58 x 16, max_l2, max_l3, mean_l2, mean_l3, per_residue_l2, per_residue_l3>")
+        assert repr(embeddings).endswith(
+            "58 x 16, max_l2, max_l3, mean_l2, mean_l3, per_residue_l2, per_residue_l3>"
+        )
 
 
 def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_path: Path) -> None:
@@ -67,7 +69,9 @@ def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_pat
         assert embeddings.path == campaign.master
     for model in ("one", "two"):
         shutil.copytree(campaign.master.parent, tmp_path / model)
-    with pytest.raises(PlmEmbedError, match=r"holds 2 masters; name one of them: .*/one/master_.*, .*/two/master_"):
+    with pytest.raises(
+        PlmEmbedError, match=r"holds 2 masters; name one of them: .*/one/master_.*, .*/two/master_"
+    ):
         plm_embed.open(tmp_path)
     with pytest.raises(PlmEmbedError, match="no such file; give a master"):
         plm_embed.open(tmp_path.parent / "absent")
@@ -75,11 +79,16 @@ def test_the_one_master_of_a_results_folder_is_found(campaign: Campaign, tmp_pat
 
 def test_a_master_is_found_whatever_its_family(campaign: Campaign, tmp_path: Path) -> None:
     for suffix in (".h5", ".parquet"):
-        shutil.copy(campaign.master.with_suffix(suffix), tmp_path / f"master_esm1b_embeddings{suffix}")
+        shutil.copy(
+            campaign.master.with_suffix(suffix), tmp_path / f"master_esm1b_embeddings{suffix}"
+        )
     with plm_embed.open(tmp_path) as embeddings:
         assert embeddings.path == tmp_path / "master_esm1b_embeddings.h5"
     shutil.copy(campaign.master, tmp_path)
-    with pytest.raises(PlmEmbedError, match=r"holds 2 masters; name one of them: .*/master_esm1b_.*, .*/master_esm2_"):
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"holds 2 masters; name one of them: .*/master_esm1b_.*, .*/master_esm2_",
+    ):
         plm_embed.open(tmp_path)
 
 
@@ -107,7 +116,9 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, expected([next(iter(KEYS_OF_ID[id])) for id in ids]))
     other = embeddings.get(ids, name="max_l3")
-    np.testing.assert_array_equal(other, expected([next(iter(KEYS_OF_ID[id])) for id in ids], "max_l3"))
+    np.testing.assert_array_equal(
+        other, expected([next(iter(KEYS_OF_ID[id])) for id in ids], "max_l3")
+    )
     assert embeddings.get([]).shape == (0, DIM)
     np.testing.assert_array_equal(embeddings.get(id for id in ids), found)
     assert CLEAR[0] in embeddings and UNCLEAR[0] in embeddings and KEYS[0] not in embeddings
@@ -116,15 +127,24 @@ def test_vectors_by_id_in_the_order_asked_for(embeddings) -> None:
 
 
 def test_ids_without_one_vector_are_named(embeddings) -> None:
-    with pytest.raises(PlmEmbedError, match=r"no vector for nobody, nor; records\.parquet says") as caught:
+    with pytest.raises(
+        PlmEmbedError, match=r"no vector for nobody, nor; records\.parquet says"
+    ) as caught:
         embeddings.get(["p0", "nobody", "nor"])
     assert isinstance(caught.value, KeyError)
-    for asked in (f"{CLEAR[4]}.1", f">sp|{CLEAR[4]}|NAME some words", f" {CLEAR[4]}\n", CLEAR[4].upper()):
+    for asked in (
+        f"{CLEAR[4]}.1",
+        f">sp|{CLEAR[4]}|NAME some words",
+        f" {CLEAR[4]}\n",
+        CLEAR[4].upper(),
+    ):
         with pytest.raises(PlmEmbedError, match=rf"; did you mean {CLEAR[4]}\?$"):
             embeddings.get([asked])
     with pytest.raises(PlmEmbedError, match="and 3 more"):
         embeddings.get([f"x{number}" for number in range(8)])
-    with pytest.raises(PlmEmbedError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"):
+    with pytest.raises(
+        PlmEmbedError, match=f"different sequences share the id {UNCLEAR[0]}; .* source and number"
+    ):
         embeddings.get([UNCLEAR[0]])
     with pytest.raises(PlmEmbedError, match=r'ids are a list: get\(\["p1"\]\)'):
         embeddings.get("p1")
@@ -135,7 +155,9 @@ def test_ids_without_one_vector_are_named(embeddings) -> None:
 def test_vectors_by_key(embeddings) -> None:
     chosen = [KEYS[7], KEYS[0], KEYS[-1], KEYS[7]]
     np.testing.assert_array_equal(embeddings.by_key(chosen), expected(chosen))
-    np.testing.assert_array_equal(embeddings.by_key(embeddings.keys[3:5], "mean_l3"), expected(KEYS[3:5], "mean_l3"))
+    np.testing.assert_array_equal(
+        embeddings.by_key(embeddings.keys[3:5], "mean_l3"), expected(KEYS[3:5], "mean_l3")
+    )
     with pytest.raises(KeyError, match="no vector for ffff"):
         embeddings.by_key([KEYS[0], "f" * 64])
     for wrong in (
@@ -158,7 +180,15 @@ def test_vectors_by_key(embeddings) -> None:
 def test_rows_as_numpy_takes_them(embeddings) -> None:
     whole = expected(KEYS)
     slices = [(10, 20), (None, None), (50, 99), (20, 10), (None, None, 7), (30, 10, -3), (-3, None)]
-    chosen = [3, -1, np.int64(4), [5, 1, 1], np.array([-1, 0]), np.arange(58) % 3 == 0, np.zeros(0, int)]
+    chosen = [
+        3,
+        -1,
+        np.int64(4),
+        [5, 1, 1],
+        np.array([-1, 0]),
+        np.arange(58) % 3 == 0,
+        np.zeros(0, int),
+    ]
     for rows in [*(slice(*each) for each in slices), *chosen]:
         np.testing.assert_array_equal(embeddings[rows], whole[rows])
     assert embeddings[[]].shape == (0, DIM)
@@ -172,13 +202,23 @@ def test_rows_as_numpy_takes_them(embeddings) -> None:
 def test_batches_cover_every_row_once(embeddings) -> None:
     batches = list(embeddings.iter_batches(17, "mean_l3"))
     assert [len(keys) for keys, _ in batches] == [17, 17, 17, 7]
-    np.testing.assert_array_equal(np.concatenate([found for _, found in batches]), expected(KEYS, "mean_l3"))
+    np.testing.assert_array_equal(
+        np.concatenate([found for _, found in batches]), expected(KEYS, "mean_l3")
+    )
     assert [key.decode() for keys, _ in batches for key in keys] == KEYS
 
 
 def test_index_as_a_data_frame(embeddings) -> None:
     frame = embeddings.to_pandas()
-    assert list(frame.columns) == ["id", "cache_key", "row", "length", "source", "number", "function"]
+    assert list(frame.columns) == [
+        "id",
+        "cache_key",
+        "row",
+        "length",
+        "source",
+        "number",
+        "function",
+    ]
     assert len(frame) == len(RECORDS)
     full = embeddings.to_pandas(vectors=True, name="mean_l3")
     np.testing.assert_array_equal(
@@ -190,7 +230,9 @@ def test_matrices_per_residue(embeddings) -> None:
     for id in CLEAR[:10]:
         (key,) = KEYS_OF_ID[id]
         wanted = vectors(SEQUENCES[key], EVERYTHING)
-        np.testing.assert_array_equal(embeddings.per_residue(id), wanted["per_residue_l2"].astype(np.float16))
+        np.testing.assert_array_equal(
+            embeddings.per_residue(id), wanted["per_residue_l2"].astype(np.float16)
+        )
         found = embeddings.per_residue(id, "per_residue_l3")
         np.testing.assert_array_equal(found, wanted["per_residue_l3"].astype(np.float16))
     with pytest.raises(PlmEmbedError, match=r"use per_residue\(id\)"):
@@ -204,7 +246,10 @@ def test_representations_that_are_not_there_are_named(embeddings, tmp_path: Path
         embeddings.get(CLEAR[:1], "mean_l33")
     plain = make_campaign(tmp_path)
     plain.gather()
-    with plm_embed.open(plain.master) as other, pytest.raises(PlmEmbedError, match="no per-residue representation"):
+    with (
+        plm_embed.open(plain.master) as other,
+        pytest.raises(PlmEmbedError, match="no per-residue representation"),
+    ):
         other.per_residue("p0")
 
 
@@ -219,7 +264,10 @@ def test_an_empty_master_and_bfloat16(tmp_path: Path) -> None:
             embeddings.by_key(["f" * 64])
     half = make_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
     half.gather()
-    with h5py.File(half.master) as file, plm_embed.open(half.master) as embeddings:  # in a notebook both are open
+    with (
+        h5py.File(half.master) as file,
+        plm_embed.open(half.master) as embeddings,
+    ):  # in a notebook both are open
         assert embeddings[:].dtype == np.float32
         np.testing.assert_array_equal(embeddings[:], file["emb"][...])
 
@@ -250,7 +298,11 @@ def test_tensors_and_annotated_data(embeddings) -> None:
 def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
     for path in (campaign.store, campaign.store / EVERYTHING.id):
         with plm_embed.open(path) as store:
-            assert (len(store), store.dim, store.names) == (len(KEYS), DIM, list(EVERYTHING.representations))
+            assert (len(store), store.dim, store.names) == (
+                len(KEYS),
+                DIM,
+                list(EVERYTHING.representations),
+            )
             assert [key.decode() for key in store.keys] == KEYS and store.fingerprint == EVERYTHING
             assert store.lengths.tolist() == [len(SEQUENCES[key]) for key in KEYS]
             for name in ("emb", "mean_l3", "max_l2"):
@@ -260,7 +312,9 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             np.testing.assert_array_equal(store[5], embeddings[5])
             np.testing.assert_array_equal(store[10:40:3], embeddings[10:40:3])
             batches = list(store.iter_batches(17, "mean_l3"))
-            np.testing.assert_array_equal(np.concatenate([each for _, each in batches]), expected(KEYS, "mean_l3"))
+            np.testing.assert_array_equal(
+                np.concatenate([each for _, each in batches]), expected(KEYS, "mean_l3")
+            )
             wanted = vectors(SEQUENCES[KEYS[3]], EVERYTHING)["per_residue_l2"].astype(np.float16)
             np.testing.assert_array_equal(store.per_residue_by_key(KEYS[3]), wanted)
             np.testing.assert_array_equal(embeddings.per_residue_by_key(KEYS[3]), wanted)
@@ -268,7 +322,9 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
                 store.get(["p1"])
             with pytest.raises(KeyError, match="no vector for ffff"):
                 store.by_key(["f" * 64])
-            assert KEYS[3] in store and "f" * 64 not in store and "p1" not in store and 3 not in store
+            assert (
+                KEYS[3] in store and "f" * 64 not in store and "p1" not in store and 3 not in store
+            )
             assert store.to_anndata().obs_names.tolist() == KEYS
 
 
@@ -323,8 +379,12 @@ def test_rows_that_are_not_there_are_refused(embeddings) -> None:
         embeddings["a"]
 
 
-@pytest.mark.parametrize("damage", ["rows beyond the end", "rows in another order", "of another master"])
-def test_an_index_that_does_not_fit_the_master_is_refused(campaign: Campaign, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage", ["rows beyond the end", "rows in another order", "of another master"]
+)
+def test_an_index_that_does_not_fit_the_master_is_refused(
+    campaign: Campaign, tmp_path: Path, damage: str
+) -> None:
     folder = Path(shutil.copytree(campaign.master.parent, tmp_path / "copy"))
     index = folder / campaign.index.name
     with plm_embed.open(folder) as embeddings:
@@ -337,7 +397,9 @@ def test_an_index_that_does_not_fit_the_master_is_refused(campaign: Campaign, tm
     else:
         rows = table["row"].to_numpy()
         wrong = rows + 99 if damage == "rows beyond the end" else rows[::-1]
-        pq.write_table(table.set_column(table.column_names.index("row"), "row", pa.array(wrong)), index)
+        pq.write_table(
+            table.set_column(table.column_names.index("row"), "row", pa.array(wrong)), index
+        )
     with plm_embed.open(folder) as embeddings:
         for use in (
             lambda: embeddings.get(CLEAR[:1]),
@@ -359,9 +421,13 @@ def test_a_row_is_read_from_its_place_in_the_file(tmp_path: Path) -> None:
         large.attrs.update(small.attrs)
         create_column(large, "emb_keys", count, "S64")[...] = keys
         create_column(large, "length", count, "<i4")[...] = 1
-        dataset = create_vectors(large.create_group("representations"), "mean_l3", (count, dim), "float16")
+        dataset = create_vectors(
+            large.create_group("representations"), "mean_l3", (count, dim), "float16"
+        )
         large["emb"] = dataset
-        write_bits(dataset, 0, np.arange(count * dim, dtype=np.uint32).astype("<u2").reshape(count, dim))
+        write_bits(
+            dataset, 0, np.arange(count * dim, dtype=np.uint32).astype("<u2").reshape(count, dim)
+        )
         assert 256 <= dataset.chunks[0] <= 1024 and dataset.compression is None
     with plm_embed.open(tmp_path / "large.h5") as embeddings:
         times = []
@@ -386,7 +452,8 @@ def test_other_processes_open_the_file_anew(campaign: Campaign, embeddings) -> N
 def test_nothing_leaks_and_no_torch_is_needed() -> None:
     code = """
 import sys, plm_embed
-print({name for name in dir(plm_embed) if not name.startswith("_")} - {*plm_embed.__all__, "errors"})
+seen = {name for name in dir(plm_embed) if not name.startswith("_")}
+print(seen - {*plm_embed.__all__, "errors"})
 import plm_embed.reading.master
 print({"torch", "click", "rich"} & set(sys.modules))
 """
@@ -422,20 +489,32 @@ def no_representations(file: h5py.File) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [emb_dangles, other_type, fewer_rows, more_residues_than_there_are, keys_of_another_length, no_representations],
+    [
+        emb_dangles,
+        other_type,
+        fewer_rows,
+        more_residues_than_there_are,
+        keys_of_another_length,
+        no_representations,
+    ],
 )
-def test_a_master_whose_data_sets_do_not_fit_together_is_refused(campaign: Campaign, tmp_path: Path, damage) -> None:
+def test_a_master_whose_data_sets_do_not_fit_together_is_refused(
+    campaign: Campaign, tmp_path: Path, damage
+) -> None:
     copy = Path(shutil.copy(campaign.master, tmp_path))
     with h5py.File(copy, "r+") as file:
         damage(file)
     with pytest.raises(
         PlmEmbedError,
-        match=r"master_.*: (damaged: .*; make it again: snakemake --forcerun gather|not a file of vectors)",
+        match=r"master_.*: (damaged: .*; make it again: snakemake "
+        r"--forcerun gather|not a file of vectors)",
     ):
         plm_embed.open(copy)
 
 
-def test_offsets_and_keys_that_are_out_of_order_are_named(campaign: Campaign, tmp_path: Path) -> None:
+def test_offsets_and_keys_that_are_out_of_order_are_named(
+    campaign: Campaign, tmp_path: Path
+) -> None:
     copy = Path(shutil.copy(campaign.master, tmp_path))
     with h5py.File(copy, "r+") as file:
         file["offset"][5] += 1 << 40
@@ -447,7 +526,9 @@ def test_offsets_and_keys_that_are_out_of_order_are_named(campaign: Campaign, tm
             embeddings.by_key([KEYS[3]])
 
 
-def test_bits_that_flip_in_what_describes_a_master_end_in_words(campaign: Campaign, tmp_path: Path) -> None:
+def test_bits_that_flip_in_what_describes_a_master_end_in_words(
+    campaign: Campaign, tmp_path: Path
+) -> None:
     """Its beginning and its end, where HDF5 keeps the tables and this project the fingerprint."""
     copy = tmp_path / campaign.master.name
     whole, draw = campaign.master.read_bytes(), random.Random(3)

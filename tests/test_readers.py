@@ -43,7 +43,9 @@ def read(path: Path, table: Table = TABLE) -> Batch:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    records=st.lists(st.tuples(HEADERS, st.text("ACDEFGHIKLMNPQRSTVWYXJ*-.acd1 ", max_size=150)), min_size=1),
+    records=st.lists(
+        st.tuples(HEADERS, st.text("ACDEFGHIKLMNPQRSTVWYXJ*-.acd1 ", max_size=150)), min_size=1
+    ),
     width=st.integers(1, 80),
     line_end=st.sampled_from(["\n", "\r\n", "\r"]),
     closed=st.booleans(),
@@ -73,8 +75,12 @@ def test_fasta_is_read_as_it_was_written(
         assert (reader.format, reader.compression, reader.records) == ("fasta", codec, len(records))
         assert reader.bytes_read == reader.bytes == len(content)
         assert reader.sha256 == hashlib.sha256(content).hexdigest()
-    assert [title for batch in batches for title in batch.headers] == [header.rstrip() for header, _ in records]
-    assert [text for batch in batches for text in batch.residues] == [residues for _, residues in records]
+    assert [title for batch in batches for title in batch.headers] == [
+        header.rstrip() for header, _ in records
+    ]
+    assert [text for batch in batches for text in batch.residues] == [
+        residues for _, residues in records
+    ]
     names = [(header.split() or [""])[0] for header, _ in records]
     assert [name for batch in batches for name in batch.ids] == names
 
@@ -117,7 +123,12 @@ def test_cells_are_read_as_they_were_written(
         ("\ufeff>naïve 流感\nMK\n".encode(), ["naïve"], ["naïve 流感"], ["MK"]),
         (b">a\xe9\xc3\xaf\nM\xffK\n", ["aéï"], ["aéï"], ["MÿK"]),
         (b">a\x00b\nM\x00K\n", ["a\x00b"], ["a\x00b"], ["M\x00K"]),
-        (f">{'i' * 400} {'d' * 40_000}\nMK\n", ["i" * 400], [f"{'i' * 400} {'d' * 40_000}"], ["MK"]),
+        (
+            f">{'i' * 400} {'d' * 40_000}\nMK\n",
+            ["i" * 400],
+            [f"{'i' * 400} {'d' * 40_000}"],
+            ["MK"],
+        ),
         (b">x\xed\xa1\x81\nMK\n", ["x\xed\xa1\x81"], ["x\xed\xa1\x81"], ["MK"]),
     ],
 )
@@ -139,15 +150,22 @@ def test_text_before_the_first_header_is_record_0(tmp_path: Path) -> None:
 
 def test_many_records_come_in_batches_with_running_numbers(tmp_path: Path) -> None:
     count = 2 * BATCH_RECORDS + 5
-    fasta = write(tmp_path / "many.fasta", "".join(f">{number}\nMK\n" for number in range(1, count + 1)))
-    table = write(tmp_path / "many.csv", "id,seq\n" + "".join(f"{number},MK\n" for number in range(1, count + 1)))
+    fasta = write(
+        tmp_path / "many.fasta", "".join(f">{number}\nMK\n" for number in range(1, count + 1))
+    )
+    table = write(
+        tmp_path / "many.csv",
+        "id,seq\n" + "".join(f"{number},MK\n" for number in range(1, count + 1)),
+    )
     for path in (fasta, table):
         found = read(path, Table("id", "seq"))
         assert found.first == 1 and found.ids == [str(number) for number in range(1, count + 1)]
 
 
 def test_long_records_make_small_batches(tmp_path: Path) -> None:
-    path = write(tmp_path / "long.fasta", "".join(f">{number}\n{'M' * 1_500_000}\n" for number in range(7)))
+    path = write(
+        tmp_path / "long.fasta", "".join(f">{number}\n{'M' * 1_500_000}\n" for number in range(7))
+    )
     assert [len(batch.ids) for batch in Reader(path, TABLE)] == [3, 3, 1]
 
 
@@ -165,7 +183,9 @@ def test_zstandard_may_begin_with_a_skippable_frame(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
 def test_data_cut_short_are_an_error_with_the_number_of_records(tmp_path: Path, codec: str) -> None:
-    text = "".join(f">{number}\n{hashlib.sha512(bytes([number])).hexdigest()}\n" for number in range(200))
+    text = "".join(
+        f">{number}\n{hashlib.sha512(bytes([number])).hexdigest()}\n" for number in range(200)
+    )
     content = COMPRESS[codec](text.encode())
     whole = write(tmp_path / "whole", content)
     assert len(read(whole).ids) == 200
@@ -175,7 +195,8 @@ def test_data_cut_short_are_an_error_with_the_number_of_records(tmp_path: Path, 
             read(cut)
     cut = write(tmp_path / "cut", content[:-1])
     with pytest.raises(
-        PlmEmbedError, match=r"cut short after (1\d\d|0) complete records; fetch or copy the file again"
+        PlmEmbedError,
+        match=r"cut short after (1\d\d|0) complete records; fetch or copy the file again",
     ):
         read(cut)
 
@@ -185,14 +206,18 @@ def test_damaged_data_are_an_error(tmp_path: Path, codec: str) -> None:
     content = bytearray(COMPRESS[codec]((PLAIN * 50 + "".join(map(chr, range(40, 3000)))).encode()))
     for place in range(len(content) // 2, len(content) // 2 + 60):
         content[place] ^= 0x5A
-    with pytest.raises(PlmEmbedError, match=r"compressed data .* after \d+ complete records; fetch or copy"):
+    with pytest.raises(
+        PlmEmbedError, match=r"compressed data .* after \d+ complete records; fetch or copy"
+    ):
         read(write(tmp_path / "damaged", bytes(content)))
 
 
 @pytest.mark.parametrize("codec", sorted(set(COMPRESS) - {"none"}))
 def test_damage_within_the_header_of_a_table_is_told_as_damage(tmp_path: Path, codec: str) -> None:
     content = COMPRESS[codec](b"id,note" + b"0123456789" * 1000 + b",seq\n1,2,MK\n")
-    with pytest.raises(PlmEmbedError, match="end too early, the file is cut short after 0 complete records"):
+    with pytest.raises(
+        PlmEmbedError, match="end too early, the file is cut short after 0 complete records"
+    ):
         read(write(tmp_path / "cut", content[: len(content) // 2]))
 
 
@@ -214,12 +239,16 @@ def packed(kind: str) -> bytes:
         (COMPRESS["gzip"](b""), r"the file is empty \(gzip compressed\): no record 1"),
         (b" \n\t\r\n", "holds nothing but white space: no record 1"),
         (b"\xef\xbb\xbf\n", "holds nothing but white space: no record 1"),
-        (b"<!DOCTYPE html>\n<html><body\n>404</body></html>\n", "line 1: this is an HTML or XML page"),
+        (
+            b"<!DOCTYPE html>\n<html><body\n>404</body></html>\n",
+            "line 1: this is an HTML or XML page",
+        ),
         (b"\n<html>", "line 1: this is an HTML or XML page"),
         (b"@read1\nACGT\n+\n>III\n", "line 1: starts with '@' like FASTQ"),
         (
             b"MKTAYIAKQR\n",
-            r"neither FASTA \(no line starts with '>'\) nor a table: line 1 does not name the columns 'id'",
+            r"neither FASTA \(no line starts with '>'\) nor a table: line "
+            r"1 does not name the columns 'id'",
         ),
         (b"  >a\n  MK\n", "neither FASTA"),
         (b"\x7fELF\x02\x00\x00\n>a\nMK\n", "this is a binary file"),
@@ -238,7 +267,9 @@ def packed(kind: str) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_cannot_be_read_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = write(tmp_path / "refused", content)
     with pytest.raises(PlmEmbedError, match=message) as error:
         read(path)
@@ -251,7 +282,9 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="is a folder; name the files in it"):
         read(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(PlmEmbedError, match="loop: cannot be read: Too many levels of symbolic links"):
+    with pytest.raises(
+        PlmEmbedError, match="loop: cannot be read: Too many levels of symbolic links"
+    ):
         read(tmp_path / "loop")
     with pytest.raises(PlmEmbedError, match="a path cannot hold a NUL character"):
         read(Path("a\0b"))
@@ -269,10 +302,19 @@ def test_text_is_never_taken_for_a_number_or_a_missing_value(tmp_path: Path) -> 
 
 def test_missing_values_are_faults_only_in_the_sequence_column(tmp_path: Path) -> None:
     words = ["NaN", "nan", "N/A", "None", "null", "NULL", "<NA>", " NaN "]
-    content = "id,seq,note\n" + "".join(f"{word},{word},{word}\n" for word in words) + "a,,\nb,NAN,\n\nc, ,\nd,NA,"
+    content = (
+        "id,seq,note\n"
+        + "".join(f"{word},{word},{word}\n" for word in words)
+        + "a,,\nb,NAN,\n\nc, ,\nd,NA,"
+    )
     found = read(write(tmp_path / "missing.csv", content))
     assert found.faults == dict.fromkeys(range(len(words)), ("missing_value", None))
-    assert found.ids == [*words, "a", "b", "c", "d"] and found.residues[-4:] == ["", "NAN", " ", "NA"]
+    assert found.ids == [*words, "a", "b", "c", "d"] and found.residues[-4:] == [
+        "",
+        "NAN",
+        " ",
+        "NA",
+    ]
 
 
 def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
@@ -289,11 +331,15 @@ def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ['id,seq,note\na,MK,"never closed\nb,MKV,x\n', 'id\tseq\tnote\na\tMK\t"five prime\nb\tMKV\tthe "end" of it\n'],
+    [
+        'id,seq,note\na,MK,"never closed\nb,MKV,x\n',
+        'id\tseq\tnote\na\tMK\t"five prime\nb\tMKV\tthe "end" of it\n',
+    ],
 )
 def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
     with pytest.raises(
-        PlmEmbedError, match=r"line \d after 0 complete records: .*is there a quote that is never closed"
+        PlmEmbedError,
+        match=r"line \d after 0 complete records: .*is there a quote that is never closed",
     ):
         read(write(tmp_path / "quotes.csv", content))
 
@@ -306,11 +352,19 @@ def test_quotes_newlines_and_nul_in_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "none"])
-def test_a_record_too_large_for_memory_is_left_out_with_the_reason(tmp_path: Path, codec: str) -> None:
+def test_a_record_too_large_for_memory_is_left_out_with_the_reason(
+    tmp_path: Path, codec: str
+) -> None:
     size = LARGEST_RECORD + 100
-    content = f">one x\nMK\n>two y\n{'M' * size}\n>three\nMT\n>{'h' * size}\nMV\n>five\n{'M' * 99_999}\n"
+    content = (
+        f">one x\nMK\n>two y\n{'M' * size}\n>three\nMT\n>{'h' * size}\nMV\n>five\n{'M' * 99_999}\n"
+    )
     found = read(write(tmp_path / "large", COMPRESS[codec](content.encode())))
-    assert found.ids[:3] == ["one", "two", "three"] and found.ids[3] == "h" * ((1 << 16) - 1) and found.ids[4] == "five"
+    assert (
+        found.ids[:3] == ["one", "two", "three"]
+        and found.ids[3] == "h" * ((1 << 16) - 1)
+        and found.ids[4] == "five"
+    )
     assert found.headers[1] == "two y"
     assert found.residues == ["MK", "", "MT", "", "M" * 99_999]
     assert found.faults == {
@@ -322,7 +376,8 @@ def test_a_record_too_large_for_memory_is_left_out_with_the_reason(tmp_path: Pat
 def test_a_row_too_large_for_memory_is_named(tmp_path: Path) -> None:
     row = ",".join(["M" * (LARGEST_RECORD // 4)] * 5)
     with pytest.raises(
-        PlmEmbedError, match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters"
+        PlmEmbedError,
+        match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters",
     ):
         read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
 
@@ -363,7 +418,11 @@ def test_parquet_text_that_is_not_utf8_is_read_as_latin1(tmp_path: Path) -> None
 def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
     path = tmp_path / "sums.parquet"
     table = pa.table({"id": ["a", "b"], "seq": ["MKTAYIAKQR", "GGGG"], "note": ["x", "y"]})
-    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    plain: dict[str, Any] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+    }
     pq.write_table(table, path, write_page_checksum=True, **plain)
     content = bytearray(path.read_bytes())
     content[content.index(b"MKTAYIAKQR")] ^= 1
@@ -373,7 +432,10 @@ def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
 
 def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "large.parquet"
-    pq.write_table(pa.table({"id": ["a", "b"], "seq": ["M" * (LARGEST_RECORD + 1), "MK"], "note": ["", ""]}), path)
+    pq.write_table(
+        pa.table({"id": ["a", "b"], "seq": ["M" * (LARGEST_RECORD + 1), "MK"], "note": ["", ""]}),
+        path,
+    )
     found = read(path)
     assert found.residues == ["", "MK"]
     assert found.faults == {0: ("too_large", "16,777,217 characters, more than 16,777,216")}
@@ -381,20 +443,27 @@ def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None
 
 def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
     path = tmp_path / "many.parquet"
-    pq.write_table(pa.table({"id": [str(number) for number in range(5000)], "seq": ["MK"] * 5000}), path)
+    pq.write_table(
+        pa.table({"id": [str(number) for number in range(5000)], "seq": ["MK"] * 5000}), path
+    )
     reader = Reader(path, Table("id", "seq"))
     firsts = [batch.first for batch in reader]
-    assert firsts == [1, 2049, 4097] and reader.records == 5000 and reader.bytes_read == reader.bytes
+    assert (
+        firsts == [1, 2049, 4097] and reader.records == 5000 and reader.bytes_read == reader.bytes
+    )
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.parquet"
     pq.write_table(pa.table({"id": ["a"], "seq": [["M", "K"]], "note": [""]}), path)
-    with pytest.raises(PlmEmbedError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"):
+    with pytest.raises(
+        PlmEmbedError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"
+    ):
         read(path)
     with pytest.raises(
-        PlmEmbedError, match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'"
+        PlmEmbedError,
+        match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'",
     ):
         read(path, Table("id", "sequ"))
     pq.write_table(pa.table({"id": [""], "seq": ["MK"], "note": [""]}).slice(0, 0), path)
@@ -403,5 +472,7 @@ def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     with pytest.raises(PlmEmbedError, match="the Parquet file is damaged or cut short"):
         read(write(path, content[:-9]))
-    with pytest.raises(PlmEmbedError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"):
+    with pytest.raises(
+        PlmEmbedError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"
+    ):
         read(write(path, COMPRESS["gzip"](content)))

@@ -1,8 +1,9 @@
-"""The manual is true: every block of commands in README, tutorial and the pages about extending it is run here.
+"""The manual is true: every block of commands in README, tutorial and the pages about extending it
+is run here.
 
-They run one after the other, in the order of the pages, in a clone with an environment of its own. What cannot be run
-as it is written stands in `INSTEAD`, with what runs in its place, or nothing, and why. A block that is new fails the
-test until it is listed in `BLOCKS`.
+They run one after the other, in the order of the pages, in a clone with an environment of its own.
+What cannot be run as it is written stands in `INSTEAD`, with what runs in its place, or nothing,
+and why. A block that is new fails the test until it is listed in `BLOCKS`.
 """
 
 import gzip
@@ -19,7 +20,12 @@ import yaml
 
 from clones import ROOT, clone, environment
 
-README, TUTORIAL, EXTENDING, CONFIG = "README.md", "docs/tutorial.md", "docs/extending.md", "config/README.md"
+README, TUTORIAL, EXTENDING, CONFIG = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/extending.md",
+    "config/README.md",
+)
 PAGES = (README, TUTORIAL, EXTENDING, CONFIG)
 
 POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
@@ -60,7 +66,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "the clone has an environment; this one is as large as CUDA",
     ),
-    "pip install -r requirements/cuda.txt": ("", "3 GB of CUDA libraries; test_requirements.py checks the pins"),
+    "pip install -r requirements/cuda.txt": (
+        "",
+        "3 GB of CUDA libraries; test_requirements.py checks the pins",
+    ),
     "pip install --no-deps -e . -e executors/pbs -e executors/slurm": (
         "",
         "make does the same, in every run of continuous integration",
@@ -74,10 +83,12 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "needs SLURM: tests/slurm runs whole campaigns on one",
     ),
     "snakemake --profile pbs --configfile my_config.yaml": (
-        f"{POLARIS} snakemake --profile pbs --configfile my_config.yaml -n 2>&1 | grep 'ALCF Polaris.*to my_project'",
+        f"{POLARIS} snakemake --profile pbs --configfile my_config.yaml -n 2>&1 | grep 'ALCF "
+        "Polaris.*to my_project'",
         "needs PBS: tests/pbs runs whole campaigns on a stand-in",
     ),
-    "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to uniprot-h5 --representation per_residue_l33": (
+    "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to "
+    "uniprot-h5 --representation per_residue_l33": (
         "",
         "the configuration asks for no per-residue output; test_export.py does",
     ),
@@ -96,7 +107,9 @@ FILES = {
     "base: generic": "profiles/our_cluster/site.yaml",
     "set-threads:": "",
 }
-"""Blocks that are the content of a file, by their first line. '': a piece of a profile, which has to be YAML."""
+"""Blocks that are the content of a file, by their first line. '': a piece of a profile, which has
+to be YAML.
+"""
 
 SMALLER = {
     "esm2_t33_650M_UR50D": "esm2_t3_untrained",  # 2.5 GB to download, and hours without a GPU
@@ -128,7 +141,9 @@ def blocks() -> Iterator[Block]:
 
 def commands(block: Block) -> str:
     """What is run of a block of shell commands."""
-    return "\n".join(INSTEAD[line][0] if line in INSTEAD else line for line in block.text.splitlines())
+    return "\n".join(
+        INSTEAD[line][0] if line in INSTEAD else line for line in block.text.splitlines()
+    )
 
 
 def test_every_block_is_known() -> None:
@@ -186,9 +201,17 @@ def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
             run(here, block, ["bash", "-euo", "pipefail", "-c", text])
         else:
             write(here, block, text)
-    for result in ("umap.html", "report.zip", "so_far.html", "per-protein.h5", "tutorial/report.html"):
+    for result in (
+        "umap.html",
+        "report.zip",
+        "so_far.html",
+        "per-protein.h5",
+        "tutorial/report.html",
+    ):
         assert (here / result).stat().st_size > 1000, result
-    with zipfile.ZipFile(here / "report.zip") as shown:  # what `snakemake --report` shows is the report itself
+    with zipfile.ZipFile(
+        here / "report.zip"
+    ) as shown:  # what `snakemake --report` shows is the report itself
         (mine,) = [name for name in shown.namelist() if name.startswith("report/data/raw/")]
         assert shown.read(mine) == (here / "results" / "report.html").read_bytes()
     assert "hemagglutinin" in said(here, "python neighbours.py").splitlines()[1].lower()
@@ -207,8 +230,12 @@ def write(here: Path, block: Block, text: str) -> None:
 
 
 def run(here: Path, block: Block, command: list[str]) -> str:
-    done = subprocess.run(command, cwd=here, env=environment(here), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{block.page}: {block.first}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    done = subprocess.run(
+        command, cwd=here, env=environment(here), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (
+        f"{block.page}: {block.first}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+    )
     return done.stdout
 
 

@@ -32,27 +32,47 @@ SEEDS = {checkpoints.TINY_ESM2: 11, checkpoints.TINY_ESM1B: 12, checkpoints.TINY
 LETTERS = "MLAGVSERTIDPKQNFYMHWCXBUZO"  # each letter that may reach a model
 LENGTHS = (1, 2, 5, 31, 64, 99, 177, 254, 300, 511, 703)
 MIXED = (LETTERS + LETTERS[::-3] + LETTERS[::5]) * 20
-SEQUENCES = [LETTERS, *(MIXED[7 * length : 8 * length] for length in LENGTHS[:6]), *(MIXED[:n] for n in LENGTHS[6:])]
+SEQUENCES = [
+    LETTERS,
+    *(MIXED[7 * length : 8 * length] for length in LENGTHS[:6]),
+    *(MIXED[:n] for n in LENGTHS[6:]),
+]
 
 
 def kind() -> list[str]:
     """What decides the order of sums on a CPU."""
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), device_name(torch.device("cpu"))]
+    return [
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        device_name(torch.device("cpu")),
+    ]
 
 
 def vectors(folder: Path, model: Model, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values (12, D), or (L, D) of LETTERS per residue, through the pipeline in float32 with one thread."""
+    """Names and values (12, D), or (L, D) of LETTERS per residue, through the pipeline in float32
+    with one thread.
+    """
     source = checkpoints.DEMO
     if model != DEMO:
-        source = checkpoints.write_fair_esm(folder / f"{model.name}.pt", model, checkpoints.random_state(model, seed))
+        source = checkpoints.write_fair_esm(
+            folder / f"{model.name}.pt", model, checkpoints.random_state(model, seed)
+        )
     prepare(model, source, folder / "weights")
     layers = tuple(range(model.layers + 1))
     settings = Settings(
-        layers, ("mean", "max", "bos", "per_residue"), "float32", "float32", device="cpu", scratch="", threads=1
+        layers,
+        ("mean", "max", "bos", "per_residue"),
+        "float32",
+        "float32",
+        device="cpu",
+        scratch="",
+        threads=1,
     )
     rows = sorted((key(sequence), sequence) for sequence in SEQUENCES)
     columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
-    pq.write_table(pa.table(columns | {"length": [len(row[1]) for row in rows]}), folder / "0000.parquet")
+    pq.write_table(
+        pa.table(columns | {"length": [len(row[1]) for row in rows]}), folder / "0000.parquet"
+    )
     embedder = Embedder(folder / "weights", folder / "store", settings)
     (part,) = embedder.embed(folder / "0000.parquet", folder / "0000.json")["parts"]
     with read_part(embedder.store.parts_folder / part["name"]) as held:
@@ -62,7 +82,10 @@ def vectors(folder: Path, model: Model, seed: int) -> Iterator[tuple[str, np.nda
             if name.startswith("per_residue"):
                 yield f"{model.name}/{name}", found[at[key(LETTERS)]]
             else:
-                yield f"{model.name}/{name}", np.stack([found[at[key(sequence)]] for sequence in SEQUENCES])
+                yield (
+                    f"{model.name}/{name}",
+                    np.stack([found[at[key(sequence)]] for sequence in SEQUENCES]),
+                )
 
 
 @pytest.mark.parametrize("model", SEEDS, ids=lambda model: model.name)
@@ -73,7 +96,9 @@ def test_vectors_are_those_recorded_before_the_move(tmp_path: Path, model: Model
     finally:
         torch.set_num_threads(threads)
     with np.load(RECORDED) as recorded:
-        expected = {name: recorded[name] for name in recorded.files if name.startswith(f"{model.name}/")}
+        expected = {
+            name: recorded[name] for name in recorded.files if name.startswith(f"{model.name}/")
+        }
         same_kind = recorded["kind"].tolist() == kind()
     assert found.keys() == expected.keys()
     for name, wanted in expected.items():

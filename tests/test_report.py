@@ -1,4 +1,6 @@
-"""The report: whole and in part, offline, and in a real browser without an error on a wide and on a narrow screen."""
+"""The report: whole and in part, offline, and in a real browser without an error on a wide and on a
+narrow screen.
+"""
 
 import html
 import json
@@ -43,7 +45,9 @@ from plm_embed.sequences.summary import read_summary
 DEMO = Path(__file__).parents[1] / "config" / "demo"
 MODEL = "esm2_t3_untrained"
 FIGURES = ("lengths", "fates", "throughput", "timeline", "map", "norms")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +59,41 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sequences = folder / "sequences"
     inputs = [DEMO / "proteins.fasta", DEMO / "proteins.csv"]
     table = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
-    deduplicate(inputs, sequences, buckets=3, table=table, policy=ResiduePolicy("skip", "remove"), memory_mb=1000)
+    deduplicate(
+        inputs,
+        sequences,
+        buckets=3,
+        table=table,
+        policy=ResiduePolicy("skip", "remove"),
+        memory_mb=1000,
+    )
     write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
     with suppress(PlmEmbedError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
         raise PlmEmbedError("no usable <device>\nask for one")
     for name in bucket_names(3):
         with noted(model / "embedded", name, [name], 1, Counter(0) if name == "0000" else None):
-            embedder.embed(sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json")
-    killed = {"submission": "0001", "buckets": ["0001"], "host": "x1", "job": "17.pbs", "workers": 4}
+            embedder.embed(
+                sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
+            )
+    killed = {
+        "submission": "0001",
+        "buckets": ["0001"],
+        "host": "x1",
+        "job": "17.pbs",
+        "workers": 4,
+    }
     killed["started"] = collect(folder).runs[1].started
     (model / "attempts" / "killed.json").write_text(json.dumps(killed))
     master = model / "master_esm2_embeddings.h5"
     outputs = master, master.with_suffix(".parquet"), folder / "records.parquet"
-    gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": "0123456789abcdef"})
+    gather(
+        sequences,
+        model / "embedded",
+        model / "store",
+        *outputs,
+        {"workflow_commit": "0123456789abcdef"},
+    )
     problems = validate(
         sequences=sequences,
         embedded=model / "embedded",
@@ -87,7 +112,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "todo": {"tokens": 39_823, "sequences": 129},
         "bytes": {"master": 35_000, "store": 60_000},
         "forecasts": [
-            {"speed": {"device": device, "basis": "measured here"}, "hours": 0.01} for device in devices(model)
+            {"speed": {"device": device, "basis": "measured here"}, "hours": 0.01}
+            for device in devices(model)
         ],
     }
     write_sealed(folder / "plan.json", plan)
@@ -107,7 +133,9 @@ def devices(model: Path) -> list[str]:
 
 def words(page: Path) -> str:
     """The text of a page without its scripts, styles and marks."""
-    text = re.sub(r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
 
 
@@ -139,11 +167,17 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     assert page.stat().st_size < 10_000_000
     raw = page.read_text(encoding="utf-8")
     assert all(f'id="figure-{name}"' in raw for name in FIGURES)
-    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw), "it loads nothing"
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw), (
+        "it loads nothing"
+    )
 
 
-@pytest.mark.parametrize("missing", ["validation.json", "plan.json", f"{MODEL}/master_esm2_embeddings.h5", MODEL])
-def test_an_unfinished_campaign_has_what_there_is(results: Path, tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    "missing", ["validation.json", "plan.json", f"{MODEL}/master_esm2_embeddings.h5", MODEL]
+)
+def test_an_unfinished_campaign_has_what_there_is(
+    results: Path, tmp_path: Path, missing: str
+) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     for name in ("validation.json", missing):
@@ -152,7 +186,11 @@ def test_an_unfinished_campaign_has_what_there_is(results: Path, tmp_path: Path,
     result = CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
     assert str(copy / "report.html") in result.output
     text = words(copy / "report.html")
-    assert "not finished yet" in text and "Not validated yet" in text and "Lengths of the unique sequences" in text
+    assert (
+        "not finished yet" in text
+        and "Not validated yet" in text
+        and "Lengths of the unique sequences" in text
+    )
     assert ("There is no master file yet" in text) == missing.startswith(MODEL)
     assert ("No bucket is finished yet" in text) == (missing == MODEL)
 
@@ -176,8 +214,12 @@ def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path:
     assert entities["#weights"]["sha256"] == collect(copy).fingerprint["weights_sha256"]
 
 
-def test_the_crate_is_flattened_json_ld_after_the_specification(results: Path, tmp_path: Path) -> None:
-    """What RO-Crate 1.1 demands: one flat graph, a descriptor, a root with its four properties, files that exist."""
+def test_the_crate_is_flattened_json_ld_after_the_specification(
+    results: Path, tmp_path: Path
+) -> None:
+    """What RO-Crate 1.1 demands: one flat graph, a descriptor, a root with its four properties,
+    files that exist.
+    """
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     facts = collect(copy)
@@ -186,13 +228,21 @@ def test_the_crate_is_flattened_json_ld_after_the_specification(results: Path, t
     facts.weights = replace(facts.weights, published="sha256")
     write_crate(facts)
     crate = json.loads((copy / "ro-crate-metadata.json").read_text())
-    assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context" and set(crate) == {"@context", "@graph"}
+    assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context" and set(crate) == {
+        "@context",
+        "@graph",
+    }
     entities = {entity["@id"]: entity for entity in crate["@graph"]}
     descriptor = entities["ro-crate-metadata.json"]
     assert descriptor["@type"] == "CreativeWork"
     assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
     root = entities[descriptor["about"]["@id"]]
-    assert root["@type"] == "Dataset" and {"name", "description", "datePublished", "license"} <= set(root)
+    assert root["@type"] == "Dataset" and {
+        "name",
+        "description",
+        "datePublished",
+        "license",
+    } <= set(root)
     assert datetime.fromisoformat(root["datePublished"]).tzinfo
     action = entities["#embedding"]
     assert datetime.fromisoformat(action["startTime"]) <= datetime.fromisoformat(action["endTime"])
@@ -205,7 +255,9 @@ def test_the_crate_is_flattened_json_ld_after_the_specification(results: Path, t
             for one in value if isinstance(value, list) else [value]:
                 assert not isinstance(one, dict) or set(one) == {"@id"}, f"{name}: not flat"
                 # nothing is referred to that is not there, but for the specification itself
-                assert not isinstance(one, dict) or name == "conformsTo" or one["@id"] in entities, one
+                assert (
+                    not isinstance(one, dict) or name == "conformsTo" or one["@id"] in entities
+                ), one
 
 
 def test_plan_and_fact_are_of_the_same_work(results: Path) -> None:
@@ -233,7 +285,9 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     first, *others = read_summary(copy / "sequences")["inputs"]
-    seal_sequences(copy / "sequences", inputs=[first | {"path": "<script>alert(1)</script>"}, *others])
+    seal_sequences(
+        copy / "sequences", inputs=[first | {"path": "<script>alert(1)</script>"}, *others]
+    )
     write_report(collect(copy), copy / "report.html")
     assert "<script>alert(1)" not in (copy / "report.html").read_text()
 
@@ -251,31 +305,57 @@ def said_of_weights(results: Path) -> dict[str, str]:
     facts = collect(results)
     write_report(facts, results / "report.html")
     write_crate(facts)
-    texts = {name: (results / name).read_text() for name in ("report.html", "ro-crate-metadata.json")}
+    texts = {
+        name: (results / name).read_text() for name in ("report.html", "ro-crate-metadata.json")
+    }
     texts["report.html"] = texts["report.html"].partition("</header>")[0].partition("</script>")[2]
-    return texts | {"methods": methods(facts), "citation": citation(facts), "summary": summarise(results)}
+    return texts | {
+        "methods": methods(facts),
+        "citation": citation(facts),
+        "summary": summarise(results),
+    }
 
 
-def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(results: Path, tmp_path: Path) -> None:
+def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
+    results: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     for text in said_of_weights(copy).values():
-        assert "random numbers, not the published weights of any model: these vectors mean nothing" in text
+        assert (
+            "random numbers, not the published weights of any model: these vectors mean nothing"
+            in text
+        )
     facts = collect(copy)
     assert facts.weights is not None
-    other = replace(facts.weights, published="sha256", weights_sha256="0" * 64)  # of other weights: proves nothing
+    other = replace(
+        facts.weights, published="sha256", weights_sha256="0" * 64
+    )  # of other weights: proves nothing
     facts.model = "esm2_t6_8M_UR50D"
     for weights, word in (
         (None, "nothing here says where they came from"),
         (facts.weights, "not a published file, and other answers"),
-        (replace(facts.weights, published="known answers"), "as weights that were changed a little would too"),
+        (
+            replace(facts.weights, published="known answers"),
+            "as weights that were changed a little would too",
+        ),
     ):
         facts.weights = weights
-        assert facts.caveat.startswith("not verified as the published weights: ") and word in facts.caveat
-        assert facts.caveat in methods(facts) and "architecture of esm2_t6_8M_UR50D" in methods(facts)
-        assert citation(facts).splitlines()[1] == f"The weights are {facts.caveat}. For the architecture alone:"
+        assert (
+            facts.caveat.startswith("not verified as the published weights: ")
+            and word in facts.caveat
+        )
+        assert facts.caveat in methods(facts) and "architecture of esm2_t6_8M_UR50D" in methods(
+            facts
+        )
+        assert (
+            citation(facts).splitlines()[1]
+            == f"The weights are {facts.caveat}. For the architecture alone:"
+        )
     facts.weights = replace(facts.weights, published="sha256")
-    assert facts.caveat == "" and "esm2_t6_8M_UR50D (the published weights, SHA-256" in methods(facts)
+    assert facts.caveat == "" and "esm2_t6_8M_UR50D (the published weights, SHA-256" in methods(
+        facts
+    )
     assert citation(facts).splitlines()[1].startswith("Lin Z.")
     write_manifest(copy / MODEL / "weights.json", other)
     assert collect(copy).weights is None
@@ -283,7 +363,9 @@ def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(results: 
 
 def test_principal_components_are_those_of_the_data() -> None:
     random = np.random.default_rng(1)
-    vectors = np.outer(random.normal(size=200), [3.0, 4.0, 0.0]) + np.outer(random.normal(size=200), [0.0, 0.0, 1.0])
+    vectors = np.outer(random.normal(size=200), [3.0, 4.0, 0.0]) + np.outer(
+        random.normal(size=200), [0.0, 0.0, 1.0]
+    )
     coordinates, (first, second) = principal_components(vectors)
     assert first + second == pytest.approx(1) and first > 0.9
     along = (vectors - vectors.mean(axis=0)) @ [0.6, 0.8, 0.0]
@@ -304,7 +386,8 @@ async function look(width) {
     width,
     scroll: page.documentElement.scrollWidth,
     drawn: [...page.querySelectorAll(".js-plotly-plot")].filter(plot =>
-      [...plot.querySelectorAll("path, rect.bg")].some(mark => mark.getBoundingClientRect().width > 0)
+      [...plot.querySelectorAll("path, rect.bg")]
+        .some(mark => mark.getBoundingClientRect().width > 0)
       && plot.getBoundingClientRect().right <= width).map(plot => plot.id),
   });
 }
@@ -321,8 +404,18 @@ look(1280).then(() => look(390)).then(() => {
 def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
     write_report(collect(results), tmp_path / "report.html")
     (tmp_path / "harness.html").write_text(HARNESS)
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = [
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--allow-file-access-from-files",
+    ]
+    command += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=20000",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
     command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "CONSOLE" not in done.stderr

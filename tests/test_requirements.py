@@ -17,7 +17,9 @@ def name(requirement: str) -> str:
 
 
 def pins(file: str) -> dict[str, str]:
-    """Pinned versions of a requirements file and of the files that it includes; every line must be a pin."""
+    """Pinned versions of a requirements file and of the files that it includes; every line must be
+    a pin.
+    """
     found: dict[str, str] = {}
     for line in (ROOT / "requirements" / file).read_text(encoding="utf-8").splitlines():
         if line.startswith("-r "):
@@ -33,7 +35,9 @@ def needed() -> set[str]:
     """What the package and its extras ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    return {name(requirement) for requirements in lists for requirement in requirements} - {"plm-embed"}
+    return {name(requirement) for requirements in lists for requirement in requirements} - {
+        "plm-embed"
+    }
 
 
 def test_what_the_package_needs_is_pinned_for_every_device() -> None:

@@ -3,7 +3,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.sequences.alphabet import PROTEIN
-from plm_embed.sequences.normalize import EVENTS, Normalised, ResiduePolicy, Skipped, format_events, is_clean, normalise
+from plm_embed.sequences.normalize import (
+    EVENTS,
+    Normalised,
+    ResiduePolicy,
+    Skipped,
+    format_events,
+    is_clean,
+    normalise,
+)
 
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")
@@ -55,7 +63,9 @@ def test_nothing_left_is_empty(raw: str) -> None:
         ("MK\U0001f9a0T", "\U0001f9a0 at 3", "MKXT"),
     ],
 )
-def test_unknown_letters_skip_the_record_or_become_x(raw: str, detail: str, substituted: str) -> None:
+def test_unknown_letters_skip_the_record_or_become_x(
+    raw: str, detail: str, substituted: str
+) -> None:
     assert normalise(raw, SKIP) == Skipped("unknown_residues", detail)
     outcome = normalise(raw, SUBSTITUTE)
     assert isinstance(outcome, Normalised)
@@ -69,7 +79,11 @@ def test_unknown_letters_skip_the_record_or_become_x(raw: str, detail: str, subs
         ("MK<mask>T", "unknown_residues", "< at 3; > at 8"),
         ("MKV>sp|P2|B two\nMMK", "glued_header", "> at 4: no line end before '>sp|P2|B two\\nMMK'"),
         (">id MKV", "glued_header", "> at 1: no line end before '>id MKV'"),
-        ("M<mask>K>b\x1b[31m" + "A" * 90, "glued_header", "> at 9: no line end before '>b\\x1b[31mAAAAAAAAAAAAA'"),
+        (
+            "M<mask>K>b\x1b[31m" + "A" * 90,
+            "glued_header",
+            "> at 9: no line end before '>b\\x1b[31mAAAAAAAAAAAAA'",
+        ),
     ],
 )
 def test_a_header_among_the_residues_is_never_replaced(raw: str, reason: str, detail: str) -> None:
@@ -90,7 +104,10 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
         if isinstance(outcome, Normalised):
             events = outcome.events
             line_ends = raw.count("\r") + raw.count("\n")
-            dropped = sum(events.get(name, 0) for name in ("whitespace_removed", "gaps_removed", "stop_removed"))
+            dropped = sum(
+                events.get(name, 0)
+                for name in ("whitespace_removed", "gaps_removed", "stop_removed")
+            )
             assert outcome.sequence and set(outcome.sequence) <= set(PROTEIN.letters)
             assert len(outcome.sequence) == len(raw) - line_ends - dropped
             assert normalise(outcome.sequence, policy) == Normalised(outcome.sequence, {})
@@ -109,4 +126,6 @@ def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
 
 def test_events_are_written_in_one_order() -> None:
     assert format_events({}) == ""
-    assert format_events(dict.fromkeys(reversed(EVENTS), 2)) == ";".join(f"{name}=2" for name in EVENTS)
+    assert format_events(dict.fromkeys(reversed(EVENTS), 2)) == ";".join(
+        f"{name}=2" for name in EVENTS
+    )

@@ -23,7 +23,12 @@ def test_memory_grows_with_the_model() -> None:
 
 def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path) -> None:
     speed = {"device": "auto"}
-    config = {"results": str(tmp_path), "model": "esm2_t33_650M_UR50D", "buckets": 2, "speed": speed}
+    config = {
+        "results": str(tmp_path),
+        "model": "esm2_t33_650M_UR50D",
+        "buckets": 2,
+        "speed": speed,
+    }
     assert job_minutes(config, ["0000"]) == 240
     assert job_memory_mb(config, ["0000"]) == host_memory_mb("esm2_t33_650M_UR50D")
     folder = tmp_path / "sequences" / "buckets"
@@ -54,8 +59,12 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     assert records_minutes(0) == gather_minutes(small) == validate_minutes(small) == 30
     os.truncate(path, 3_000_000_000)
     assert records_minutes(3e9) == 40
-    assert gather_minutes(small) == validate_minutes(small) == 40 + 3  # 10 million rows of 2,560 bytes at 150 MB/s
+    assert (
+        gather_minutes(small) == validate_minutes(small) == 40 + 3
+    )  # 10 million rows of 2,560 bytes at 150 MB/s
     assert gather_minutes(small | {"embedding": embedding | {"storage_dtype": "float32"}}) == 40 + 6
-    assert gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
+    assert (
+        gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
+    )
     # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
     assert validate_minutes(small | {"validate": {"spot_checks": 100}}) == 40 + 3 + 43

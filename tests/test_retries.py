@@ -19,7 +19,15 @@ class Job(SimpleNamespace):
 
     def __init__(self, rule: str = "embed", log: tuple[str, ...] = (), **wildcards: str) -> None:
         named = SimpleNamespace(name=rule)
-        super().__init__(rule=named, name=rule, jobid=1, log=log, wildcards_dict=wildcards, attempt=1, restart_times=3)
+        super().__init__(
+            rule=named,
+            name=rule,
+            jobid=1,
+            log=log,
+            wildcards_dict=wildcards,
+            attempt=1,
+            restart_times=3,
+        )
 
     def is_group(self) -> bool:
         return False
@@ -57,13 +65,22 @@ def fail(tmp_path: Path) -> Any:
 def asked(tmp_path: Path, job: Job) -> tuple[int, int]:
     """Minutes and MB that an attempt asks for: 20 and 1000 at first, in a profile and in a rule."""
     resources = Resources.parse(["runtime=20 * attempt"], allow_expressions=True)
-    resources.update(Resources.from_mapping({"mem_mb": lambda _, attempt: attempt * 1000, "gpu": 1}))
+    resources.update(
+        Resources.from_mapping({"mem_mb": lambda _, attempt: attempt * 1000, "gpu": 1})
+    )
     rule = SimpleNamespace(resources=resources)
     by_cause([rule], tmp_path / "x.failures")
     assert rule.resources["gpu"].value == 1
-    words = {"input": [], "attempt": job.attempt, "threads": 1, "rulename": job.name, "async_run": None}
+    words = {
+        "input": [],
+        "attempt": job.attempt,
+        "threads": 1,
+        "rulename": job.name,
+        "async_run": None,
+    }
     values = [
-        rule.resources[name].evaluate(Wildcards(fromdict=job.wildcards_dict), **words) for name in ("runtime", "mem_mb")
+        rule.resources[name].evaluate(Wildcards(fromdict=job.wildcards_dict), **words)
+        for name in ("runtime", "mem_mb")
     ]
     return values[0].value, values[1].value
 
@@ -71,7 +88,11 @@ def asked(tmp_path: Path, job: Job) -> tuple[int, int]:
 def test_time_and_memory_grow_only_when_they_were_short(fail: Any, tmp_path: Path) -> None:
     job, other = Job(submission="0001"), Job(submission="0002")
     assert asked(tmp_path, job) == (20, 1000)
-    wanted = [({"cause": "time"}, (40, 1000)), ({"cause": "memory"}, (40, 2000)), ({"slurm_logfile": "x"}, (40, 2000))]
+    wanted = [
+        ({"cause": "time"}, (40, 1000)),
+        ({"cause": "memory"}, (40, 2000)),
+        ({"slurm_logfile": "x"}, (40, 2000)),
+    ]
     for why, then in wanted:
         assert fail(job, **why)
         assert asked(tmp_path, job) == then
@@ -83,7 +104,10 @@ def test_time_and_memory_grow_only_when_they_were_short(fail: Any, tmp_path: Pat
     again = Job(submission="0001")
     assert asked(tmp_path, again) == (20, 1000)
     fail(again)
-    assert asked(tmp_path, again) == (20, 1000)  # what an earlier run noted of its first attempt counts no more
+    assert asked(tmp_path, again) == (
+        20,
+        1000,
+    )  # what an earlier run noted of its first attempt counts no more
 
 
 def test_never_more_than_the_site_gives(fail: Any, tmp_path: Path) -> None:
@@ -99,10 +123,14 @@ def test_what_is_of_no_use_is_not_tried_again(fail: Any, tmp_path: Path) -> None
     assert not fail(Job(), cause="refused")
     log = tmp_path / "0000.log"
     log.write_text(
-        "# plm-embed embed\n12:00:00 scratch\nplm-embed: error: speed.scratch: /nope: no such folder\nname one\n"
+        "# plm-embed embed\n12:00:00 scratch\nplm-embed: error: speed.scratch: /nope: no such "
+        "folder\nname one\n"
     )
     assert not fail(Job(log=(str(log),)))
-    log.write_text("12:00:00 worker 0: plm-embed: error: of a worker\nplm-embed: unfinished: stopped by a signal\n")
+    log.write_text(
+        "12:00:00 worker 0: plm-embed: error: of a worker\nplm-embed: unfinished: stopped by a "
+        "signal\n"
+    )
     assert fail(Job(log=(str(log), str(tmp_path / "absent.log"))))
     log.write_text("plm-embed: error: of an earlier run\n")
     os.utime(log, (1, 1))

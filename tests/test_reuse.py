@@ -30,7 +30,9 @@ from test_embed import SEQUENCES, write_bucket
 Counts = tuple[int, int, int]
 
 
-def embed(folder: Path, prepared: Path, sequences: list[str], buckets: int = 1, **settings: Any) -> Counts:
+def embed(
+    folder: Path, prepared: Path, sequences: list[str], buckets: int = 1, **settings: Any
+) -> Counts:
     """Embed in `folder`, with its store; returns how many were computed, found and reused."""
     counts = np.zeros(3, dtype=int)
     embedder = Embedder(prepared, folder / "store", Settings(scratch="", **settings))
@@ -61,14 +63,22 @@ def test_only_missing_keys_are_computed(tmp_path: Path, prepared: Path) -> None:
     assert embed(second, prepared, SEQUENCES[:32]) == (2, 30, 0)
     # another campaign that names the store
     third = tmp_path / "third"
-    assert embed(third, prepared, SEQUENCES[10:40], buckets=2, reuse=(first / "store",)) == (10, 0, 20)
+    assert embed(third, prepared, SEQUENCES[10:40], buckets=2, reuse=(first / "store",)) == (
+        10,
+        0,
+        20,
+    )
     assert embed(third, prepared, SEQUENCES[10:40], reuse=(first / "store",)) == (0, 30, 0)
     shutil.rmtree(first)
     assert embed(third, prepared, SEQUENCES[10:40]) == (0, 30, 0)
     # an empty bucket, and one that is known as a whole
     fourth = tmp_path / "fourth"
     assert embed(fourth, prepared, [], reuse=(third / "store",)) == (0, 0, 0)
-    assert embed(fourth, prepared, SEQUENCES[20:30], reuse=(second / "store", third / "store")) == (0, 0, 10)
+    assert embed(fourth, prepared, SEQUENCES[20:30], reuse=(second / "store", third / "store")) == (
+        0,
+        0,
+        10,
+    )
     assert savings(completion_records(fourth / "embedded")).reused == 10
 
 
@@ -81,7 +91,12 @@ def test_savings_are_told_in_words() -> None:
 
 def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     def leave(bucket: str, ended: str, pooling: str) -> None:
-        record = {"bucket": bucket, "ended": ended, "fingerprint": {"pooling": [pooling]}, "found": 1}
+        record = {
+            "bucket": bucket,
+            "ended": ended,
+            "fingerprint": {"pooling": [pooling]},
+            "found": 1,
+        }
         record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
         write_sealed(tmp_path / f"{bucket}.json", record)
 
@@ -93,13 +108,19 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
     assert [record["bucket"] for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]
 
 
-@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")])
+@pytest.mark.parametrize(
+    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")]
+)
 @pytest.mark.parametrize("source", ["store", "part of a store", "master"])
 def test_vectors_are_copied_bit_for_bit(tmp_path: Path, fingerprint, source, monkeypatch) -> None:
     monkeypatch.setattr(reuse, "COPY_BYTES", 3000)  # several parts
     earlier = make_campaign(tmp_path / "earlier", fingerprint=fingerprint)
     earlier.gather()
-    sources = {"store": earlier.store, "part of a store": earlier.parts.parent, "master": earlier.master}
+    sources = {
+        "store": earlier.store,
+        "part of a store": earlier.parts.parent,
+        "master": earlier.master,
+    }
     sequences = sorted({record["sequence"] for record in make_records() if record["key"]}, key=key)
     wanted = sequences[3:40]
     keys = np.array([key(sequence) for sequence in wanted], dtype="S64")
@@ -117,15 +138,25 @@ def test_vectors_are_copied_bit_for_bit(tmp_path: Path, fingerprint, source, mon
             for name in fingerprint.representations:
                 expected = [np.atleast_2d(rows.representations[name][row]) for row in at]
                 found = encode(file["representations"][name][...], fingerprint.storage_dtype)
-                np.testing.assert_array_equal(found, encode(np.concatenate(expected), fingerprint.storage_dtype))
+                np.testing.assert_array_equal(
+                    found, encode(np.concatenate(expected), fingerprint.storage_dtype)
+                )
     assert seen == 37
 
 
-def test_another_fingerprint_is_refused_before_anything_is_computed(tmp_path: Path, prepared: Path) -> None:
+def test_another_fingerprint_is_refused_before_anything_is_computed(
+    tmp_path: Path, prepared: Path
+) -> None:
     embed(tmp_path / "first", prepared, SEQUENCES[:3])
     words = r"other settings: pooling is \['mean'\] there, \['max'\] here"
     with pytest.raises(PlmEmbedError, match=words):
-        embed(tmp_path / "second", prepared, SEQUENCES[:3], reuse=(tmp_path / "first/store",), pooling=("max",))
+        embed(
+            tmp_path / "second",
+            prepared,
+            SEQUENCES[:3],
+            reuse=(tmp_path / "first/store",),
+            pooling=("max",),
+        )
     assert not (tmp_path / "second" / "store").exists()
 
 
@@ -136,19 +167,31 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
         "layers": [3], "pooling": ["mean"], "storage_dtype": "float16", "compute_dtype": "auto",
         "long_sequences": {"policy": "whole", "max_residues": 0, "overlap": 0},
     }  # fmt: skip
-    config: dict[str, Any] = {"model": MEAN.model, "embedding": embedding, "weights_folder": str(tmp_path / "none")}
+    config: dict[str, Any] = {
+        "model": MEAN.model,
+        "embedding": embedding,
+        "weights_folder": str(tmp_path / "none"),
+    }
     check_reuse(config | {"reuse": []})
     for path in (earlier.master, earlier.store):
         check_reuse(config | {"reuse": [str(path)]})
-        other = config | {"reuse": [str(path)], "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]}}
+        other = config | {
+            "reuse": [str(path)],
+            "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]},
+        }
         with pytest.raises(
-            PlmEmbedError, match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf"
+            PlmEmbedError,
+            match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf",
         ):
             check_reuse(other)
-    manifest = Manifest(MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", ""))
+    manifest = Manifest(
+        MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", "")
+    )
     write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
     with pytest.raises(PlmEmbedError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
-        check_reuse(config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")})
+        check_reuse(
+            config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")}
+        )
 
 
 def cut(path: Path) -> None:
@@ -164,7 +207,9 @@ def flip(path: Path) -> None:
 def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
     earlier = make_campaign(tmp_path / "earlier", buckets=1, parts=1)
     earlier.gather()
-    keys = np.sort(np.array([key(s) for s in {r["sequence"] for r in make_records() if r["key"]}], dtype="S64"))
+    keys = np.sort(
+        np.array([key(s) for s in {r["sequence"] for r in make_records() if r["key"]}], dtype="S64")
+    )
     store = Store(tmp_path / "new", MEAN)
 
     def copy(path: Path, shift: int = 0) -> None:
@@ -189,7 +234,10 @@ def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="its bytes are not those that were written"):
         copy(earlier.store)
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "empty", "neither a master .h5 nor a store"), (tmp_path / "absent", "not found")):
+    for path, words in (
+        (tmp_path / "empty", "neither a master .h5 nor a store"),
+        (tmp_path / "absent", "not found"),
+    ):
         with pytest.raises(PlmEmbedError, match=words):
             copy(path)
     (earlier.parts.parent / "fingerprint.json").write_text("{}")
@@ -206,12 +254,21 @@ def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None
     assert snakemake(earlier, *options).returncode == 0
     run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
     assert run.returncode == 0, run.stdout
-    records = [json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")]
+    records = [
+        json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")
+    ]
     assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
-    assert sum(record["reused"] for record in records) == sum(record["unique"] for record in records) > 0
+    assert (
+        sum(record["reused"] for record in records)
+        == sum(record["unique"] for record in records)
+        > 0
+    )
     assert compare(earlier / master, later / master, 0).equal
     plan = snakemake(later, "-n", buckets=2)
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
-    other = {"embedding": {"pooling": ["max"]}, "reuse": [str(earlier / f"results/{MEAN.model}/store")]}
+    other = {
+        "embedding": {"pooling": ["max"]},
+        "reuse": [str(earlier / f"results/{MEAN.model}/store")],
+    }
     refused = snakemake(later, "-n", buckets=2, **other)
     assert refused.returncode and "pooling is ['mean'] there, ['max'] here" in refused.stdout

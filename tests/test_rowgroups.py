@@ -15,12 +15,16 @@ SCHEMA = pa.schema([("sequence", pa.string()), ("length", pa.int32())])
 
 def rows(lengths: list[int]) -> pa.RecordBatch:
     return pa.record_batch(
-        [pa.array(["M" * length for length in lengths]), pa.array(lengths, pa.int32())], schema=SCHEMA
+        [pa.array(["M" * length for length in lengths]), pa.array(lengths, pa.int32())],
+        schema=SCHEMA,
     )
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.lists(st.sampled_from([0, 1, 1_048_572, 5_000_000, 9_000_000]), max_size=5), st.sets(st.integers(0, 6)))
+@given(
+    st.lists(st.sampled_from([0, 1, 1_048_572, 5_000_000, 9_000_000]), max_size=5),
+    st.sets(st.integers(0, 6)),
+)
 def test_the_bytes_do_not_depend_on_the_pieces(lengths: list[int], cuts: set[int]) -> None:
     with TemporaryDirectory() as folder:
         whole, pieces = Path(folder, "whole"), Path(folder, "pieces")
@@ -47,7 +51,10 @@ def test_row_groups_are_of_bounded_size(tmp_path: Path) -> None:
 def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> None:
     with row_group_writer(tmp_path / "empty", SCHEMA):
         pass
-    assert pq.read_schema(tmp_path / "empty") == SCHEMA and pq.read_table(tmp_path / "empty").num_rows == 0
+    assert (
+        pq.read_schema(tmp_path / "empty") == SCHEMA
+        and pq.read_table(tmp_path / "empty").num_rows == 0
+    )
     with pytest.raises(RuntimeError), row_group_writer(tmp_path / "failed", SCHEMA) as writer:
         writer.write(rows([3]))
         raise RuntimeError

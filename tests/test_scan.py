@@ -23,7 +23,11 @@ POLICY = ResiduePolicy()
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -43,7 +47,10 @@ def in_many_jobs(inputs: list[Path], folder: Path, buckets: int) -> Path:
     scans = [folder / "scans" / str(number) for number in range(len(inputs))]
     for number in reversed(range(len(inputs))):  # jobs run in any order
         scan(inputs[number], number, scans[number], buckets=buckets, table=TABLE, policy=POLICY)
-    splits = [folder / "splits" / str(number) for number in range(len(bucket_ranges(bucket_names(buckets))))]
+    splits = [
+        folder / "splits" / str(number)
+        for number in range(len(bucket_ranges(bucket_names(buckets))))
+    ]
     for number, output in enumerate(splits):
         split(scans, number, output, memory_mb=500)
     collect(scans, splits, folder / "sequences")
@@ -52,7 +59,9 @@ def in_many_jobs(inputs: list[Path], folder: Path, buckets: int) -> Path:
 
 @pytest.mark.parametrize("buckets", [1, 3, pytest.param(100, marks=pytest.mark.workflow)])
 def test_every_byte_is_that_of_one_job(tmp_path: Path, inputs: list[Path], buckets: int) -> None:
-    deduplicate(inputs, tmp_path / "one", buckets=buckets, table=TABLE, policy=POLICY, memory_mb=500)
+    deduplicate(
+        inputs, tmp_path / "one", buckets=buckets, table=TABLE, policy=POLICY, memory_mb=500
+    )
     many = in_many_jobs(inputs, tmp_path / "many", buckets)
     assert files(tmp_path / "one") == files(many)
     collect(  # again, as after a kill
@@ -76,11 +85,15 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
     in_many_jobs(inputs, tmp_path, 2)
     scans, splits = (sorted((tmp_path / name).iterdir()) for name in ("scans", "splits"))
     (splits[1] / "summary.json").unlink()
-    with pytest.raises(PlmEmbedError, match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`"):
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"splits/1/summary.json: there is no such file; run .*`plm-embed split`",
+    ):
         collect(scans, splits, tmp_path / "sequences")
     (scans[0] / "summary.json").write_text('{"buck')
     with pytest.raises(
-        PlmEmbedError, match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`"
+        PlmEmbedError,
+        match=r"scans/0/summary.json: not a summary .*, or damaged; run .*`plm-embed scan`",
     ):
         split(scans, 1, splits[1], memory_mb=500)
     cut = write(tmp_path / "cut.gz", COMPRESS["gzip"](PLAIN.encode() * 900)[:-20])
@@ -88,7 +101,14 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
         scan(cut, 0, scans[0], buckets=2, table=TABLE, policy=POLICY)
     assert not (scans[0] / "summary.json").exists()
     with pytest.raises(PlmEmbedError, match="keep: 'length' is a column"):
-        scan(inputs[0], 0, tmp_path / "new", buckets=2, table=Table("id", "sequence", ("length",)), policy=POLICY)
+        scan(
+            inputs[0],
+            0,
+            tmp_path / "new",
+            buckets=2,
+            table=Table("id", "sequence", ("length",)),
+            policy=POLICY,
+        )
 
 
 def test_ranges_are_the_buckets_or_groups_of_neighbours() -> None:
@@ -108,7 +128,9 @@ def test_the_workflow_runs_many_jobs_and_goes_on_after_one_was_lost(tmp_path: Pa
         folders[mode] = working_folder(tmp_path / mode)
         options = ["--cores", "2", target]
         if mode == "by_input":  # as after a kill between the steps
-            run = snakemake(folders[mode], *options, "--until", "split", "--notemp", deduplicate=mode, buckets=3)
+            run = snakemake(
+                folders[mode], *options, "--until", "split", "--notemp", deduplicate=mode, buckets=3
+            )
             assert run.returncode == 0, run.stdout
             shutil.rmtree(folders[mode] / "results/sequences/splits/01")
         run = snakemake(folders[mode], *options, deduplicate=mode, buckets=3)
@@ -119,8 +141,12 @@ def test_the_workflow_runs_many_jobs_and_goes_on_after_one_was_lost(tmp_path: Pa
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("damaged", ["scans/00001/records.parquet", "splits/00/members/0000.parquet"])
-def test_what_is_said_about_a_damaged_scan_or_split_makes_the_sequences_whole(tmp_path: Path, damaged: str) -> None:
+@pytest.mark.parametrize(
+    "damaged", ["scans/00001/records.parquet", "splits/00/members/0000.parquet"]
+)
+def test_what_is_said_about_a_damaged_scan_or_split_makes_the_sequences_whole(
+    tmp_path: Path, damaged: str
+) -> None:
     folder = working_folder(tmp_path / "work")
     options = ["results/sequences/summary.json", "--cores", "2", "--notemp"]
     by_input = {"deduplicate": "by_input", "buckets": 2}

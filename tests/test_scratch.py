@@ -32,7 +32,9 @@ home:/vol /home nfs4 rw 0 0
         ("/with blank/x", "ext4"),
     ],
 )
-def test_filesystem_is_that_of_the_longest_mount_point(tmp_path: Path, path: str, kind: str) -> None:
+def test_filesystem_is_that_of_the_longest_mount_point(
+    tmp_path: Path, path: str, kind: str
+) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     assert filesystem(path, mounts) == kind
@@ -64,11 +66,15 @@ def test_unwritable_folder_is_unfit() -> None:
         assert "not writable" in unfit("/etc", 0)
 
 
-def test_auto_takes_the_first_fit_candidate(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_first_fit_candidate(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, second = short_tmp / "node", short_tmp / "second"
     node.mkdir()
     second.mkdir()
-    monkeypatch.setattr(scratch, "CANDIDATES", ("$UNSET_FOLDER", "relative", "$NODE_FOLDER", str(second)))
+    monkeypatch.setattr(
+        scratch, "CANDIDATES", ("$UNSET_FOLDER", "relative", "$NODE_FOLDER", str(second))
+    )
     monkeypatch.setenv("NODE_FOLDER", str(node))
     with scratch_folder("auto", 10, short_tmp / "fallback") as folder:
         assert folder.parent == node
@@ -77,7 +83,9 @@ def test_auto_takes_the_first_fit_candidate(short_tmp: Path, monkeypatch: pytest
     assert not (short_tmp / "$UNSET_FOLDER").exists()
 
 
-def test_nothing_fit_falls_back_beside_the_store(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_fit_falls_back_beside_the_store(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scratch, "CANDIDATES", ("$UNSET_FOLDER",))
     for wanted in ("auto", ""):
         with scratch_folder(wanted, 10, short_tmp / "fallback") as folder:
@@ -85,9 +93,15 @@ def test_nothing_fit_falls_back_beside_the_store(short_tmp: Path, monkeypatch: p
 
 
 def test_a_named_folder_must_be_fit(tmp_path: Path) -> None:
-    with pytest.raises(PlmEmbedError, match="no such folder"), scratch_folder(str(tmp_path / "absent"), 0, tmp_path):
+    with (
+        pytest.raises(PlmEmbedError, match="no such folder"),
+        scratch_folder(str(tmp_path / "absent"), 0, tmp_path),
+    ):
         pass
-    with pytest.raises(PlmEmbedError, match="variable in it is not set"), scratch_folder("$UNSET_FOLDER", 0, tmp_path):
+    with (
+        pytest.raises(PlmEmbedError, match="variable in it is not set"),
+        scratch_folder("$UNSET_FOLDER", 0, tmp_path),
+    ):
         pass
 
 
@@ -119,7 +133,9 @@ with scratch_folder({str(short_tmp)!r}, 0, Path("/")) as folder:
         assert not theirs.exists()
 
 
-def test_without_locks_nobodys_folder_is_removed(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_nobodys_folder_is_removed(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")  # what some network filesystems answer
 

@@ -16,8 +16,14 @@ def read(path: Path) -> dict[str, object]:
     return read_sealed(path, "a note", "write it again")
 
 
-@given(content=st.dictionaries(TEXT.filter(lambda key: key != "sha256"), TEXT | st.integers() | st.floats(width=32)))
-def test_what_was_sealed_is_read_back(tmp_path_factory: pytest.TempPathFactory, content: dict[str, object]) -> None:
+@given(
+    content=st.dictionaries(
+        TEXT.filter(lambda key: key != "sha256"), TEXT | st.integers() | st.floats(width=32)
+    )
+)
+def test_what_was_sealed_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, object]
+) -> None:
     path = tmp_path_factory.mktemp("sealed") / "note.json"
     write_sealed(path, content)
     assert repr(sorted(read(path).items())) == repr(sorted(content.items()))
@@ -47,7 +53,9 @@ def test_tuples_and_numbers_as_keys_are_sealed_as_they_are_read(tmp_path: Path) 
     assert read(tmp_path / "note.json") == {"pair": [1, 2], "counts": {"30": 1}}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '"text"', "{}", '{"a": 1}', "[" * 100_000, "\xff", '{"sha256": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "7", '"text"', "{}", '{"a": 1}', "[" * 100_000, "\xff", '{"sha256": 1}']
+)
 def test_other_files_are_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "note.json"
     path.write_text(text, encoding="latin-1")

@@ -28,7 +28,9 @@ def test_other_sizes_have_other_limits_and_more_buckets() -> None:
     polaris = read_site("polaris")
     large = shape(polaris, "prod", nodes=30)
     assert (large.workers, large.buckets, large.longest_minutes) == (120, 480, 360)
-    assert shape(polaris, "prod", nodes=5).longest_minutes is None, "no class of the queue takes five nodes"
+    assert shape(polaris, "prod", nodes=5).longest_minutes is None, (
+        "no class of the queue takes five nodes"
+    )
     assert shape(polaris, gpus=2).buckets == 8
     assert [buckets_for(workers) for workers in (1, 2, 4, 40)] == [1, 8, 16, 160]
 

@@ -13,13 +13,17 @@ from plm_embed.keys import KEY
 SCHEMA = pa.schema([("key", KEY), ("number", pa.int64()), ("sequence", pa.string())])
 KEYS = st.one_of(
     st.binary(min_size=32, max_size=32),
-    st.sampled_from([bytes(32), b"\xff" * 32, bytes(31) + b"\x01", b"\xff" * 31 + b"\xfe", b"\x80" + bytes(31)]),
+    st.sampled_from(
+        [bytes(32), b"\xff" * 32, bytes(31) + b"\x01", b"\xff" * 31 + b"\xfe", b"\x80" + bytes(31)]
+    ),
 )
 
 
 def rows(keys: list[bytes], first: int) -> pa.RecordBatch:
     numbers = pa.array(range(first, first + len(keys)))
-    return pa.record_batch([pa.array(keys, KEY), numbers, pa.array([key.hex() for key in keys])], schema=SCHEMA)
+    return pa.record_batch(
+        [pa.array(keys, KEY), numbers, pa.array([key.hex() for key in keys])], schema=SCHEMA
+    )
 
 
 def run(batches: list[list[bytes]], memory: int, folder: Path) -> list[pa.RecordBatch]:
@@ -48,15 +52,22 @@ def check(batches: list[list[bytes]], found: list[pa.RecordBatch]) -> None:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.lists(KEYS, min_size=1, max_size=30), max_size=12), st.sampled_from([500, 3000, 10**6]))
-def test_rows_come_back_sorted_and_each_sequence_once(batches: list[list[bytes]], memory: int) -> None:
+@given(
+    st.lists(st.lists(KEYS, min_size=1, max_size=30), max_size=12),
+    st.sampled_from([500, 3000, 10**6]),
+)
+def test_rows_come_back_sorted_and_each_sequence_once(
+    batches: list[list[bytes]], memory: int
+) -> None:
     with TemporaryDirectory() as folder:
         check(batches, run(batches, memory, Path(folder)))
 
 
 @pytest.mark.parametrize("frequent", [bytes(32), b"\xff" * 32, b"\x42" * 32])
 def test_a_key_that_alone_exceeds_the_memory_is_streamed(tmp_path: Path, frequent: bytes) -> None:
-    others = [bytes(row) for row in np.random.default_rng(0).integers(0, 256, (400, 32), dtype=np.uint8)]
+    others = [
+        bytes(row) for row in np.random.default_rng(0).integers(0, 256, (400, 32), dtype=np.uint8)
+    ]
     batches = [[frequent] * 50 + others[4 * number : 4 * number + 4] for number in range(100)]
     memory = 40_000
     found = run(batches, memory, tmp_path)
@@ -75,7 +86,10 @@ def test_memory_bounds_what_is_sorted_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_spill_is_removed_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="stop"), KeySorter(tmp_path, SCHEMA, 100, lambda: 0.5) as sorter:
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        KeySorter(tmp_path, SCHEMA, 100, lambda: 0.5) as sorter,
+    ):
         sorter.add(rows([bytes(32)] * 9, 0))
         assert list(tmp_path.iterdir())
         raise RuntimeError("stop")
@@ -83,12 +97,18 @@ def test_the_spill_is_removed_after_a_failure(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.just(7), st.integers(0, 1)), max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.just(7), st.integers(0, 1)), max_size=20
+    )
+)
 def test_keys_with_equal_first_words_are_told_apart(keys: list[tuple[int, int, int, int]]) -> None:
     order, first = sort_order(np.array(keys, dtype=np.uint64).reshape(-1, 4))
     assert order.tolist() == sorted(range(len(keys)), key=lambda place: keys[place])
     ordered = sorted(keys)
-    assert first.tolist() == [place == 0 or key != ordered[place - 1] for place, key in enumerate(ordered)]
+    assert first.tolist() == [
+        place == 0 or key != ordered[place - 1] for place, key in enumerate(ordered)
+    ]
 
 
 def test_a_large_range_of_keys_with_one_prefix_is_still_sorted(tmp_path: Path) -> None:

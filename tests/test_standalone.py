@@ -1,4 +1,6 @@
-"""The package without its clone: the wheel, in an environment that has what the wheel asks for and nothing else."""
+"""The package without its clone: the wheel, in an environment that has what the wheel asks for and
+nothing else.
+"""
 
 import os
 import subprocess
@@ -64,7 +66,11 @@ def link(names: Iterable[str], folder: Path) -> None:
     for name in waiting:
         found = distribution(name)
         waiting += [one for one in requirements(found) if one not in waiting]
-        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        for top in {
+            file.parts[0]
+            for file in found.files or ()
+            if file.parts[0] not in ("..", "__pycache__")
+        }:
             target = folder / top
             if not target.exists():
                 target.symlink_to(Path(str(found.locate_file(top))))
@@ -73,7 +79,9 @@ def link(names: Iterable[str], folder: Path) -> None:
 def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command somewhere else, where nothing leads to the clone."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(map(str, command), cwd=folder, env=clean, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        map(str, command), cwd=folder, env=clean, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +91,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy(ROOT / name, folder)
     sources = Path("workflow", "src")
     copytree(ROOT / sources, folder / sources, ignore=ignore_patterns("__pycache__", "*.egg-info"))
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
     subprocess.run([*pip, "--wheel-dir", "made", "."], cwd=folder, check=True)
     (made,) = (folder / "made").glob("*.whl")
     return made
@@ -92,7 +109,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(wheel: Path, folder: Path) -> Path:
     """An environment that holds the wheel alone; its site-packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*pip, str(wheel)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     return packages
@@ -117,7 +144,9 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     package = ROOT / "workflow" / "src" / "plm_embed"
-    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     with zipfile.ZipFile(wheel) as held:
         names = set(held.namelist())
     assert {str(path.relative_to(package.parent)) for path in files} <= names
@@ -159,7 +188,9 @@ def test_deduplicate_and_plan(commands: Path, tmp_path: Path) -> None:
         assert "A100" in done.stdout
 
 
-def test_what_an_extra_brings_is_named_where_it_is_missing(commands: Path, campaign: Campaign, tmp_path: Path) -> None:
+def test_what_an_extra_brings_is_named_where_it_is_missing(
+    commands: Path, campaign: Campaign, tmp_path: Path
+) -> None:
     for module, extra, *command in (
         ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
         ("torch", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),

@@ -46,7 +46,9 @@ def test_bfloat16_is_a_float_to_h5py(tmp_path: Path) -> None:
     fingerprint = replace(MEAN, storage_dtype="bfloat16")
     write_part(tmp_path / "part.h5", part_rows(SEQUENCES, fingerprint), fingerprint, {})
     order = sorted(SEQUENCES, key=key)
-    expected = torch.from_numpy(np.stack([vectors(sequence, MEAN)["mean_l3"] for sequence in order]))
+    expected = torch.from_numpy(
+        np.stack([vectors(sequence, MEAN)["mean_l3"] for sequence in order])
+    )
     with h5py.File(tmp_path / "part.h5") as file:
         dataset = file["representations/mean_l3"]
         assert dataset.id.get_type().get_size() == 2
@@ -54,7 +56,9 @@ def test_bfloat16_is_a_float_to_h5py(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset[...], expected.bfloat16().float().numpy())
 
 
-@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="float32")])
+@pytest.mark.parametrize(
+    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="float32")]
+)
 def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint) -> None:
     path = tmp_path / "part.h5"
     write_part(path, part_rows(SEQUENCES, fingerprint), fingerprint, {"worker": "CPU"})
@@ -64,17 +68,23 @@ def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint) -> None:
         part.check(fingerprint)
         assert (part.keys == KEYS).all()
         assert part.length.tolist() == [len(sequence) for sequence in order]
-        assert part.windows.tolist() == [2 if len(seq) > 40 and fingerprint != MEAN else 1 for seq in order]
+        assert part.windows.tolist() == [
+            2 if len(seq) > 40 and fingerprint != MEAN else 1 for seq in order
+        ]
         assert part.provenance == {"worker": "CPU"}
         for name in fingerprint.representations:
             for at, found in zip(indices, part.rows(name, indices), strict=True):
-                np.testing.assert_allclose(found, vectors(order[at], fingerprint)[name], rtol=1e-3, atol=1e-3)
+                np.testing.assert_allclose(
+                    found, vectors(order[at], fingerprint)[name], rtol=1e-3, atol=1e-3
+                )
 
 
 def test_equal_rows_in_any_order_give_equal_bytes(tmp_path: Path) -> None:
     write_part(tmp_path / "one.h5", part_rows(SEQUENCES, EVERYTHING), EVERYTHING, {"a": 1, "b": 2})
     time.sleep(1.1)  # a time stamp would show
-    write_part(tmp_path / "two.h5", part_rows(SEQUENCES[::-1], EVERYTHING), EVERYTHING, {"b": 2, "a": 1})
+    write_part(
+        tmp_path / "two.h5", part_rows(SEQUENCES[::-1], EVERYTHING), EVERYTHING, {"b": 2, "a": 1}
+    )
     assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
 
 
@@ -92,7 +102,9 @@ def test_rows_that_do_not_fit_together_are_a_bug(tmp_path: Path) -> None:
     two = part_rows(SEQUENCES, EVERYTHING)
     shorter = [matrix[1:] for matrix in two.representations["per_residue_l3"]]
     with pytest.raises(ValueError, match="other numbers of residues"):
-        mixed = replace(two, representations=dict(two.representations) | {"per_residue_l3": shorter})
+        mixed = replace(
+            two, representations=dict(two.representations) | {"per_residue_l3": shorter}
+        )
         write_part(tmp_path / "part.h5", mixed, EVERYTHING, {})
 
 
@@ -111,7 +123,12 @@ def test_a_part_bears_its_range_its_rows_and_its_hash(store: Store) -> None:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert path.name == f"{KEYS[0].decode()[:8]}-{KEYS[-1].decode()[:8]}-6-{digest[:16]}.h5"
     (info,) = Store(store.folder.parent, MEAN).covering(KEYS)
-    assert (info.name, info.rows, info.bytes, info.sha256) == (path.name, 6, path.stat().st_size, digest)
+    assert (info.name, info.rows, info.bytes, info.sha256) == (
+        path.name,
+        6,
+        path.stat().st_size,
+        digest,
+    )
 
 
 def test_parts_are_chosen_by_name_alone(store: Store) -> None:
@@ -138,7 +155,9 @@ def test_covering_leaves_out_parts_without_any_of_the_keys(store: Store) -> None
         assert KEYS[1] in part.keys
 
 
-def test_publishing_the_same_part_at_the_same_time_does_no_harm(store: Store, tmp_path: Path) -> None:
+def test_publishing_the_same_part_at_the_same_time_does_no_harm(
+    store: Store, tmp_path: Path
+) -> None:
     local = tmp_path / "local.h5"
     write_part(local, part_rows(SEQUENCES, MEAN), MEAN, {})
     with ThreadPoolExecutor(8) as pool:
@@ -149,7 +168,9 @@ def test_publishing_the_same_part_at_the_same_time_does_no_harm(store: Store, tm
 
 
 @pytest.mark.parametrize("size", [0, 100, -1000, -1])
-def test_a_truncated_part_is_set_aside_and_its_keys_are_missing(store: Store, size: int, caplog) -> None:
+def test_a_truncated_part_is_set_aside_and_its_keys_are_missing(
+    store: Store, size: int, caplog
+) -> None:
     publish(store, SEQUENCES[:3])
     (path,) = store.parts_folder.iterdir()
     path.write_bytes(path.read_bytes()[: size if size >= 0 else path.stat().st_size + size])
@@ -167,8 +188,14 @@ def test_a_part_that_is_no_part_is_set_aside(store: Store) -> None:
     damages = {
         "no fingerprint": lambda file: file.attrs.__delitem__("fingerprint"),
         "no vectors": lambda file: file.__delitem__("representations/mean_l3"),
-        "no keys": lambda file: [file.__delitem__("emb_keys"), file.__setitem__("emb_keys", KEYS[:0])],
-        "fewer vectors": lambda file: [file.__delitem__("emb_keys"), file.__setitem__("emb_keys", KEYS[:3])],
+        "no keys": lambda file: [
+            file.__delitem__("emb_keys"),
+            file.__setitem__("emb_keys", KEYS[:0]),
+        ],
+        "fewer vectors": lambda file: [
+            file.__delitem__("emb_keys"),
+            file.__setitem__("emb_keys", KEYS[:3]),
+        ],
         "other type": lambda file: [
             file.__delitem__("representations/mean_l3"),
             file.__setitem__("representations/mean_l3", np.zeros((6, DIM), "f8")),
@@ -195,7 +222,9 @@ def test_changed_bytes_are_noticed_before_a_part_is_named(store: Store) -> None:
     assert path.with_name(f"{path.name}.damaged").exists() and not path.exists()
 
 
-def test_a_part_of_another_fingerprint_is_refused_and_left_alone(store: Store, tmp_path: Path) -> None:
+def test_a_part_of_another_fingerprint_is_refused_and_left_alone(
+    store: Store, tmp_path: Path
+) -> None:
     other = replace(MEAN, compute_dtype="bfloat16")
     local = tmp_path / "local.h5"
     write_part(local, part_rows(SEQUENCES, other), other, {})
@@ -208,15 +237,22 @@ def test_a_part_of_another_fingerprint_is_refused_and_left_alone(store: Store, t
     assert smuggled.exists()
 
 
-@pytest.mark.parametrize("damaged", [replace(MEAN, layers=(2,)).to_json().encode(), b"{", b"\xff", b""])
-def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(tmp_path: Path, damaged: bytes) -> None:
+@pytest.mark.parametrize(
+    "damaged", [replace(MEAN, layers=(2,)).to_json().encode(), b"{", b"\xff", b""]
+)
+def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
+    tmp_path: Path, damaged: bytes
+) -> None:
     store = Store(tmp_path, MEAN)
     publish(store, SEQUENCES)
     note = store.folder / "fingerprint.json"
     whole = note.read_bytes()
     note.write_bytes(damaged)
     for read in (StoreVectors, fingerprints):
-        with pytest.raises(PlmEmbedError, match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign"):
+        with pytest.raises(
+            PlmEmbedError,
+            match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign",
+        ):
             read(tmp_path)
     assert not Store(tmp_path, MEAN).missing(KEYS).any()
     assert note.read_bytes() == whole
@@ -242,7 +278,9 @@ def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> No
 
 @given(data=st.data())
 @settings(max_examples=50, deadline=None)
-def test_any_rows_are_taken_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_rows_are_taken_exactly(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.getbasetemp() / "numbers.h5"
     count = 10_000
     if not path.exists():
@@ -251,9 +289,15 @@ def test_any_rows_are_taken_exactly(data: st.DataObject, tmp_path_factory: pytes
         keys = np.array([f"{at:064x}" for at in range(count)], dtype="S64")
         ones = np.ones(count, dtype=np.int32)
         write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), fingerprint, {})
-    runs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(1, 5000)), max_size=8))
+    runs = data.draw(
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(1, 5000)), max_size=8)
+    )
     steps = data.draw(st.sampled_from([1, 2, 5, 50]))
-    rows = np.unique(np.concatenate([np.arange(first, min(first + n, count), steps) for first, n in [*runs, (0, 1)]]))
+    rows = np.unique(
+        np.concatenate(
+            [np.arange(first, min(first + n, count), steps) for first, n in [*runs, (0, 1)]]
+        )
+    )
     with read_part(path) as part:
         found = take_bits(part.vectors("mean_l3"), rows).view("<f4")
         assert (part.locate(part.keys[rows]) == rows).all()
@@ -272,7 +316,9 @@ def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, mo
 
     write_part(tmp_path / "local.h5", part_rows(SEQUENCES, MEAN), MEAN, {})
     monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(PlmEmbedError, match=r"no space left .* for a part of [\d,]+ bytes\nmake room"):
+    with pytest.raises(
+        PlmEmbedError, match=r"no space left .* for a part of [\d,]+ bytes\nmake room"
+    ):
         store.publish(tmp_path / "local.h5")
     assert not list(store.parts_folder.iterdir())
 

@@ -1,4 +1,6 @@
-"""Compressed files: whatever stream of them is damaged, nothing is lost or changed without a word."""
+"""Compressed files: whatever stream of them is damaged, nothing is lost or changed without a
+word.
+"""
 
 import random
 from pathlib import Path
@@ -13,7 +15,9 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.streams import Stream, named_errors
 
 CODECS = sorted(set(COMPRESS) - {"none"})
-TEXT = "".join(f">{number}\n{'MKTAYIAKQR' * (number % 5)}{number * 7919}\n" for number in range(40)).encode()
+TEXT = "".join(
+    f">{number}\n{'MKTAYIAKQR' * (number % 5)}{number * 7919}\n" for number in range(40)
+).encode()
 
 
 def content(path: Path) -> bytes:
@@ -30,10 +34,16 @@ def content(path: Path) -> bytes:
     codec=st.sampled_from(CODECS),
     padding=st.integers(0, 3),
 )
-def test_streams_are_read_one_after_the_other(pieces: list[bytes], codec: str, padding: int) -> None:
-    zeros = bytes(4 * padding) if codec in ("xz", "gzip") else b""  # what may lie between and behind these
+def test_streams_are_read_one_after_the_other(
+    pieces: list[bytes], codec: str, padding: int
+) -> None:
+    zeros = (
+        bytes(4 * padding) if codec in ("xz", "gzip") else b""
+    )  # what may lie between and behind these
     with TemporaryDirectory() as folder:
-        path = write(Path(folder, "many"), b"".join(COMPRESS[codec](piece) + zeros for piece in pieces))
+        path = write(
+            Path(folder, "many"), b"".join(COMPRESS[codec](piece) + zeros for piece in pieces)
+        )
         assert content(path) == b"".join(pieces)
 
 
@@ -49,7 +59,9 @@ def test_what_follows_the_last_stream_is_an_error(pieces: list[bytes], data: st.
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_flipped_bit_in_any_stream_changes_nothing_or_is_an_error(tmp_path: Path, codec: str) -> None:
+def test_a_flipped_bit_in_any_stream_changes_nothing_or_is_an_error(
+    tmp_path: Path, codec: str
+) -> None:
     streams = [COMPRESS[codec](TEXT[start : start + 600]) for start in range(0, len(TEXT), 600)]
     whole = b"".join(streams)
     generator = random.Random(7)
@@ -72,7 +84,9 @@ def test_a_flipped_bit_in_any_stream_changes_nothing_or_is_an_error(tmp_path: Pa
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_file_cut_short_anywhere_ends_between_streams_or_is_an_error(tmp_path: Path, codec: str) -> None:
+def test_a_file_cut_short_anywhere_ends_between_streams_or_is_an_error(
+    tmp_path: Path, codec: str
+) -> None:
     streams = [COMPRESS[codec](TEXT[start : start + 600]) for start in range(0, len(TEXT), 600)]
     whole = b"".join(streams)
     ends = {sum(map(len, streams[:count])): count for count in range(1, len(streams) + 1)}

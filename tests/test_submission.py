@@ -1,4 +1,6 @@
-"""Submissions as processes: workers that die, buckets that fail, signals at any instant, several nodes."""
+"""Submissions as processes: workers that die, buckets that fail, signals at any instant, several
+nodes.
+"""
 
 import json
 import os
@@ -44,12 +46,31 @@ def start(
     folder: Path, prepared: Path, buckets: list[Path], *options: str, **environment: str
 ) -> subprocess.Popen[str]:
     command = [
-        *(sys.executable, "-m", "plm_embed", "embed", *map(str, buckets), "--weights", str(prepared)),
-        *("--store", str(folder / "store"), "--embedded", str(folder), "--output", str(folder / "done.json")),
+        *(
+            sys.executable,
+            "-m",
+            "plm_embed",
+            "embed",
+            *map(str, buckets),
+            "--weights",
+            str(prepared),
+        ),
+        *(
+            "--store",
+            str(folder / "store"),
+            "--embedded",
+            str(folder),
+            "--output",
+            str(folder / "done.json"),
+        ),
         *("--device", "cpu", "--scratch", "", "--toks-per-batch", "512", *options),
     ]
     return subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | environment, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        start_new_session=True,
     )
 
 
@@ -93,7 +114,9 @@ def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path)
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: signal.Signals(n).name
 )
-def test_a_stopped_job_loses_at_most_the_part_it_was_filling(tmp_path: Path, prepared: Path, number: int) -> None:
+def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
+    tmp_path: Path, prepared: Path, number: int
+) -> None:
     (bucket,) = write_buckets(tmp_path, 700)
     with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
         wait_for_parts(tmp_path)
@@ -168,7 +191,9 @@ def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: 
     with start(tmp_path, prepared, buckets) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert not re.search(r"\b0000\b", errors.split("\n", 1)[1])  # complete already: not even looked at again
+    assert not re.search(
+        r"\b0000\b", errors.split("\n", 1)[1]
+    )  # complete already: not even looked at again
 
 
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), RuntimeError("anything")])
@@ -179,7 +204,14 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
         raise error
 
     monkeypatch.setattr(submission, "Worker", fail)
-    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=2,
+        minutes=0,
+    )
     with pytest.raises(PlmEmbedError, match=str(error.args[-1])):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert not (tmp_path / "done.json").exists()
@@ -191,7 +223,9 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
     started: list[str | None] = []
 
     class Failing:
-        """The worker of GPU 0 fails each time; the one of GPU 1 waits for that, and does all buckets."""
+        """The worker of GPU 0 fails each time; the one of GPU 1 waits for that, and does all
+        buckets.
+        """
 
         def __init__(self, _: Path, __: Path, ___: Settings, gpu: str | None) -> None:
             self.gpu = gpu
@@ -214,7 +248,14 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
     monkeypatch.setattr(submission, "Worker", Failing)
     monkeypatch.setattr(submission, "worker_shares", lambda *_: [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    plan = Plan(tuple(write_buckets(tmp_path, 3, 2)), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3, 2)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=2,
+        minutes=0,
+    )
     embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
     assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001"]
     assert (started.count("0"), started.count("1")) == (3, 1)
@@ -223,7 +264,9 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
 def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After SIGSTOP and SIGCONT that is any one; the worker's thread is the one that the handler does not run in."""
+    """After SIGSTOP and SIGCONT that is any one; the worker's thread is the one that the handler
+    does not run in.
+    """
     told = threading.Event()
 
     class Computing:
@@ -234,14 +277,25 @@ def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
         def embed(self, *_: object) -> bool:
             time.sleep(0.5)  # so that the main thread waits
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-            raise WorkerError("stopped by a signal" if told.wait(60) else "nobody told the worker to stop")
+            raise WorkerError(
+                "stopped by a signal" if told.wait(60) else "nobody told the worker to stop"
+            )
 
         def terminate(self) -> None:
             told.set()
 
     monkeypatch.setattr(submission, "Worker", Computing)
-    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=1, minutes=0)
-    with pytest.raises(PassingError, match=r"^not all buckets are embedded:\n  stopped by a signal; run it again"):
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=1,
+        minutes=0,
+    )
+    with pytest.raises(
+        PassingError, match=r"^not all buckets are embedded:\n  stopped by a signal; run it again"
+    ):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert told.is_set()
 
@@ -270,7 +324,9 @@ def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
     assert published(tmp_path) == 600  # nothing twice
 
 
-def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(tmp_path: Path, prepared: Path) -> None:
+def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(
+    tmp_path: Path, prepared: Path
+) -> None:
     buckets = write_buckets(tmp_path, 20, 10)
     with start(tmp_path, prepared, buckets, "--minutes", "2", SLURM_JOB_ID="1") as job:
         _, errors = job.communicate(timeout=300)
@@ -286,14 +342,23 @@ def test_more_workers_than_gpus_is_said_in_words(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    plan = Plan(tuple(write_buckets(tmp_path, 3)), prepared, tmp_path / "store", tmp_path, workers=4, minutes=0)
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=4,
+        minutes=0,
+    )
     with pytest.raises(PlmEmbedError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
         embed_buckets(plan, Settings(), tmp_path / "done.json")
 
 
 def test_all_gpus_is_a_worker_for_each_that_is_visible(tmp_path: Path, prepared: Path) -> None:
     options = ("--gpus", "all", "--device", "cuda")
-    with start(tmp_path, prepared, write_buckets(tmp_path, 3), *options, CUDA_VISIBLE_DEVICES="97,98,99") as job:
+    with start(
+        tmp_path, prepared, write_buckets(tmp_path, 3), *options, CUDA_VISIBLE_DEVICES="97,98,99"
+    ) as job:
         _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     for gpu in (97, 98, 99):
@@ -304,7 +369,9 @@ def test_all_gpus_is_a_worker_for_each_that_is_visible(tmp_path: Path, prepared:
 
 
 def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
-    with start(tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES="") as job:
+    with start(
+        tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES=""
+    ) as job:
         _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "no usable CUDA device" in errors

@@ -55,14 +55,18 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     write_sealed(report, {"checks": checks, "spot_checks": []})
     assert f"validation  FAILED: finite (see {report})" in summarise(campaign.results)
     flip_a_bit(report)
-    with pytest.raises(PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun validate`"):
+    with pytest.raises(
+        PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun validate`"
+    ):
         summarise(campaign.results)
 
 
 def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="run the workflow first"):
         summarise(tmp_path)
-    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1)))
+    campaign = make_campaign(
+        tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
+    )
     campaign.gather()
     assert "0 x 0" in summarise(campaign.results)
 

@@ -1,4 +1,6 @@
-"""One damage to each kind of file at each stage: named with a remedy that works, or harmless. `sweep.py` has more."""
+"""One damage to each kind of file at each stage: named with a remedy that works, or harmless.
+`sweep.py` has more.
+"""
 
 from pathlib import Path
 
@@ -28,16 +30,27 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chosen() -> list[Case]:
     """A flip where the draw says swap, but for kinds of which a campaign has several files.
 
-    What another stage reads by the same code is left to the sweep, and so is most of what only users read.
+    What another stage reads by the same code is left to the sweep, and so is most of what only
+    users read.
     """
-    left_out = {"validate": ("summary", "buckets", "members", "sequence records", "parts", "fingerprint")}
+    left_out = {
+        "validate": ("summary", "buckets", "members", "sequence records", "parts", "fingerprint")
+    }
     left_out["validate"] += ("completion records", "tensors", "self-test", "record of weights")
-    left_out |= {"collect": ("scan's summary", "scan's records"), "embed": ("members", "sequence records")}
-    left_out |= {"read": ("master", "index", "records", "summary", "checksums"), "half": ("buckets", "manifest")}
+    left_out |= {
+        "collect": ("scan's summary", "scan's records"),
+        "embed": ("members", "sequence records"),
+    }
+    left_out |= {
+        "read": ("master", "index", "records", "summary", "checksums"),
+        "half": ("buckets", "manifest"),
+    }
     left_out["half"] += ("self-test",)
     kinds = [kind for kind in KINDS if kind.name not in left_out.get(kind.stage, ())]
     drawn = [
-        case if "*" in case.kind.pattern or case.damage != "swap" else Case(case.kind, "flip", case.seed)
+        case
+        if "*" in case.kind.pattern or case.damage != "swap"
+        else Case(case.kind, "flip", case.seed)
         for case in cases(len(kinds), SEED, kinds)
     ]
     named = {str(kind): kind for kind in KINDS}

@@ -1,4 +1,6 @@
-"""Ids, file names and columns are foreign text: whatever they hold, no process sends a control character of theirs."""
+"""Ids, file names and columns are foreign text: whatever they hold, no process sends a control
+character of theirs.
+"""
 
 import os
 import re
@@ -60,7 +62,9 @@ def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
     evil = tmp_path / f"{EVIL}.csv"
     evil.write_text(f"id,{EVIL}\n1,2\n", encoding="utf-8")
     said = plm_embed("deduplicate", evil, "--output", tmp_path / "out")
-    assert said.splitlines()[0].startswith("# plm-embed deduplicate") and SHOWN in said.splitlines()[0]
+    assert (
+        said.splitlines()[0].startswith("# plm-embed deduplicate") and SHOWN in said.splitlines()[0]
+    )
     assert "no column 'sequence'" in said
     assert SHOWN in plm_embed("summary", tmp_path / EVIL)
     assert SHOWN in plm_embed(EVIL)
@@ -92,4 +96,6 @@ def test_what_snakemake_says_for_us(tmp_path: Path) -> None:
     os.mkfifo(folder / EVIL)
     done = snakemake(folder, "--cores", "1", inputs=[EVIL], model=EVIL)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    assert not CONTROL.search(done.stdout) and r"a\u001b]0;owned\u0007" in done.stdout  # a value is shown as JSON
+    assert (
+        not CONTROL.search(done.stdout) and r"a\u001b]0;owned\u0007" in done.stdout
+    )  # a value is shown as JSON

@@ -17,7 +17,9 @@ def test_equals_fair_esm(sequence: str) -> None:
 
 def test_special_tokens_are_fair_esms() -> None:
     alphabet = Alphabet.from_architecture("ESM-1b")
-    assert tuple(alphabet.get_idx(f"<{name}>") for name in ("cls", "pad", "eos", "unk", "mask")) == (
+    assert tuple(
+        alphabet.get_idx(f"<{name}>") for name in ("cls", "pad", "eos", "unk", "mask")
+    ) == (
         CLS,
         PAD,
         EOS,

@@ -42,7 +42,9 @@ def report(campaign: Campaign) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, out_of_memory=2)
+    campaign = make_campaign(
+        tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, out_of_memory=2
+    )
     campaign.gather()
     return campaign
 
@@ -68,7 +70,9 @@ def campaign(sound: Campaign, tmp_path: Path) -> Campaign:
 def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint) -> None:
     campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, out_of_memory=1)
     campaign.gather()
-    half_written = campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"  # by a job that was killed
+    half_written = (
+        campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"
+    )  # by a job that was killed
     half_written.write_bytes(b"\x89HDF")
     assert check(campaign) == []
     found = report(campaign)
@@ -79,7 +83,11 @@ def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint)
     assert sum(found["counts"]["skipped"].values()) == found["counts"]["statuses"]["skipped"]
     folder = campaign.master.parent
     listed = subprocess.run(
-        ["sha256sum", "-c", "checksums.sha256"], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
+        ["sha256sum", "-c", "checksums.sha256"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     assert listed.stdout.count(": OK") == 4
 
@@ -135,7 +143,10 @@ def test_spot_checks_are_repeatable_and_recorded(campaign: Campaign) -> None:
 def test_a_reference_of_another_shape_is_a_problem(campaign: Campaign) -> None:
     def longer(weights: Path, sequences: list[str], fingerprint) -> list[dict[str, np.ndarray]]:
         found = reference(weights, sequences, fingerprint)
-        return [{name: np.concatenate([vector, vector]) for name, vector in each.items()} for each in found]
+        return [
+            {name: np.concatenate([vector, vector]) for name, vector in each.items()}
+            for each in found
+        ]
 
     assert all("shape" in line for line in check(campaign, spot_checks=3, reference=longer))
 

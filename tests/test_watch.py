@@ -1,4 +1,6 @@
-"""The watch: what it says of a campaign at work, of dead workers and failures; and what it costs."""
+"""The watch: what it says of a campaign at work, of dead workers and failures; and what it
+costs.
+"""
 
 import json
 import os
@@ -41,9 +43,16 @@ def finish(model: Path, bucket: int) -> None:
     (model / "embedded" / f"{bucket:04d}.json").write_text("{}")
 
 
-def beat(model: Path, number: int, *, updated: float = 1.0, progressed: float = 1.0, **fields: Any) -> Path:
+def beat(
+    model: Path, number: int, *, updated: float = 1.0, progressed: float = 1.0, **fields: Any
+) -> Path:
     note = {"host": "node1", "pid": number, "job": "17", "device": "NVIDIA A100", "gpu": number % 4}
-    note |= {"bucket": f"{number:04d}", "tokens": 500, "tokens_total": 1000, "tokens_per_second": 50.0}
+    note |= {
+        "bucket": f"{number:04d}",
+        "tokens": 500,
+        "tokens_total": 1000,
+        "tokens_per_second": 50.0,
+    }
     note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilisation": 97, "started": ago(100)}
     note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
     path = model / "workers" / f"node1-{number}.json"
@@ -111,10 +120,15 @@ def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
     finish(model, 1)
     finish(model, 7)
     for name in ("0000", "0001"):  # cut anew since
-        os.utime(tmp_path / "sequences" / "buckets" / f"{name}.parquet", (time.time() + 60, time.time() + 60))
+        os.utime(
+            tmp_path / "sequences" / "buckets" / f"{name}.parquet",
+            (time.time() + 60, time.time() + 60),
+        )
     assert look(tmp_path).done == 0
     (model / "submissions").mkdir()
-    (model / "submissions" / "0000.json").write_text(json.dumps({"schema_version": 1, "buckets": ["0000"]}))
+    (model / "submissions" / "0000.json").write_text(
+        json.dumps({"schema_version": 1, "buckets": ["0000"]})
+    )
     assert look(tmp_path).done == 1
 
 
@@ -123,8 +137,12 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     logs = tmp_path / "logs" / MODEL / "embed"
     logs.mkdir(parents=True)
     watch = Watch(tmp_path)
-    (logs / "0000.log").write_text("12:00:00 published\nplm-embed: error: no space on /scratch\nmake room\nmore\n")
-    (logs / "0001.log").write_text("Traceback (most recent call last):\n  File ...\nValueError: broken\n")
+    (logs / "0000.log").write_text(
+        "12:00:00 published\nplm-embed: error: no space on /scratch\nmake room\nmore\n"
+    )
+    (logs / "0001.log").write_text(
+        "Traceback (most recent call last):\n  File ...\nValueError: broken\n"
+    )
     (state,) = watch.look()
     assert [(failure.log.name, failure.reason) for failure in state.failures] == [
         ("0000.log", "no space on /scratch\nmake room"),
@@ -162,7 +180,8 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(35, "35 s"), (720, "12 min"), (12_000, "3 h 20 min"), (190_800, "2 d 5 h")]
+    ("seconds", "words"),
+    [(35, "35 s"), (720, "12 min"), (12_000, "3 h 20 min"), (190_800, "2 d 5 h")],
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words

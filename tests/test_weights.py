@@ -38,7 +38,10 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     if kind == "gone":
         path.unlink()
     else:
-        damage = {"flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], "cut": whole[:-9]}
+        damage = {
+            "flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
+            "cut": whole[:-9],
+        }
         path.write_bytes(damage.get(kind, b""))
     with pytest.raises(PlmEmbedError) as error:
         use(folder)
@@ -72,5 +75,8 @@ def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
     write_manifest(record, manifest)
     check_record(weights, record.parent)
     write_manifest(weights / "manifest.json", replace(manifest, weights_sha256="0" * 64))
-    with pytest.raises(PlmEmbedError, match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`"):
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`",
+    ):
         check_record(weights, record.parent)

@@ -22,7 +22,9 @@ from plm_embed.windows import combine, spans, window_count
         (11, LongSequences("skip", 10), [], 0),
     ],
 )
-def test_spans(length: int, policy: LongSequences, expected: list[tuple[int, int]], windows: int) -> None:
+def test_spans(
+    length: int, policy: LongSequences, expected: list[tuple[int, int]], windows: int
+) -> None:
     assert spans(length, policy) == expected
     assert window_count(length, policy) == windows
 
@@ -39,7 +41,9 @@ def test_windows_cover_every_residue_in_order(data: st.DataObject) -> None:
 
 
 @given(st.integers(2, 60), st.integers(1, 20), st.data())
-def test_per_residue_windows_give_each_residue_once(length: int, limit: int, data: st.DataObject) -> None:
+def test_per_residue_windows_give_each_residue_once(
+    length: int, limit: int, data: st.DataObject
+) -> None:
     policy = LongSequences("window", limit, data.draw(st.integers(0, limit - 1)))
     where = spans(length, policy)
     residues = np.arange(length, dtype=np.float32)[:, None]

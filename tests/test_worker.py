@@ -30,10 +30,28 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
     ("owner", "name", "error", "reason", "blames"),
     [
         (engine.Engine, "forward", RuntimeError("a bug"), "RuntimeError: a bug", ""),
-        (engine.Engine, "forward", RuntimeError("CUDA error: device-side assert triggered"), "device-side", "device"),
-        (weights, "load", torch.OutOfMemoryError(FULL), "too little free memory for this model", "device"),
+        (
+            engine.Engine,
+            "forward",
+            RuntimeError("CUDA error: device-side assert triggered"),
+            "device-side",
+            "device",
+        ),
+        (
+            weights,
+            "load",
+            torch.OutOfMemoryError(FULL),
+            "too little free memory for this model",
+            "device",
+        ),
         (embed, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
-        (embed, "write_sealed", OSError(28, "No space left on device"), "no space left on the disk", "user"),
+        (
+            embed,
+            "write_sealed",
+            OSError(28, "No space left on device"),
+            "no space left on the disk",
+            "user",
+        ),
     ],
 )
 def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
@@ -44,7 +62,9 @@ def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
     fork = multiprocessing.get_context("fork")  # the process has what was set here
     ours, theirs = fork.Pipe()
     settings = Settings(device="cpu", scratch="")
-    process = fork.Process(target=worker.serve, args=(theirs, prepared, tmp_path / "store", settings, None))
+    process = fork.Process(
+        target=worker.serve, args=(theirs, prepared, tmp_path / "store", settings, None)
+    )
     process.start()
     theirs.close()
     try:

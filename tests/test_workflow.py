@@ -1,4 +1,6 @@
-"""The whole workflow, run as a user runs it: the demo, going on after a kill, growing inputs, damage."""
+"""The whole workflow, run as a user runs it: the demo, going on after a kill, growing inputs,
+damage.
+"""
 
 import hashlib
 import json
@@ -36,7 +38,9 @@ ONE_THREAD = ("--cores", "2", "--set-threads", "embed=1")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's working folder after the workflow ran in it once. Tests that change it work on a copy."""
+    """The demo's working folder after the workflow ran in it once. Tests that change it work on a
+    copy.
+    """
     folder = working_folder(tmp_path_factory.mktemp("demo") / "work")
     run = snakemake(folder, *ONE_THREAD)
     assert run.returncode == 0, run.stdout
@@ -68,7 +72,9 @@ def rows_in_store(folder: Path) -> int:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "results" / "validation.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(
+        (folder / "results" / "validation.json").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -76,7 +82,10 @@ def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
     counts = json.loads((demo / "results/sequences/summary.json").read_text(encoding="utf-8"))
     records = pq.read_table(demo / "results/records.parquet").to_pylist()
     assert len(records) == counts["records"] == counts["accepted"] + sum(counts["skipped"].values())
-    assert sum(record["status"] != "skipped" for record in records) == pq.read_metadata(demo / INDEX).num_rows
+    assert (
+        sum(record["status"] != "skipped" for record in records)
+        == pq.read_metadata(demo / INDEX).num_rows
+    )
     assert sum(record["computed"] for record in completion_records(demo)) == counts["unique"]
     command = ["sha256sum", "--check", "--strict", "checksums.sha256"]
     checks = subprocess.run(command, cwd=demo / "results" / MODEL, capture_output=True, check=False)
@@ -91,7 +100,8 @@ def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
     assert run.returncode == 0
     assert "Nothing to be done" in run.stdout
     assert re.search(
-        rf"^plm-embed: {MODEL} \(random numbers, [^)]*\), 4 buckets; \d+ records with \d+ unique sequences; 4 parts in",
+        rf"^plm-embed: {MODEL} \(random numbers, [^)]*\), 4 buckets; \d+ records "
+        r"with \d+ unique sequences; 4 parts in",
         run.stdout,
         re.MULTILINE,
     )
@@ -118,7 +128,9 @@ def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
     path.write_bytes(content)
     run = snakemake(copy, *ONE_THREAD, "--forcerun", step, deduplicate=mode)
     assert run.returncode == 1
-    logs = "".join(log.read_text(encoding="utf-8") for log in copy.glob(f"results/logs/{MODEL}/**/*.log"))
+    logs = "".join(
+        log.read_text(encoding="utf-8") for log in copy.glob(f"results/logs/{MODEL}/**/*.log")
+    )
     (said,) = set(re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", logs))
     healed = snakemake(copy, *ONE_THREAD, *shlex.split(said), deduplicate=mode)
     assert healed.returncode == 0, healed.stdout
@@ -129,12 +141,21 @@ def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> 
     logs = sorted(path for path in copy.glob("results/logs/**/*.log"))
     commands = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in logs}
     steps = [words.split()[2] for words in commands.values() if words.startswith("# plm-embed ")]
-    assert sorted(steps) == ["deduplicate", *["embed"] * 4, "gather", "report", "validate", "weights"]
+    assert sorted(steps) == [
+        "deduplicate",
+        *["embed"] * 4,
+        "gather",
+        "report",
+        "validate",
+        "weights",
+    ]
     before = digests(copy)
     for step in ("0002", "gather"):
         assert commands[step].startswith("# plm-embed ")
         words = shlex.split(commands[step].removeprefix("# plm-embed "))
-        subprocess.run([sys.executable, "-m", "plm_embed", *words], cwd=copy, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "plm_embed", *words], cwd=copy, check=True, capture_output=True
+        )
     assert digests(copy) == before
 
 
@@ -142,7 +163,9 @@ def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
     (folder / "mine.csv").write_text("id,sequence\na,MKTAYIAKQR\nb,MKV\na,MKTAYIAKQR\n")
     mine = {"inputs": ["mine.csv"], "model": MODEL, "weights": "config/demo/esm2_t3_untrained.pt"}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(mine | {"buckets": 1, "speed": {"scratch": ""}}))
+    (folder / "mine.yaml").write_text(
+        yaml.safe_dump(mine | {"buckets": 1, "speed": {"scratch": ""}})
+    )
     run = snakemake(folder, "--cores", "2", "--configfile", str(folder / "mine.yaml"))
     assert run.returncode == 0, run.stdout
     records = pq.read_table(folder / "results/records.parquet")
@@ -159,23 +182,35 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     shared = folder / "resources" / "weights" / MODEL
 
     def run(name: str, *options: str, **config: Any) -> list[str]:
-        keys = {"inputs": [f"{name}.fasta"], "results": name, "buckets": 1, "speed": {"scratch": ""}}
+        keys = {
+            "inputs": [f"{name}.fasta"],
+            "results": name,
+            "buckets": 1,
+            "speed": {"scratch": ""},
+        }
         return snakemake_command(folder, "--cores", "1", *options, **keys | config)
 
     def said(command: list[str]) -> str:
         return subprocess.run(command, check=False, capture_output=True, text=True).stdout
 
     def files() -> dict[str, tuple[int, int]]:
-        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shared.iterdir()}
+        return {
+            path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shared.iterdir()
+        }
 
     subprocess.run(run("a", "weights"), check=True, capture_output=True)
     before = files()
     assert sorted(before) == ["manifest.json", "model.safetensors", "self_test.npz"]
-    both = [subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for name in "ab"]
+    both = [
+        subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for name in "ab"
+    ]
     for job in both:
         assert job.communicate()[1] and job.returncode == 0
     assert "Nothing to be done" in said(run("a", "--dry-run", "gather"))
-    refused = subprocess.run(run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True)
+    refused = subprocess.run(
+        run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True
+    )
     assert refused.returncode == 1
     assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused.stderr
     assert files() == before
@@ -186,7 +221,10 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     # damage to a manifest or its copy, and what the messages say to do
     (folder / "b" / MODEL / "weights.json").write_text("{}")
     (folder / "own" / MODEL / "manifest.json").write_text("{}")
-    for read in (lambda: read_record(folder / "b" / MODEL), lambda: read_manifest(folder / "own" / MODEL)):
+    for read in (
+        lambda: read_record(folder / "b" / MODEL),
+        lambda: read_manifest(folder / "own" / MODEL),
+    ):
         with pytest.raises(PlmEmbedError, match="snakemake --forcerun weights"):
             read()
     healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
@@ -201,7 +239,9 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
     run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=2)
     assert run.returncode == 0, run.stdout
     assert pq.read_metadata(folder / INDEX).num_rows == 0
-    assert "records skipped when read" in (folder / "results/report.html").read_text(encoding="utf-8")
+    assert "records skipped when read" in (folder / "results/report.html").read_text(
+        encoding="utf-8"
+    )
     said = subprocess.run(
         [sys.executable, "-m", "plm_embed", "summary", "results"],
         cwd=folder,
@@ -252,7 +292,10 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
     run = snakemake(folder, *ONE_THREAD, inputs=["few.fasta"], buckets=3)
     assert run.returncode == 0, run.stdout
     assert sorted(record["unique"] for record in completion_records(folder)) == [0, 0, 1]
-    fates = [(row["id"], row["status"]) for row in pq.read_table(folder / "results/records.parquet").to_pylist()]
+    fates = [
+        (row["id"], row["status"])
+        for row in pq.read_table(folder / "results/records.parquet").to_pylist()
+    ]
     assert fates == [("good", "embedded"), ("bad", "skipped"), ("empty", "skipped")]
 
 
@@ -260,7 +303,11 @@ def kill_all_in(folder: Path, but: int) -> None:
     """SIGKILL for every process that works in `folder` except one; returns when they are gone."""
 
     def victims() -> list[psutil.Process]:
-        processes = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
+        processes = [
+            process
+            for process in psutil.process_iter(["cwd"])
+            if process.info["cwd"] == str(folder)
+        ]
         return [process for process in processes if process.pid != but]
 
     while found := victims():  # one may just have started another
@@ -274,7 +321,10 @@ def kill_all_in(folder: Path, but: int) -> None:
 def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
     # one sequence or so per batch and a part per batch, so that there is an instant to hit
-    settings: dict[str, Any] = {"buckets": 1, "speed": {"toks_per_batch": 600, "flush_minutes": 1e-6}}
+    settings: dict[str, Any] = {
+        "buckets": 1,
+        "speed": {"toks_per_batch": 600, "flush_minutes": 1e-6},
+    }
     run = subprocess.Popen(
         snakemake_command(folder, *ONE_THREAD, **settings),
         stdin=subprocess.DEVNULL,
@@ -360,14 +410,19 @@ def test_the_demo_reads_from_any_folder(demo: Path) -> None:
 def test_inputs_and_columns_may_look_like_options_and_wildcards(mode: str, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
     for name, residues in (("-x.csv", "MKV"), ("--help", "MKVA")):
-        (folder / name).write_text(f"{{id}},<results>,-k{{y}}\n{name},{residues},1\n", encoding="utf-8")
+        (folder / name).write_text(
+            f"{{id}},<results>,-k{{y}}\n{name},{residues},1\n", encoding="utf-8"
+        )
     table = {"id": "{id}", "sequence": "<results>", "keep": ["-k{y}"]}
     settings = {"inputs": ["-x.csv", "--help"], "table": table, "deduplicate": mode, "buckets": 1}
     goal = "results/sequences/records.parquet"
     done = snakemake(folder, "--cores", "2", goal, **settings)
     assert done.returncode == 0, done.stdout
     records = pq.read_table(folder / goal).to_pylist()
-    assert [(one["id"], one["length"], one["-k{y}"]) for one in records] == [("-x.csv", 3, "1"), ("--help", 4, "1")]
+    assert [(one["id"], one["length"], one["-k{y}"]) for one in records] == [
+        ("-x.csv", 3, "1"),
+        ("--help", 4, "1"),
+    ]
 
 
 def test_a_monstrous_setting_is_refused_in_words(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""A real campaign of thirty short proteins, step by step, as the Snakefile runs it but without the start of a process.
+"""A real campaign of thirty short proteins, step by step, as the Snakefile runs it but without the
+start of a process.
 
-Each command runs in a fork of this process, which has loaded the package already: a hundredth of the usual time, and
-nothing that one command does to itself reaches the next. `make_stages` leaves a copy of the campaign after each step.
+Each command runs in a fork of this process, which has loaded the package already: a hundredth of
+the usual time, and nothing that one command does to itself reaches the next. `make_stages` leaves a
+copy of the campaign after each step.
 """
 
 import bz2
@@ -45,13 +47,19 @@ GATHERED = f"{VECTORS}/gathered.json"
 PROOF = f"{VECTORS}/checksums.sha256"
 BUCKETS = ("0000", "0001", "0002")
 SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
-INPUTS = tuple(f"inputs/{name}" for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet"))
+INPUTS = tuple(
+    f"inputs/{name}"
+    for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
+)
 SECONDS = 120
 """After which a command hangs; the longest takes one."""
 
 ONE_JOB = ("weights", "deduplicate", "embed", "gather", "validate", "report")
 BY_INPUT = ("weights", "scan", "split", "collect", *ONE_JOB[2:])
-_SEQUENCES = [f"results/sequences/{name}" for name in ("records.parquet", "summary.json", "buckets", "members")]
+_SEQUENCES = [
+    f"results/sequences/{name}"
+    for name in ("records.parquet", "summary.json", "buckets", "members")
+]
 OUTPUTS = {
     "weights": [f"{VECTORS}/weights.json"],
     "deduplicate": _SEQUENCES,
@@ -63,7 +71,9 @@ OUTPUTS = {
     "validate": [PROOF],
     "report": ["results/report.html", "results/ro-crate-metadata.json"],
 }
-"""What Snakemake deletes before it runs a rule, and what makes it run the rule when it is missing."""
+"""What Snakemake deletes before it runs a rule, and what makes it run the rule when it is
+missing.
+"""
 
 
 def commands(step: str) -> list[list[str]]:
@@ -71,7 +81,16 @@ def commands(step: str) -> list[list[str]]:
     sequences, weights, store = "results/sequences", WEIGHTS, f"{VECTORS}/store"
     scans = [f"{sequences}/scans/{number:05d}" for number in range(len(INPUTS))]
     splits = [f"{sequences}/splits/{number:02d}" for number in range(len(BUCKETS))]
-    places = ["--sequences", sequences, "--embedded", f"{VECTORS}/embedded", "--store", store, "--master", MASTER]
+    places = [
+        "--sequences",
+        sequences,
+        "--embedded",
+        f"{VECTORS}/embedded",
+        "--store",
+        store,
+        "--master",
+        MASTER,
+    ]
     places += ["--index", INDEX, "--records", RECORDS]
     proofs = ["--report", "results/validation.json", "--checksums", PROOF]
     adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
@@ -83,12 +102,20 @@ def commands(step: str) -> list[list[str]]:
             ["scan", path, "--number", str(number), "--output", scans[number], *count]
             for number, path in enumerate(INPUTS)
         ],
-        "split": [["split", *scans, "--range", str(at), "--output", split] for at, split in enumerate(splits)],
-        "collect": [["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]],
+        "split": [
+            ["split", *scans, "--range", str(at), "--output", split]
+            for at, split in enumerate(splits)
+        ],
+        "collect": [
+            ["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]
+        ],
         "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
         "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
         "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
-        "report": [["report", "results", "--output", "results/report.html"], ["summary", "results"]],
+        "report": [
+            ["report", "results", "--output", "results/report.html"],
+            ["summary", "results"],
+        ],
     }
     return found[step]
 
@@ -99,7 +126,14 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
     files = [f"results/sequences/buckets/{bucket}.parquet" for bucket in buckets]
-    places = ["--weights", WEIGHTS, "--store", f"{VECTORS}/store", "--embedded", f"{VECTORS}/embedded"]
+    places = [
+        "--weights",
+        WEIGHTS,
+        "--store",
+        f"{VECTORS}/store",
+        "--embedded",
+        f"{VECTORS}/embedded",
+    ]
     places += ["--output", f"{VECTORS}/submissions/{name}.json"]
     return [
         "embed",
@@ -117,9 +151,15 @@ def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
 
 
 def steps_from(step: str, steps: Sequence[str]) -> list[str]:
-    """The rules that Snakemake runs when this one has to be run, but for the report: it and those that need it."""
+    """The rules that Snakemake runs when this one has to be run, but for the report: it and those
+    that need it.
+    """
     later = list(steps[steps.index(step) : steps.index("report")])
-    return ["weights", *steps[steps.index("embed") : steps.index("report")]] if step == "weights" else later
+    return (
+        ["weights", *steps[steps.index("embed") : steps.index("report")]]
+        if step == "weights"
+        else later
+    )
 
 
 def run_step(folder: Path, step: str) -> tuple[int, str]:
@@ -137,7 +177,9 @@ def run_step(folder: Path, step: str) -> tuple[int, str]:
 
 
 def run_command(folder: Path, command: list[str]) -> tuple[int, str]:
-    """Run `plm-embed` with these arguments in `folder`; exit status (None after SECONDS: -99) and what it printed."""
+    """Run `plm-embed` with these arguments in `folder`; exit status (None after SECONDS: -99) and
+    what it printed.
+    """
 
     def main() -> None:
         sys.argv = ["plm-embed", *command]
@@ -147,7 +189,9 @@ def run_command(folder: Path, command: list[str]) -> tuple[int, str]:
 
 
 def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
-    """Run a function in a fork, in `folder`; its exit status (-99 when it hangs) and what it printed."""
+    """Run a function in a fork, in `folder`; its exit status (-99 when it hangs) and what it
+    printed.
+    """
     log = folder / "log"
     process = FORK.Process(target=_child, args=(folder, log, function))
     process.start()
@@ -161,7 +205,9 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
 
 
 class _ForkedWorkers:
-    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to load torch."""
+    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to
+    load torch.
+    """
 
     def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
         self._ours, theirs = FORK.Pipe()
@@ -206,13 +252,19 @@ def load_package() -> None:
 
 
 def make_inputs(folder: Path, seed: int) -> None:
-    """Five files of six records, of which some repeat; all but Parquet of two streams one after the other."""
+    """Five files of six records, of which some repeat; all but Parquet of two streams one after the
+    other.
+    """
     chance = random.Random(seed)
-    proteins = ["".join(chance.choices("ACDEFGHIKLMNPQRSTVWYX", k=chance.randint(8, 60))) for _ in range(24)]
+    proteins = [
+        "".join(chance.choices("ACDEFGHIKLMNPQRSTVWYX", k=chance.randint(8, 60))) for _ in range(24)
+    ]
     records = [(f"p{at}", proteins[at % 24]) for at in range(30)]
     records[7] = ("p7", "MKV1")  # skipped: unknown residue
     halves = [
-        "".join(f">{name} protein\n{residues}\n" for name, residues in records[start : start + 3]).encode()
+        "".join(
+            f">{name} protein\n{residues}\n" for name, residues in records[start : start + 3]
+        ).encode()
         for start in range(0, 24, 3)
     ]
     zstd_options = {zstd.CompressionParameter.checksum_flag: 1}
@@ -225,22 +277,35 @@ def make_inputs(folder: Path, seed: int) -> None:
     (folder / "inputs").mkdir(parents=True)
     for path, pack, first, second in zip(INPUTS, packers, halves[::2], halves[1::2], strict=False):
         (folder / path).write_bytes(pack(first) + pack(second))
-    table = {"id": [name for name, _ in records[24:]], "sequence": [residues for _, residues in records[24:]]}
+    table = {
+        "id": [name for name, _ in records[24:]],
+        "sequence": [residues for _, residues in records[24:]],
+    }
     pq.write_table(pa.table(table), folder / INPUTS[-1], write_page_checksum=True, row_group_size=3)
 
 
 def write_config(folder: Path) -> None:
-    config = {"inputs": list(INPUTS), "model": MODEL, "weights": "model.pt", "buckets": len(BUCKETS)}
-    config |= {"speed": {"device": "cpu", "buckets_per_submission": 2}, "validate": {"spot_checks": 2}}
+    config = {
+        "inputs": list(INPUTS),
+        "model": MODEL,
+        "weights": "model.pt",
+        "buckets": len(BUCKETS),
+    }
+    config |= {
+        "speed": {"device": "cpu", "buckets_per_submission": 2},
+        "validate": {"spot_checks": 2},
+    }
     (folder / "config").mkdir()
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config))
 
 
 def make_stages(root: Path, seed: int = 1) -> Path:
-    """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named comes next.
+    """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named
+    comes next.
 
-    start: only inputs and checkpoint; scan, split and collect as by_input leaves them; half: embed was killed when one
-    bucket was done and parts of another were written; compacted: gather is next, and parts were merged; read: all done.
+    start: only inputs and checkpoint; scan, split and collect as by_input leaves them; half: embed
+    was killed when one bucket was done and parts of another were written; compacted: gather is
+    next, and parts were merged; read: all done.
     """
     load_package()
     folder = root / "start"
@@ -264,7 +329,9 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     _half_embedded(go_on("gather", "half"))
     compacted = go_on("gather", "compacted")
     _succeed(compacted, run_command(compacted, ["compact", f"{VECTORS}/store"]))
-    _succeed(compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"]))
+    _succeed(
+        compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
+    )
     go_on("gather", "validate", "gather")
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
@@ -278,7 +345,9 @@ def _succeed(folder: Path, outcome: tuple[int, str]) -> None:
 
 
 def _half_embedded(folder: Path) -> None:
-    """As if embed had been killed: one record of three, half of the parts, no summary of a submission."""
+    """As if embed had been killed: one record of three, half of the parts, no summary of a
+    submission.
+    """
     shutil.rmtree(folder / VECTORS / "submissions")
     for name in BUCKETS[1:]:
         (folder / VECTORS / "embedded" / f"{name}.json").unlink()
@@ -289,17 +358,25 @@ def _half_embedded(folder: Path) -> None:
 
 
 def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
-    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what the inputs were."""
+    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what
+    the inputs were.
+    """
     found: dict[str, Any] = {}
     with h5py.File(folder / MASTER) as master:
         master.visititems(
-            lambda name, item: found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
+            lambda name, item: (
+                found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
+            )
         )
         for name, value in master.attrs.items():
             if name not in ("workflow_commit", SEAL) and (inputs or name != "inputs"):
-                found[f"attribute {name}"] = str(value.tolist() if isinstance(value, np.ndarray) else value)
+                found[f"attribute {name}"] = str(
+                    value.tolist() if isinstance(value, np.ndarray) else value
+                )
     for path in (INDEX, RECORDS):
-        found[path] = hashlib.sha256(repr(pq.read_table(folder / path).to_pylist()).encode()).hexdigest()
+        found[path] = hashlib.sha256(
+            repr(pq.read_table(folder / path).to_pylist()).encode()
+        ).hexdigest()
     return found
 
 
@@ -310,7 +387,9 @@ def _digest(values: Any) -> str:
 
 
 def read_as_users_do(folder: Path) -> tuple[int, str]:
-    """Open the results, look vectors up, export them: exit status, and digests of what was read or the error."""
+    """Open the results, look vectors up, export them: exit status, and digests of what was read or
+    the error.
+    """
     return forked(folder, lambda: print(json.dumps(_read_as_users_do(Path()))))
 
 

@@ -27,6 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str:
-    return "tests/gpu: no CUDA device here; `make gpu-check` runs them on a machine that has one" * (
-        config.stash.get(NO_GPU, False)
+    return (
+        "tests/gpu: no CUDA device here; `make gpu-check` runs them on a machine that has one"
+        * (config.stash.get(NO_GPU, False))
     )

@@ -16,7 +16,9 @@ from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
 from plm_embed.sequences.alphabet import PROTEIN
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+}
 """Of processes that tests start: they find what this one finds."""
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -35,7 +37,9 @@ def engine_of(model: Model, device: torch.device, dtype: str) -> Engine:
     return Engine(manifest, checkpoints.random_state(model, 4), device, dtype)  # type: ignore[arg-type]
 
 
-def states(engine: Engine, sequences: list[str], layers: list[int]) -> list[dict[int, torch.Tensor]]:
+def states(
+    engine: Engine, sequences: list[str], layers: list[int]
+) -> list[dict[int, torch.Tensor]]:
     batch = engine.prepare(sequences)
     hidden = engine.forward(batch, layers)
     cut = {layer: batch.split(found) for layer, found in hidden.items()}

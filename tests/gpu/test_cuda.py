@@ -47,11 +47,21 @@ def test_every_layer_and_residue_agrees_with_the_cpu(shape: str, dtype: str) -> 
         for layer in layers:
             assert ours[layer].shape == (len(sequence) + 2, model.dim)
             a, b = ours[layer].cpu(), theirs[layer]
-            for part in (slice(None), slice(1, 2), slice(-2, -1)):  # all, the first and the last residue
+            for part in (
+                slice(None),
+                slice(1, 2),
+                slice(-2, -1),
+            ):  # all, the first and the last residue
                 if dtype == "float32":
-                    assert torch.allclose(a[part], b[part], atol=5e-5, rtol=1e-5), (len(sequence), layer)
+                    assert torch.allclose(a[part], b[part], atol=5e-5, rtol=1e-5), (
+                        len(sequence),
+                        layer,
+                    )
                 else:
-                    assert torch.cosine_similarity(a[part], b[part], dim=1).min() > 0.999, (len(sequence), layer)
+                    assert torch.cosine_similarity(a[part], b[part], dim=1).min() > 0.999, (
+                        len(sequence),
+                        layer,
+                    )
             if dtype != "float32":
                 means = mean_of(a), mean_of(b)
                 assert torch.cosine_similarity(*means, dim=0) > 0.9999 - 4e-4 * (len(sequence) < 3)
@@ -64,8 +74,13 @@ def test_tf32_is_used_where_it_is_chosen_and_nowhere_else() -> None:
     found = {}
     for dtype in ("float32", "tfloat32"):
         engine = engine_of(WIDE, CUDA, dtype)
-        found[dtype] = [mean_of(one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])]
-    apart = [float((a - b).norm() / b.norm()) for a, b in zip(found["tfloat32"], found["float32"], strict=True)]
+        found[dtype] = [
+            mean_of(one[WIDE.layers]) for one in states(engine, sequences, [WIDE.layers])
+        ]
+    apart = [
+        float((a - b).norm() / b.norm())
+        for a, b in zip(found["tfloat32"], found["float32"], strict=True)
+    ]
     assert 1e-5 < max(apart) < 0.03
 
 
@@ -76,12 +91,16 @@ def test_a_vector_has_the_same_bits_in_any_company_and_order(dtype: str) -> None
         pytest.skip("torch's plain attention promises nothing")
     random = np.random.default_rng(1)
     ours = [
-        random_sequence(length, seed) for seed, length in enumerate((1, 2, 40, 300, 300, 511, 600, 600, 1022, 2134))
+        random_sequence(length, seed)
+        for seed, length in enumerate((1, 2, 40, 300, 300, 511, 600, 600, 1022, 2134))
     ]
     layers = [1, WIDE.layers]
     alone = [states(engine, [sequence], layers)[0] for sequence in ours]
     for trial in range(6):
-        company = [random_sequence(int(length), 100 + trial) for length in random.integers(1, 1500, 2 * trial)]
+        company = [
+            random_sequence(int(length), 100 + trial)
+            for length in random.integers(1, 1500, 2 * trial)
+        ]
         company += [random_sequence(600, 200 + trial)] * (trial % 3)
         everyone = ours + company
         order = random.permutation(len(everyone)) if trial else np.arange(len(everyone))
@@ -89,7 +108,11 @@ def test_a_vector_has_the_same_bits_in_any_company_and_order(dtype: str) -> None
         for at, i in enumerate(order):
             if i < len(ours):
                 for layer in layers:
-                    assert torch.equal(found[at][layer], alone[i][layer]), (trial, len(everyone[i]), layer)
+                    assert torch.equal(found[at][layer], alone[i][layer]), (
+                        trial,
+                        len(everyone[i]),
+                        layer,
+                    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])
@@ -105,7 +128,9 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
         tried.append(kernel.name)
         with torch.inference_mode():
             found = kernel(qkv, attention.pack(lengths, CUDA))
-        assert (found.float().cpu() - expected).abs().max() < (1e-4 if dtype == "float32" else 0.02), kernel.name
+        assert (found.float().cpu() - expected).abs().max() < (
+            1e-4 if dtype == "float32" else 0.02
+        ), kernel.name
         assert not found[sum(lengths) :].any()
         if kernel.label == "math":
             continue
@@ -135,7 +160,10 @@ def test_pooling_on_the_device_is_that_of_the_cpu() -> None:
     hidden = engine.forward(batch, [WIDE.layers])[WIDE.layers]
     for pooling in ("mean", "max", "bos", "per_residue"):
         found = pool_packed(pooling, hidden, batch).cpu()  # type: ignore[arg-type]
-        each = [pool(pooling, one.cpu(), rows) for one, rows in zip(batch.split(hidden), batch.residues, strict=True)]  # type: ignore[arg-type]
+        each = [
+            pool(pooling, one.cpu(), rows)
+            for one, rows in zip(batch.split(hidden), batch.residues, strict=True)
+        ]  # type: ignore[arg-type]
         expected = torch.cat([one.view(-1, WIDE.dim) for one in each])
         assert torch.allclose(found, expected, atol=2e-6), pooling
 
@@ -167,7 +195,11 @@ print(hashlib.sha256(b"".join(f[t.WIDE.layers].cpu().numpy().tobytes() for f in 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])
 def test_another_process_gets_the_same_bits(dtype: str) -> None:
-    found = states(engine_of(WIDE, CUDA, dtype), [random_sequence(n, n) for n in (1022, 600, 600, 30)], [WIDE.layers])
+    found = states(
+        engine_of(WIDE, CUDA, dtype),
+        [random_sequence(n, n) for n in (1022, 600, 600, 30)],
+        [WIDE.layers],
+    )
     # the other way round, so that order and process differ
     arrays = [found[at][WIDE.layers].cpu().numpy() for at in (3, 1, 2, 0)]
     digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()

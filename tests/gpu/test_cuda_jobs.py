@@ -1,4 +1,6 @@
-"""Embed jobs on a CUDA device: their vectors, short of memory, beyond float16, and when the device fails."""
+"""Embed jobs on a CUDA device: their vectors, short of memory, beyond float16, and when the device
+fails.
+"""
 
 import json
 import subprocess
@@ -47,7 +49,9 @@ def write_bucket(folder: Path, sequences: list[str]) -> Path:
 def vectors(folder: Path, record: dict[str, Any]) -> dict[str, np.ndarray]:
     found = {}
     for info in record["parts"]:
-        with read_part(folder / "store" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+        with read_part(
+            folder / "store" / record["fingerprint_id"] / "parts" / info["name"]
+        ) as part:
             name = part.names[0]
             rows = part.rows(name, np.arange(part.count))
             found |= {held.decode(): vector for held, vector in zip(part.keys, rows, strict=True)}
@@ -61,12 +65,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", ["auto", "float32", "float16"])
 def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
-    sequences = [random_sequence(int(length), i) for i, length in enumerate(np.linspace(1, 1200, 300))]
+    sequences = [
+        random_sequence(int(length), i) for i, length in enumerate(np.linspace(1, 1200, 300))
+    ]
     settings = Settings(device="cuda", compute_dtype=dtype, storage_dtype="float32", scratch="")
     record = Embedder(prepared, tmp_path / "store", settings).embed(
         write_bucket(tmp_path, sequences), tmp_path / "0000.json"
     )
-    print(json.dumps({name: record[name] for name in ("self_test", "busy", "tokens_per_second", "toks_per_batch")}))
+    print(
+        json.dumps(
+            {
+                name: record[name]
+                for name in ("self_test", "busy", "tokens_per_second", "toks_per_batch")
+            }
+        )
+    )
     assert record["computed"] == 300
     assert record["self_test"]["batch_invariant"]
     assert record["fingerprint"]["engine"].startswith("packed-1-")
@@ -84,15 +97,20 @@ def engine_of_folder(folder: Path) -> Engine:
 
 
 def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None:
-    settings = Settings(device="cuda", compute_dtype="float32", toks_per_batch=16 * ROWS["cuda"], scratch="")
+    settings = Settings(
+        device="cuda", compute_dtype="float32", toks_per_batch=16 * ROWS["cuda"], scratch=""
+    )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     sequences = [random_sequence(900, i) for i in range(300)]
     model = embedder._loaded()
     torch.cuda.empty_cache()
     torch.cuda.synchronize()
-    # room for what is there and for two of the smallest batches: one row takes about 15 times its fp32 residual
+    # room for what is there and for two of the smallest batches: one row takes about 15 times its
+    # fp32 residual
     room = torch.cuda.memory_reserved() + 2 * ROWS["cuda"] * WIDE.dim * 4 * 15
-    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(CUDA).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        room / torch.cuda.get_device_properties(CUDA).total_memory
+    )
     try:
         record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     finally:
@@ -106,7 +124,9 @@ def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> N
     sequences = [random_sequence(length, length) for length in (5, 50, 200)]
     settings = Settings(device="cuda", compute_dtype="float16", storage_dtype="float32", scratch="")
     embedder = Embedder(folder, tmp_path / "store", settings)
-    embedder._model = Engine(*weights.load(folder), CUDA, "float16")  # its self-test would refuse such weights
+    embedder._model = Engine(
+        *weights.load(folder), CUDA, "float16"
+    )  # its self-test would refuse such weights
     embedder._budget = ROWS["cuda"]
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     assert record["exact"] == 3
@@ -127,7 +147,8 @@ from plm_embed.errors import DeviceError
 from plm_embed.inference.settings import Settings
 
 folder, weights = Path(sys.argv[1]), Path(sys.argv[2])
-embedder = Embedder(weights, folder / "store", Settings(device="cuda", toks_per_batch=16384, scratch=""))
+settings = Settings(device="cuda", toks_per_batch=16384, scratch="")
+embedder = Embedder(weights, folder / "store", settings)
 embedder._loaded()
 forward, calls = Engine.forward, []
 
@@ -147,11 +168,15 @@ except DeviceError as error:
 """
 
 
-def test_a_poisoned_context_ends_the_job_and_keeps_what_was_finished(tmp_path: Path, prepared: Path) -> None:
+def test_a_poisoned_context_ends_the_job_and_keeps_what_was_finished(
+    tmp_path: Path, prepared: Path
+) -> None:
     sequences = [random_sequence(900, i) for i in range(150)]  # more than 8 batches
     write_bucket(tmp_path, sequences)
     command = [sys.executable, "-c", FAILING, str(tmp_path), str(prepared)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env=ENVIRONMENT
+    )
     assert ended.returncode == 1, ended.stderr
     assert "CUDA error: the GPU" in ended.stdout
     assert not (tmp_path / "0000.json").exists()

@@ -1,7 +1,9 @@
-"""Campaigns through the PBS profiles: on the plugin's stand-in, or with PBS_TEST_REAL=1 on the PBS of this machine.
+"""Campaigns through the PBS profiles: on the plugin's stand-in, or with PBS_TEST_REAL=1 on the PBS
+of this machine.
 
-On a real PBS also set PBS_TEST_DIR and PBS_TEST_ARGS as for the plugin's own tests (executors/pbs/README.md),
-and PBS_TEST_NODES to the number of nodes that a job can have, if that is more than one.
+On a real PBS also set PBS_TEST_DIR and PBS_TEST_ARGS as for the plugin's own tests
+(executors/pbs/README.md), and PBS_TEST_NODES to the number of nodes that a job can have, if that is
+more than one.
 """
 
 import os
@@ -29,7 +31,16 @@ shift
 exec env -i PATH=/usr/bin:/bin "$@"
 """
 REAL = shutil.which("qsub") if os.environ.get("PBS_TEST_REAL") else None
-QUICK = ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "5", "--latency-wait", "5", "--jobs", "8"]
+QUICK = [
+    "--pbs-status-interval",
+    "1",
+    "--pbs-unknown-seconds",
+    "5",
+    "--latency-wait",
+    "5",
+    "--jobs",
+    "8",
+]
 CONFIG = {"buckets": 4, "speed": {"device": "cpu", "flush_minutes": 0.01}}
 
 
@@ -37,7 +48,9 @@ def pytest_report_header() -> str:
     """Which PBS the campaigns go through, so that nobody takes one for the other."""
     if REAL is None and os.environ.get("PBS_TEST_REAL"):
         pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
-    return f"PBS: {f'the real one of {REAL}' if REAL else 'the stand-in, as PBS_TEST_REAL is not set'}"
+    return (
+        f"PBS: {f'the real one of {REAL}' if REAL else 'the stand-in, as PBS_TEST_REAL is not set'}"
+    )
 
 
 @dataclass
@@ -53,7 +66,9 @@ class Campaign:
     def master(self) -> dict[str, bytes]:
         """All data of the master, bit by bit."""
         with h5py.File(self.vectors / "master_esm2_embeddings.h5", locking=False) as file:
-            return {name: file[name][...].tobytes() for name in ("emb", "emb_keys", "length", "windows")}
+            return {
+                name: file[name][...].tobytes() for name in ("emb", "emb_keys", "length", "windows")
+            }
 
     def command(self, profile: str, *options: str, **config: object) -> list[str]:
         chosen = [

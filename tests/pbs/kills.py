@@ -1,10 +1,12 @@
-"""Campaigns under random kills: `python tests/pbs/kills.py FIRST LAST [RESULTS.json]` runs the seeds FIRST..LAST.
+"""Campaigns under random kills: `python tests/pbs/kills.py FIRST LAST [RESULTS.json]` runs the
+seeds FIRST..LAST.
 
-Each deduplicates some proteins and embeds them by whole-node submissions of two nodes with two workers, while workers,
-nodes and launchers are killed and whole jobs end as at the walltime (SIGTERM, then SIGKILL) or as Polaris preempts
-(SIGKILL at once). A job that failed is submitted again until one succeeds; then gather and validate have their say.
-All of that is the real code. Only how processes start is not: they are forked from one that has torch loaded, and
-each node bears a name of its own, so that claims of a dead one go stale by their age.
+Each deduplicates some proteins and embeds them by whole-node submissions of two nodes with two
+workers, while workers, nodes and launchers are killed and whole jobs end as at the walltime
+(SIGTERM, then SIGKILL) or as Polaris preempts (SIGKILL at once). A job that failed is submitted
+again until one succeeds; then gather and validate have their say. All of that is the real code.
+Only how processes start is not: they are forked from one that has torch loaded, and each node bears
+a name of its own, so that claims of a dead one go stale by their age.
 """
 
 import contextlib
@@ -106,15 +108,22 @@ class Node:
 def prepare_process() -> None:
     """Have all processes forked, and clocks of claims that fit campaigns of seconds."""
     torch.set_num_threads(1)
-    one_at_a_time = threading.Lock()  # a sibling forked in between would keep the worker's end of the pipe open
+    one_at_a_time = (
+        threading.Lock()
+    )  # a sibling forked in between would keep the worker's end of the pipe open
     start = worker.Worker.__init__
 
     def serve(connection: Connection, *arguments: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for link in Path("/proc/self/fd").iterdir():  # the ends of pipes that a spawned process would not have
+        for link in Path(
+            "/proc/self/fd"
+        ).iterdir():  # the ends of pipes that a spawned process would not have
             with contextlib.suppress(FileNotFoundError):
-                if link.readlink().name.startswith("socket:") and int(link.name) != connection.fileno():
+                if (
+                    link.readlink().name.startswith("socket:")
+                    and int(link.name) != connection.fileno()
+                ):
                     os.dup2(nothing, int(link.name))
         worker.serve(connection, *arguments)
 
@@ -167,7 +176,11 @@ class Job:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) in nodes and int(stat.parent.name) not in nodes and fields[0] != "Z":
+                if (
+                    int(fields[2]) in nodes
+                    and int(stat.parent.name) not in nodes
+                    and fields[0] != "Z"
+                ):
                     members.append(int(stat.parent.name))
         return members
 
@@ -206,22 +219,47 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kills") as name:
         folder = Path(name)
         os.chdir(folder)
-        proteins = ["".join(dice.choices("ACDEFGHIKLMNPQRSTVWY", k=dice.randint(20, 300))) for _ in range(150)]
+        proteins = [
+            "".join(dice.choices("ACDEFGHIKLMNPQRSTVWY", k=dice.randint(20, 300)))
+            for _ in range(150)
+        ]
         text = "".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins + proteins[:30]))
         (folder / "in.fasta").write_text(text)
         (folder / "nodes").write_text("\n".join(NODES))
         sequences, records, store = folder / "sequences", folder / "embedded", folder / "store"
-        run_to_end(["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "6"], folder)
+        run_to_end(
+            ["deduplicate", folder / "in.fasta", "--output", sequences, "--buckets", "6"], folder
+        )
         buckets = sorted((sequences / "buckets").glob("*.parquet"))
         places: list[str | Path] = ["--store", store, "--embedded", records]
-        words: list[str | Path] = ["embed", *buckets, "--weights", weights, *places, "--output", folder / "done.json"]
-        words += ["--device", "cpu", "--scratch", "", "--toks-per-batch", "256", "--flush-minutes", "0.002"]
+        words: list[str | Path] = [
+            "embed",
+            *buckets,
+            "--weights",
+            weights,
+            *places,
+            "--output",
+            folder / "done.json",
+        ]
+        words += [
+            "--device",
+            "cpu",
+            "--scratch",
+            "",
+            "--toks-per-batch",
+            "256",
+            "--flush-minutes",
+            "0.002",
+        ]
         words += ["--nodes", "2", "--workers", "2", "--minutes", "60"]
         attempts = 0
         while not (folder / "done.json").exists() and time.monotonic() - begun < LONGEST:
             attempts += 1
             job = Job(folder, 1000 * seed + attempts, words)
-            instants = sorted(dice.uniform(0, 2.5) for _ in range(dice.randint(0, 3) if attempts <= CALM_AFTER else 0))
+            instants = sorted(
+                dice.uniform(0, 2.5)
+                for _ in range(dice.randint(0, 3) if attempts <= CALM_AFTER else 0)
+            )
             started = time.monotonic()
             while job.running() and time.monotonic() - begun < LONGEST:
                 if instants and time.monotonic() - started > instants[0]:
@@ -231,20 +269,52 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
                 time.sleep(0.02)
             if job.code is None:
                 job.signal(signal.SIGKILL)
-                raise RuntimeError(f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}")
-        final: list[str | Path] = ["--sequences", sequences, "--embedded", records, "--store", store]
-        final += ["--master", folder / "m.h5", "--index", folder / "m.parquet", "--records", folder / "records.parquet"]
+                raise RuntimeError(
+                    f"seed {seed}: not complete\n{(folder / 'log').read_text()[-3000:]}"
+                )
+        final: list[str | Path] = [
+            "--sequences",
+            sequences,
+            "--embedded",
+            records,
+            "--store",
+            store,
+        ]
+        final += [
+            "--master",
+            folder / "m.h5",
+            "--index",
+            folder / "m.parquet",
+            "--records",
+            folder / "records.parquet",
+        ]
         run_to_end(["gather", *final], folder)
-        proof = ["--weights", weights, "--report", folder / "validation.json", "--checksums", folder / "sums"]
+        proof = [
+            "--weights",
+            weights,
+            "--report",
+            folder / "validation.json",
+            "--checksums",
+            folder / "sums",
+        ]
         run_to_end(["validate", *final, *proof], folder)
         with h5py.File(folder / "m.h5", locking=False) as file:
             rows = len(file["emb"])
-        if rows != len(set(proteins)) or json.loads((folder / "validation.json").read_text())["status"] != "passed":
+        if (
+            rows != len(set(proteins))
+            or json.loads((folder / "validation.json").read_text())["status"] != "passed"
+        ):
             raise RuntimeError(f"seed {seed}: {rows} rows of {len(set(proteins))}")
         computed = sum(int(path.stem.split("-")[2]) for path in store.glob("*/parts/[0-9a-f]*.h5"))
         os.chdir("/")
     seconds = round(time.monotonic() - begun, 1)
-    return {"seed": seed, "attempts": attempts, "kills": dict(kills), "twice": computed - rows, "seconds": seconds}
+    return {
+        "seed": seed,
+        "attempts": attempts,
+        "kills": dict(kills),
+        "twice": computed - rows,
+        "seconds": seconds,
+    }
 
 
 def main(first: int, last: int, results: Path | None) -> None:
@@ -266,9 +336,15 @@ def main(first: int, last: int, results: Path | None) -> None:
             if results:
                 total = sum((Counter(one["kills"]) for one in done), Counter())
                 summary = {"complete_and_valid": len(done), "kills": dict(total)}
-                summary |= {key: sum(one[key] for one in done) for key in ("attempts", "twice", "seconds")}
+                summary |= {
+                    key: sum(one[key] for one in done) for key in ("attempts", "twice", "seconds")
+                }
                 results.write_text(json.dumps(summary | {"campaigns": done}) + "\n")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]).absolute() if len(sys.argv) > 3 else None)
+    main(
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        Path(sys.argv[3]).absolute() if len(sys.argv) > 3 else None,
+    )

@@ -1,4 +1,6 @@
-"""Some campaigns under random kills, other ones at each run; benchmarks/README.md has the long record."""
+"""Some campaigns under random kills, other ones at each run; benchmarks/README.md has the long
+record.
+"""
 
 import subprocess
 import sys
@@ -13,7 +15,12 @@ CAMPAIGNS = 8
 @pytest.mark.workflow
 def test_campaigns_under_random_kills_end_with_a_valid_master() -> None:
     seed = int(time.time()) % 1_000_000
-    command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(seed), str(seed + CAMPAIGNS - 1)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("kills.py")),
+        str(seed),
+        str(seed + CAMPAIGNS - 1),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, f"{' '.join(command[1:])}\n{done.stdout}{done.stderr}"
     assert done.stdout.count('"seed"') == CAMPAIGNS

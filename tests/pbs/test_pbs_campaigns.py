@@ -1,4 +1,6 @@
-"""Whole campaigns through the PBS profiles: they end with the master of an undisturbed run, whatever happens."""
+"""Whole campaigns through the PBS profiles: they end with the master of an undisturbed run,
+whatever happens.
+"""
 
 import json
 import os
@@ -19,12 +21,19 @@ pytestmark = pytest.mark.workflow
 
 
 def records(campaign: Campaign) -> list[dict[str, int]]:
-    return [json.loads(path.read_text()) for path in sorted((campaign.vectors / "embedded").glob("*.json"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted((campaign.vectors / "embedded").glob("*.json"))
+    ]
 
 
 @pytest.mark.usefixtures("any_pbs")
-def test_one_gpu_per_job(campaign: Campaign, undisturbed: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In folders whose names a shell and qsub would read otherwise; the jobs' logs then lie in the home folder."""
+def test_one_gpu_per_job(
+    campaign: Campaign, undisturbed: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In folders whose names a shell and qsub would read otherwise; the jobs' logs then lie in the
+    home folder.
+    """
     monkeypatch.setenv("HOME", str(campaign.folder.parent))
     odd = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
     campaign = Campaign(campaign.folder.rename(campaign.folder.parent / odd))
@@ -35,7 +44,9 @@ def test_one_gpu_per_job(campaign: Campaign, undisturbed: Campaign, monkeypatch:
     assert all(record["worker"]["job"] for record in records(campaign))  # type: ignore[call-overload,index]
 
 
-@pytest.mark.skipif(REAL and os.environ.get("PBS_TEST_NODES", "1") == "1", reason="PBS_TEST_NODES does not say 2")
+@pytest.mark.skipif(
+    REAL and os.environ.get("PBS_TEST_NODES", "1") == "1", reason="PBS_TEST_NODES does not say 2"
+)
 @pytest.mark.usefixtures("any_pbs")
 def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) -> None:
     """One submission of two nodes with two workers each takes all buckets."""
@@ -49,7 +60,9 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
 @pytest.mark.usefixtures("any_pbs")
 def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campaign) -> None:
     """The jobs go on, the same command takes them over, and no sequence is computed twice."""
-    first = subprocess.Popen(campaign.command("pbs"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        campaign.command("pbs"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and first.poll() is None:
         time.sleep(0.1)
     assert first.poll() is None
@@ -59,13 +72,21 @@ def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campai
     subprocess.run(unlock, check=True, capture_output=True)
     campaign.run("pbs")
     assert campaign.master() == undisturbed.master()
-    rows = sum(int(path.stem.split("-")[2]) for path in campaign.vectors.glob("store/*/parts/[0-9a-f]*.h5"))
+    rows = sum(
+        int(path.stem.split("-")[2]) for path in campaign.vectors.glob("store/*/parts/[0-9a-f]*.h5")
+    )
     assert rows == 129
 
 
-def test_a_site_of_ones_own_in_ten_lines(campaign: Campaign, undisturbed: Campaign, pbs: StandIn) -> None:
+def test_a_site_of_ones_own_in_ten_lines(
+    campaign: Campaign, undisturbed: Campaign, pbs: StandIn
+) -> None:
     """The two files of profiles/README.md, as they stand there."""
-    text = (ROOT / "profiles" / "README.md").read_text(encoding="utf-8").partition("### Your own site in ten lines")[2]
+    text = (
+        (ROOT / "profiles" / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("### Your own site in ten lines")[2]
+    )
     profile, site = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[:2]
     assert len(profile.splitlines()) <= 10 and len(site.splitlines()) <= 10
     folder = campaign.folder / "my_site"
@@ -80,9 +101,20 @@ def test_a_site_of_ones_own_in_ten_lines(campaign: Campaign, undisturbed: Campai
     assert ":gpu_type=A100 -l place=scatter -l walltime=04:00:00" in job.arguments
 
 
-def test_two_hundred_live_jobs_cost_the_main_process_little(campaign: Campaign, pbs: StandIn) -> None:
-    """Two commands a look at most, under 300 MB, few threads; the jobs wait in a queue that is not started."""
-    options = ["--jobs", "250", "--pbs-status-interval", "1", "--set-resources", "embed:pbs_queue=stoppedq"]
+def test_two_hundred_live_jobs_cost_the_main_process_little(
+    campaign: Campaign, pbs: StandIn
+) -> None:
+    """Two commands a look at most, under 300 MB, few threads; the jobs wait in a queue that is not
+    started.
+    """
+    options = [
+        "--jobs",
+        "250",
+        "--pbs-status-interval",
+        "1",
+        "--set-resources",
+        "embed:pbs_queue=stoppedq",
+    ]
     command = campaign.command("pbs", *options, buckets=200)
     with (campaign.folder / "out").open("w") as out:
         running = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
@@ -94,7 +126,10 @@ def test_two_hundred_live_jobs_cost_the_main_process_little(campaign: Campaign, 
             time.sleep(0.1)
         calls = pbs.calls[before:]
         looks = sum(name == "qselect" and "-h" not in words for _, name, words in calls)
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{running.pid}/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1)
+            for line in Path(f"/proc/{running.pid}/status").read_text().splitlines()
+        )
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGINT)

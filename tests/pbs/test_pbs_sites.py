@@ -1,4 +1,6 @@
-"""The literal command `snakemake --profile pbs` on a PBS whose server bears a site's name, on the plugin's stand-in."""
+"""The literal command `snakemake --profile pbs` on a PBS whose server bears a site's name, on the
+plugin's stand-in.
+"""
 
 import re
 import subprocess
@@ -15,17 +17,21 @@ pytestmark = pytest.mark.workflow
 
 POLARIS = "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
 POLARIS_WORDS = (
-    "-N {rule} -q {queue} -A MyProject -l select={nodes}:system=polaris -l place=scatter -l walltime={time}"
+    "-N {rule} -q {queue} -A MyProject -l select={nodes}:system=polaris -l place=scatter -l "
+    "walltime={time}"
     " -l filesystems=home:eagle -j oe -o LOG -r {again} -W umask=022 -k doe"
 )
 """As the profile with everything written out submitted, before Polaris was recognised."""
 SOPHIA_WORDS = (
-    "-N {rule} -q by-gpu -A MyProject -l select=1 -l walltime={time} -l filesystems=home:eagle -j oe -o LOG -r n"
+    "-N {rule} -q by-gpu -A MyProject -l select=1 -l walltime={time} -l filesystems=home:eagle -j "
+    "oe -o LOG -r n"
     " -W umask=022"
 )
 
 
-def serve(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, pbs: StandIn, *queues: str) -> None:
+def serve(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, pbs: StandIn, *queues: str
+) -> None:
     """Let the PBS here have a server of this name and these queues."""
     (folder / "pbs.conf").write_text(f"PBS_EXEC=/opt/pbs\nPBS_SERVER={name}\n")
     monkeypatch.setenv("PBS_CONF_FILE", str(folder / "pbs.conf"))
@@ -39,21 +45,30 @@ def asked(pbs: StandIn) -> dict[str, list[str]]:
     """The words of qsub by rule, with LOG for the log and without what is new in every run."""
     found: dict[str, list[str]] = {}
     for job in pbs.jobs.values():
-        words = re.sub(r"^(-N [a-z]+)\S*", r"\1", re.sub(r"-o \S+", "-o LOG", job.arguments)).rpartition(" ")[0]
+        words = re.sub(
+            r"^(-N [a-z]+)\S*", r"\1", re.sub(r"-o \S+", "-o LOG", job.arguments)
+        ).rpartition(" ")[0]
         found.setdefault(words.split()[1], []).append(words)
     return found
 
 
 def test_polaris_by_the_literal_command(
-    campaign: Campaign, undisturbed: Campaign, pbs: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign,
+    undisturbed: Campaign,
+    pbs: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two whole nodes of four workers, up to the validated master, with nothing but the account and --config keys."""
+    """Two whole nodes of four workers, up to the validated master, with nothing but the account and
+    --config keys.
+    """
     serve(POLARIS, tmp_path, monkeypatch, pbs, "preemptable")
     said = campaign.run("pbs", "--pbs-account", "MyProject", buckets=20)
     first = next(line for line in said.splitlines() if line.startswith("plm-embed: "))
     assert first == (
         f"plm-embed: ALCF Polaris (by the PBS server {POLARIS}): queue preemptable, "
-        "a submission is 1 node x 4 GPUs, 32 cores, 400 GB, 6:00 h and 16 buckets, charged to MyProject"
+        "a submission is 1 node x 4 GPUs, 32 cores, 400 GB, 6:00 h and 16 buckets, charged to "
+        "MyProject"
     )
     both = {"queue": "preemptable", "nodes": 1, "again": "y"}
     words = asked(pbs)
@@ -72,20 +87,37 @@ def test_polaris_by_the_literal_command(
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 2
-    called = (campaign.folder / "results" / "logs" / "esm2_t3_untrained" / "embed" / "0000.log").read_text()
+    called = (
+        campaign.folder / "results" / "logs" / "esm2_t3_untrained" / "embed" / "0000.log"
+    ).read_text()
     assert "--nodes 1 --workers 4 " in called and "--minutes 360" in called
 
 
 def planned(folder: Path, *options: str, **config: object) -> tuple[int, str, dict[str, str]]:
-    """A dry run of a short name: exit status, what was said, and the resources of the first embed job."""
-    done = snakemake(working_folder(folder), "--profile", str(ROOT / "profiles" / "pbs"), "-n", *options, **config)
-    found = re.search(r"^rule embed:.*?^    resources: (.*?)$", done.stdout, re.MULTILINE | re.DOTALL)
+    """A dry run of a short name: exit status, what was said, and the resources of the first embed
+    job.
+    """
+    done = snakemake(
+        working_folder(folder),
+        "--profile",
+        str(ROOT / "profiles" / "pbs"),
+        "-n",
+        *options,
+        **config,
+    )
+    found = re.search(
+        r"^rule embed:.*?^    resources: (.*?)$", done.stdout, re.MULTILINE | re.DOTALL
+    )
     pairs = (one.partition("=") for one in (found[1] if found else "").split(", "))
     return done.returncode, done.stdout, {name: value for name, _, value in pairs}
 
 
 def test_sophia_gives_a_gpu_to_every_job_and_a_deleted_one_comes_again(
-    campaign: Campaign, undisturbed: Campaign, pbs: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign,
+    undisturbed: Campaign,
+    pbs: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serve("sophia-pbs-01.lab.alcf.anl.gov", tmp_path, monkeypatch, pbs, "by-gpu")
     monkeypatch.setenv("PBS_ACCOUNT", "MyProject")
@@ -94,7 +126,9 @@ def test_sophia_gives_a_gpu_to_every_job_and_a_deleted_one_comes_again(
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and running.poll() is None:
         time.sleep(0.1)
     with pbs.lock:
-        for job in [job for job in pbs.jobs.values() if job.name.startswith("embed") and job.state == "R"][:1]:
+        for job in [
+            job for job in pbs.jobs.values() if job.name.startswith("embed") and job.state == "R"
+        ][:1]:
             pbs.delete(job)
     running.wait(timeout=900)
     assert running.returncode == 0, (campaign.folder / "out").read_text()
@@ -113,9 +147,16 @@ def test_gadi_takes_the_project_that_its_users_have_set(
     assert "before you submit: NCI Gadi charges an account: add --pbs-account NAME" in said
     monkeypatch.setenv("PROJECT", "ab12")
     code, said, resources = planned(tmp_path / "with")
-    assert "queue gpuvolta, a submission is 1 GPU, 12 cores, 6:00 h and 1 bucket, charged to ab12" in said
+    assert (
+        "queue gpuvolta, a submission is 1 GPU, 12 cores, 6:00 h and 1 bucket, charged to ab12"
+        in said
+    )
     assert "before you submit" not in said
-    assert (resources["gpu"], resources["runtime"], resources["longest_minutes"]) == ("1", "360", "2880")
+    assert (resources["gpu"], resources["runtime"], resources["longest_minutes"]) == (
+        "1",
+        "360",
+        "2880",
+    )
 
 
 def test_a_server_that_no_file_names_gets_one_gpu_per_job(
@@ -135,26 +176,48 @@ def test_an_account_that_is_missing_is_told_before_anything_runs(
     done = snakemake(campaign.folder, "--profile", str(ROOT / "profiles" / "pbs"))
     assert done.returncode == 1
     assert (
-        "ALCF Polaris charges an account: add --pbs-account NAME, or `pbs-account: NAME` to the profile" in done.stdout
+        "ALCF Polaris charges an account: add --pbs-account NAME, or `pbs-account: NAME` to the "
+        "profile" in done.stdout
     )
     assert not pbs.jobs and not (campaign.folder / "resources").exists()
-    assert snakemake(campaign.folder, "--profile", str(ROOT / "profiles" / "pbs"), "--unlock").returncode == 0
+    assert (
+        snakemake(
+            campaign.folder, "--profile", str(ROOT / "profiles" / "pbs"), "--unlock"
+        ).returncode
+        == 0
+    )
 
 
 def test_a_laptop_plans_what_polaris_will_be_asked_for(tmp_path: Path) -> None:
     code, said, resources = planned(tmp_path / "work", site="polaris", buckets=64)
     assert code == 0
-    assert "plm-embed: ALCF Polaris (as you say): queue preemptable, a submission is 1 node x 4 GPUs" in said
+    assert (
+        "plm-embed: ALCF Polaris (as you say): queue preemptable, a submission is 1 node x 4 GPUs"
+        in said
+    )
     assert "64 buckets in 4 submissions" in said
     wanted = {"nodes": "1", "gpu": "4", "runtime": "360", "mem_mb": "400000", "buckets": "16"}
     assert wanted.items() <= resources.items()
 
 
 def test_what_the_user_sets_wins(tmp_path: Path) -> None:
-    options = ("--pbs-site", "polaris", "--pbs-account", "x", "--set-threads", "embed=16", "--set-resources")
-    code, said, resources = planned(tmp_path / "work", *options, "embed:nodes=2", "embed:runtime=90", buckets=64)
+    options = (
+        "--pbs-site",
+        "polaris",
+        "--pbs-account",
+        "x",
+        "--set-threads",
+        "embed=16",
+        "--set-resources",
+    )
+    code, said, resources = planned(
+        tmp_path / "work", *options, "embed:nodes=2", "embed:runtime=90", buckets=64
+    )
     assert code == 0
-    assert "a submission is 2 nodes x 4 GPUs, 16 cores, 400 GB, 1:30 h and 32 buckets, charged to x" in said
+    assert (
+        "a submission is 2 nodes x 4 GPUs, 16 cores, 400 GB, 1:30 h and 32 buckets, charged to x"
+        in said
+    )
     assert "64 buckets in 2 submissions" in said
     assert {"nodes": "2", "gpu": "4", "runtime": "90", "buckets": "32"}.items() <= resources.items()
     _, said, resources = planned(tmp_path / "other", *options, "embed:buckets=8", buckets=64)
@@ -170,7 +233,17 @@ def test_a_profile_for_another_queue_is_ten_lines(
 ) -> None:
     profile = ROOT / "profiles" / f"polaris-{queue}"
     assert len((profile / "profile.yaml").read_text().splitlines()) <= 10
-    for at, chosen in enumerate((("--profile", str(profile)), ("--pbs-site", "polaris", "--pbs-queue", queue))):
-        _, _, resources = planned(tmp_path / str(at), *chosen, "--pbs-account", "x", speed={"device": "cpu"})
-        wanted = {"nodes": nodes, "gpu": "4", "runtime": minutes, "buckets": buckets, "mem_mb": "400000"}
+    for at, chosen in enumerate(
+        (("--profile", str(profile)), ("--pbs-site", "polaris", "--pbs-queue", queue))
+    ):
+        _, _, resources = planned(
+            tmp_path / str(at), *chosen, "--pbs-account", "x", speed={"device": "cpu"}
+        )
+        wanted = {
+            "nodes": nodes,
+            "gpu": "4",
+            "runtime": minutes,
+            "buckets": buckets,
+            "mem_mb": "400000",
+        }
         assert wanted.items() <= resources.items()

@@ -1,15 +1,15 @@
 """A private, real SLURM on this machine, for tests.
 
-`with Cluster() as cluster:` starts slurmctld, slurmdbd (on a MariaDB of its own), munge and one slurmd for each virtual
-node: g1 and g2 with four virtual GPUs each, and c1 without. Everything listens on the loopback interface only, and all
-state lies in one temporary folder.
+`with Cluster() as cluster:` starts slurmctld, slurmdbd (on a MariaDB of its own), munge and one
+slurmd for each virtual node: g1 and g2 with four virtual GPUs each, and c1 without. Everything
+listens on the loopback interface only, and all state lies in one temporary folder.
 
-Each daemon lives in a process and mount namespace of its own, so that a virtual node has its own host name and process
-table, and killing one process is a power cut: nothing of the node survives. The kernel kills all of them when the
-Python process that started the cluster ends, however it ends.
+Each daemon lives in a process and mount namespace of its own, so that a virtual node has its own
+host name and process table, and killing one process is a power cut: nothing of the node survives.
+The kernel kills all of them when the Python process that started the cluster ends, however it ends.
 
-By hand, `python tests/slurm/cluster.py bash` gives a shell in which sbatch, squeue and the others speak to such a
-cluster, for as long as the shell lives.
+By hand, `python tests/slurm/cluster.py bash` gives a shell in which sbatch, squeue and the others
+speak to such a cluster, for as long as the shell lives.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ GPU_NODES = ("g1", "g2")
 NODES = (*GPU_NODES, "c1")
 GPUS = 4
 PREFIX = "plm-slurm-"
-STARTING = 60.0  # seconds after which a folder without a locked `owner` file is no cluster that is being started
+# seconds after which a folder without a locked `owner` file is no cluster that is being started
+STARTING = 60.0
 
 
 class ClusterError(Exception):
@@ -48,11 +49,17 @@ def missing() -> str | None:
     absent = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
     if absent:
         return (
-            f"no {', '.join(absent)} here; get SLURM by `make slurm-packages` or apt-get install {' '.join(PACKAGES)}"
+            f"no {', '.join(absent)} here; get SLURM by `make slurm-packages` or "
+            f"apt-get install {' '.join(PACKAGES)}"
         )
     if os.geteuid() != 0:
         return "only root can start the virtual nodes (device files, namespaces)"
-    if subprocess.call(["unshare", "--pid", "--mount", "--uts", "--fork", "true"], stderr=subprocess.DEVNULL) != 0:
+    if (
+        subprocess.call(
+            ["unshare", "--pid", "--mount", "--uts", "--fork", "true"], stderr=subprocess.DEVNULL
+        )
+        != 0
+    ):
         return "this root may not make namespaces (a container needs --privileged)"
     return None
 
@@ -60,8 +67,8 @@ def missing() -> str | None:
 class Cluster:
     """A running SLURM.
 
-    `env` is what a process needs to speak to it. The attribute `folder` has `log/` and, for each node,
-    `scratch/{node}`: that node's own disk, in jobs called SLURM_TMPDIR.
+    `env` is what a process needs to speak to it. The attribute `folder` has `log/` and, for each
+    node, `scratch/{node}`: that node's own disk, in jobs called SLURM_TMPDIR.
     """
 
     def __init__(self) -> None:
@@ -87,21 +94,34 @@ class Cluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop_all()
 
     def run(self, *command: str, timeout: float = 300) -> str:
-        """Run a command with the cluster's environment; return what it printed, or raise ClusterError."""
-        done = subprocess.run(command, check=False, env=self.env, capture_output=True, text=True, timeout=timeout)
+        """Run a command with the cluster's environment; return what it printed, or raise
+        ClusterError.
+        """
+        done = subprocess.run(
+            command, check=False, env=self.env, capture_output=True, text=True, timeout=timeout
+        )
         if done.returncode != 0:
-            raise ClusterError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+            raise ClusterError(
+                f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def jobs(self, *states: str) -> dict[str, str]:
-        """Return {job: node} of the jobs in these states, by default the live ones. A pending job has no node: ""."""
+        """Return {job: node} of the jobs in these states, by default the live ones. A pending job
+        has no node: "".
+        """
         chosen = ["--states", ",".join(states)] if states else []
-        lines = self.run("squeue", "--noheader", "--array", "--format", "%i|%N", *chosen).splitlines()
+        lines = self.run(
+            "squeue", "--noheader", "--array", "--format", "%i|%N", *chosen
+        ).splitlines()
         return dict(line.split("|", 1) for line in lines)
 
     def wait_for(self, what: str, condition: Callable[[], object], *, timeout: float = 600) -> None:
@@ -113,17 +133,26 @@ class Cluster:
                     return
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"{what}: not within {timeout:.0f} s; logs in {self.folder}/log\n{self._last_words()}"
+                    f"{what}: not within {timeout:.0f} s; logs in "
+                    f"{self.folder}/log\n{self._last_words()}"
                 )
             time.sleep(0.1)
 
     def processes(self, node: str) -> list[int]:
-        """Return the ids, on this machine, of all processes of a node's jobs: below each slurmstepd."""
+        """Return the ids, on this machine, of all processes of a node's jobs: below each
+        slurmstepd.
+        """
         return [process for step in self.steps(node) for process in descendants(step)]
 
     def steps(self, node: str) -> list[int]:
-        """Return the ids, on this machine, of a node's slurmstepd: one for each step of each job."""
-        return [process for process in descendants(self._daemons[node].pid) if process_name(process) == "slurmstepd"]
+        """Return the ids, on this machine, of a node's slurmstepd: one for each step of each
+        job.
+        """
+        return [
+            process
+            for process in descendants(self._daemons[node].pid)
+            if process_name(process) == "slurmstepd"
+        ]
 
     def inside(self, node: str) -> tuple[str, ...]:
         """Return the command before one that is to see the files that a node sees."""
@@ -159,13 +188,17 @@ class Cluster:
             os.kill(process, signal.SIGCONT)
 
     def set_scratch(self, folder: Path | None = None) -> None:
-        """Have jobs see a folder as SLURM_TMPDIR, by default one that stands for the node's own disk."""
+        """Have jobs see a folder as SLURM_TMPDIR, by default one that stands for the node's own
+        disk.
+        """
         own = f"{self.folder}/scratch/$SLURMD_NODENAME"
         (self.folder / "etc" / "scratch").write_text(str(folder or own))
 
     @contextlib.contextmanager
     def mounted(self, kind: str, folder: Path) -> Iterator[None]:
-        """Mount a filesystem on a folder of each GPU node: "network", "memory" (1 MB) or "read-only"."""
+        """Mount a filesystem on a folder of each GPU node: "network", "memory" (1 MB) or
+        "read-only".
+        """
         network = (sys.executable, str(Path(__file__).with_name("network_folder.py")), str(folder))
         commands = {
             "network": network,
@@ -177,15 +210,26 @@ class Cluster:
         processes = [subprocess.Popen([*enter, *commands[kind]]) for enter in there]
         try:
             point = ("mountpoint", "-q", str(folder))
-            self.wait_for(f"{folder} ({kind})", lambda: [self.run(*enter, *point) for enter in there])
+            self.wait_for(
+                f"{folder} ({kind})", lambda: [self.run(*enter, *point) for enter in there]
+            )
             yield
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
             for enter in there:
-                unmount = (*enter, "umount", "--lazy", "--internal-only", "--no-canonicalize", str(folder))
-                subprocess.run(unmount, check=False, capture_output=True)  # what stays ends with the node
+                unmount = (
+                    *enter,
+                    "umount",
+                    "--lazy",
+                    "--internal-only",
+                    "--no-canonicalize",
+                    str(folder),
+                )
+                subprocess.run(
+                    unmount, check=False, capture_output=True
+                )  # what stays ends with the node
 
     def _configure(self) -> None:
         for name in (
@@ -208,7 +252,9 @@ class Cluster:
         (etc / "slurm.conf").write_text(SLURM_CONF.format(**values))
         (etc / "gres.conf").write_text(GRES_CONF.format(**values))
         (etc / "mariadb.cnf").write_text(MARIADB_CONF.format(**values))
-        (etc / "hosts").write_text(f"127.0.0.1 localhost head {' '.join(NODES)} {socket.gethostname()}\n")
+        (etc / "hosts").write_text(
+            f"127.0.0.1 localhost head {' '.join(NODES)} {socket.gethostname()}\n"
+        )
         for name, mode, text in (
             ("slurmdbd.conf", 0o600, SLURMDBD_CONF.format(**values)),
             ("task_prolog", 0o755, TASK_PROLOG.format(**values)),
@@ -219,10 +265,15 @@ class Cluster:
         key = etc / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        # Device numbers without a driver: nobody can open them, and SLURM takes nothing but device files for GPUs.
+        # Device numbers without a driver: nobody can open them, and SLURM takes nothing but device
+        # files for GPUs.
         for node in GPU_NODES:
             for gpu in range(GPUS):
-                os.mknod(self.folder / "devices" / f"{node}-nvidia{gpu}", 0o600 | 0o020000, os.makedev(240, gpu))
+                os.mknod(
+                    self.folder / "devices" / f"{node}-nvidia{gpu}",
+                    0o600 | 0o020000,
+                    os.makedev(240, gpu),
+                )
         self.env = {
             **os.environ,
             "PATH": _path(),
@@ -231,20 +282,37 @@ class Cluster:
         }
 
     def _start_all(self) -> None:
-        Path("/etc/slurm").mkdir(exist_ok=True)  # Where each daemon sees this cluster's own files; elsewhere untouched.
+        Path("/etc/slurm").mkdir(
+            exist_ok=True
+        )  # Where each daemon sees this cluster's own files; elsewhere untouched.
         folder, etc = self.folder, self.folder / "etc"
-        install = ("mariadb-install-db", f"--defaults-file={etc}/mariadb.cnf", "--user=root", "--skip-test-db")
+        install = (
+            "mariadb-install-db",
+            f"--defaults-file={etc}/mariadb.cnf",
+            "--user=root",
+            "--skip-test-db",
+        )
         self.run(*install, "--auth-root-authentication-method=socket")
         self._start("mariadbd", "mariadbd", f"--defaults-file={etc}/mariadb.cnf")
-        files = (f"--key-file={etc}/munge.key", f"--socket={folder}/munge.sock", f"--log-file={folder}/log/munged.log")
+        files = (
+            f"--key-file={etc}/munge.key",
+            f"--socket={folder}/munge.sock",
+            f"--log-file={folder}/log/munged.log",
+        )
         state = (f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed")
-        self._start("munged", "munged", "--foreground", "--force", "--num-threads=2", *files, *state)
+        self._start(
+            "munged", "munged", "--foreground", "--force", "--num-threads=2", *files, *state
+        )
         self.wait_for("database", (folder / "mariadb.sock").exists)
         self.wait_for("munge", (folder / "munge.sock").exists)
         self._start("slurmdbd", "slurmdbd", "-D")
         # Accounts have to be there before the controller asks for them.
-        self.wait_for("accounting", lambda: self.run("sacctmgr", "-i", "-Q", "add", "cluster", "bed"))
-        self.run("sacctmgr", "-i", "-Q", "add", "account", "lab", "Description=lab", "Organization=lab")
+        self.wait_for(
+            "accounting", lambda: self.run("sacctmgr", "-i", "-Q", "add", "cluster", "bed")
+        )
+        self.run(
+            "sacctmgr", "-i", "-Q", "add", "account", "lab", "Description=lab", "Organization=lab"
+        )
         self.run("sacctmgr", "-i", "-Q", "add", "user", "root", "account=lab")
         self._start("slurmctld", "slurmctld", "-D")
         for node in NODES:
@@ -252,7 +320,17 @@ class Cluster:
         self._wait_for_nodes(*NODES)
 
     def _start(self, name: str, *command: str) -> None:
-        tie = ("setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", "--pid", "--mount-proc", "--uts")
+        tie = (
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--fork",
+            "--kill-child",
+            "--pid",
+            "--mount-proc",
+            "--uts",
+        )
         host = name if name in NODES else "head"
         with (self.folder / "log" / f"{name}.out").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
@@ -266,7 +344,8 @@ class Cluster:
             )
 
     def _kill(self, name: str) -> None:
-        # The child of `unshare` is the first process of its namespace; the kernel lets none of the others outlive it.
+        # The child of `unshare` is the first process of its namespace; the kernel lets none of the
+        # others outlive it.
         process = self._daemons.pop(name)
         inside = descendants(process.pid)
         process.kill()
@@ -284,22 +363,33 @@ class Cluster:
 
     def _daemon_process(self, name: str) -> int:
         program = "slurmd" if name in NODES else name
-        return next(process for process in descendants(self._daemons[name].pid) if process_name(process) == program)
+        return next(
+            process
+            for process in descendants(self._daemons[name].pid)
+            if process_name(process) == program
+        )
 
     def _wait_for_nodes(self, *nodes: str) -> None:
         def ready() -> bool:
-            lines = self.run("sinfo", "--noheader", "--Node", "--format", "%N %T", "--nodes", ",".join(nodes)).split(
-                "\n"
-            )
+            lines = self.run(
+                "sinfo", "--noheader", "--Node", "--format", "%N %T", "--nodes", ",".join(nodes)
+            ).split("\n")
             states = dict(line.split() for line in lines if line)
-            return set(states) == set(nodes) and set(states.values()) <= {"idle", "mixed", "allocated", "completing"}
+            return set(states) == set(nodes) and set(states.values()) <= {
+                "idle",
+                "mixed",
+                "allocated",
+                "completing",
+            }
 
         self.wait_for(f"nodes {', '.join(nodes)}", ready)
 
     def _last_words(self) -> str:
         words = []
         for log in sorted((self.folder / "log").iterdir()):
-            words += [f"{log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-3:]]
+            words += [
+                f"{log.name}: {line}" for line in log.read_text(errors="replace").splitlines()[-3:]
+            ]
         return "\n".join(words)
 
 

@@ -1,4 +1,6 @@
-"""The configuration of the test cluster: files with gaps for its folder, ports and numbers of GPUs."""
+"""The configuration of the test cluster: files with gaps for its folder, ports and numbers of
+GPUs.
+"""
 
 SLURM_CONF = """\
 ClusterName=bed
@@ -48,8 +50,10 @@ AccountingStoragePort={ports[1]}
 AccountingStoragePass={folder}/munge.sock
 AccountingStoreFlags=job_comment
 AccountingStorageTRES=gres/gpu
-NodeName=g1 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=32 RealMemory=64000 Gres=gpu:a100:{gpus} Feature=gpu
-NodeName=g2 NodeAddr=127.0.0.1 Port={ports[3]} CPUs=32 RealMemory=64000 Gres=gpu:h100:{gpus} Feature=gpu
+NodeName=g1 NodeAddr=127.0.0.1 Port={ports[2]} CPUs=32 RealMemory=64000 Gres=gpu:a100:{gpus} \\
+  Feature=gpu
+NodeName=g2 NodeAddr=127.0.0.1 Port={ports[3]} CPUs=32 RealMemory=64000 Gres=gpu:h100:{gpus} \\
+  Feature=gpu
 NodeName=c1 NodeAddr=127.0.0.1 Port={ports[4]} CPUs=32 RealMemory=64000
 PartitionName=DEFAULT DefaultTime=5 MaxTime=2-0 State=UP
 PartitionName=cpu      Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
@@ -92,14 +96,16 @@ innodb_lock_wait_timeout=900
 innodb_flush_log_at_trx_commit=0
 performance_schema=OFF
 """
-# What a site's prolog does where SLURM_TMPDIR is offered: each node has a folder that no other node sees.
+# What a site's prolog does where SLURM_TMPDIR is offered: each node has a folder that no other node
+# sees.
 TASK_PROLOG = """\
 #!/bin/sh
 eval "echo export SLURM_TMPDIR=$(cat {folder}/etc/scratch)"
 """
 # First process of a daemon's namespaces: bash, because it reaps the orphans that slurmstepd leaves.
 INIT = """\
-mount --bind "$1/etc" /etc/slurm && mount --bind "$1/etc/hosts" /etc/hosts && hostname "$2" || exit 1
+mount --bind "$1/etc" /etc/slurm && mount --bind "$1/etc/hosts" /etc/hosts || exit 1
+hostname "$2" || exit 1
 shift 2
 "$@" &
 wait $!

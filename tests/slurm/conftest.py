@@ -1,4 +1,6 @@
-"""The SLURM suite: one cluster for the whole session, and the word that it was left out where there can be none."""
+"""The SLURM suite: one cluster for the whole session, and the word that it was left out where there
+can be none.
+"""
 
 import os
 from collections.abc import Iterator
@@ -29,7 +31,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in suite]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if REASON in config.stash:
         terminalreporter.write_line(f"The SLURM suite was left out: {config.stash[REASON]}.")
 

@@ -1,4 +1,6 @@
-"""A small disk of its own for results, which can be filled up and can fail, as host and nodes see it."""
+"""A small disk of its own for results, which can be filled up and can fail, as host and nodes see
+it.
+"""
 
 import contextlib
 import functools
@@ -10,7 +12,9 @@ from cluster import NODES, Cluster
 
 
 class Disk:
-    """An ext4 file system in a file, mounted on `folder` of this machine and of every virtual node."""
+    """An ext4 file system in a file, mounted on `folder` of this machine and of every virtual
+    node.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path, megabytes: int = 48) -> None:
         self.folder = folder
@@ -37,13 +41,17 @@ class Disk:
         self._ballast.unlink(missing_ok=True)
 
     def fail(self) -> None:
-        """Make it read-only at once, whoever is writing, as the kernel does after an error of the device."""
+        """Make it read-only at once, whoever is writing, as the kernel does after an error of the
+        device.
+        """
         _run("mount", "-o", "remount,abort", str(self.folder))
 
     def repair(self) -> None:
         """Unmount, check and mount again; all that uses it must have ended."""
         self._unmount()
-        subprocess.run(["fsck.ext4", "-y", self._device], check=False, capture_output=True)  # 1: errors corrected
+        subprocess.run(
+            ["fsck.ext4", "-y", self._device], check=False, capture_output=True
+        )  # 1: errors corrected
         self._mount()
 
     def __enter__(self) -> Self:

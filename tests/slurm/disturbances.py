@@ -1,4 +1,5 @@
-"""What can happen to a campaign on a cluster: each function lets one thing happen and says what it was, in words.
+"""What can happen to a campaign on a cluster: each function lets one thing happen and says what it
+was, in words.
 
 It raises NotYetError when there is nothing to hit; then it is tried again a little later.
 """
@@ -23,12 +24,15 @@ class NotYetError(Exception):
 
 
 class Scene:
-    """A cluster, the campaigns on it, perhaps the disk of their results; `later`: what ends by itself, with its time.
+    """A cluster, the campaigns on it, perhaps the disk of their results; `later`: what ends by
+    itself, with its time.
 
     `mend`: what a user does before he repeats his command.
     """
 
-    def __init__(self, cluster: Cluster, campaigns: list[Campaign], random: Random, disk: Disk | None) -> None:
+    def __init__(
+        self, cluster: Cluster, campaigns: list[Campaign], random: Random, disk: Disk | None
+    ) -> None:
         self.cluster = cluster
         self.campaigns = campaigns
         self.random = random
@@ -39,7 +43,9 @@ class Scene:
 
     def running(self) -> list[tuple[str, str, str]]:
         """Job, node and rule of each running job."""
-        lines = self.cluster.run("squeue", "--noheader", "--states=R", "--format=%i|%N|%k").splitlines()
+        lines = self.cluster.run(
+            "squeue", "--noheader", "--states=R", "--format=%i|%N|%k"
+        ).splitlines()
         return [(job, node, rule) for job, node, rule in (line.split("|", 2) for line in lines)]
 
     def a_job(self, rule: str = "") -> tuple[str, str, str]:
@@ -53,7 +59,11 @@ class Scene:
     def embed_processes(self) -> list[int]:
         """The parent of each embed job."""
         inside = [process for node in GPU_NODES for process in self.cluster.processes(node)]
-        return [process for process in inside if command_line(process)[1:4] == ["-m", "plm_embed", "embed"]]
+        return [
+            process
+            for process in inside
+            if command_line(process)[1:4] == ["-m", "plm_embed", "embed"]
+        ]
 
     def after(self, seconds: float, what: str, do: Callable[[], object]) -> None:
         self.later.append((time.monotonic() + seconds, what, do))
@@ -68,7 +78,13 @@ def _kill(process: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 def kill_worker(scene: Scene) -> str:
     workers = [child for parent in scene.embed_processes() for child in descendants(parent)]
-    worker = scene.one([process for process in workers if any("spawn_main" in word for word in command_line(process))])
+    worker = scene.one(
+        [
+            process
+            for process in workers
+            if any("spawn_main" in word for word in command_line(process))
+        ]
+    )
     _kill(worker)
     return "kill -9 of a worker"
 
@@ -80,7 +96,9 @@ def kill_embed(scene: Scene) -> str:
 
 def kill_job_process(scene: Scene) -> str:
     inside = [process for node in ("c1", *GPU_NODES) for process in scene.cluster.processes(node)]
-    process = scene.one([process for process in inside if command_line(process)[1:3] == ["-m", "plm_embed"]])
+    process = scene.one(
+        [process for process in inside if command_line(process)[1:3] == ["-m", "plm_embed"]]
+    )
     words = command_line(process)
     _kill(process)
     return f"kill -9 of {words[3]}"
@@ -181,7 +199,9 @@ def disk_full(scene: Scene) -> str:
 
 
 def disk_fails(scene: Scene) -> str:
-    """Read-only for good: the user sees his command fail, cancels what is left, repairs and repeats."""
+    """Read-only for good: the user sees his command fail, cancels what is left, repairs and
+    repeats.
+    """
     assert scene.disk is not None
     scene.disk.fail()
     disk = scene.disk
@@ -205,7 +225,11 @@ def edit_config(scene: Scene) -> str:
     edit = scene.random.choice(
         ["embedding: {storage_dtype: float32}\n", "residues: {unknown: substitute}\n", "buckets"]
     )
-    more = before.replace(f"buckets: {campaign.buckets}", "buckets: 7") if edit == "buckets" else before + edit
+    more = (
+        before.replace(f"buckets: {campaign.buckets}", "buckets: 7")
+        if edit == "buckets"
+        else before + edit
+    )
     path.write_text(more)
     scene.mend.append(("config as before", lambda: path.write_text(before)))
     return f"config edited ({edit.strip()})"
@@ -228,6 +252,21 @@ def once_computing(what: Disturbance) -> Disturbance:
 
 ON_A_DISK: list[Disturbance] = [disk_full, disk_fails]
 DISTURBANCES: list[Disturbance] = [
-    *ON_A_DISK, kill_worker, kill_embed, kill_job_process, kill_slurmstepd, cancel, requeue, end_time, node_down,
-    power_cut, controller_silent, controller_killed, kill_main, terminate_main, interrupt, interrupt_twice, edit_config,
-]  # fmt: skip
+    *ON_A_DISK,
+    kill_worker,
+    kill_embed,
+    kill_job_process,
+    kill_slurmstepd,
+    cancel,
+    requeue,
+    end_time,
+    node_down,
+    power_cut,
+    controller_silent,
+    controller_killed,
+    kill_main,
+    terminate_main,
+    interrupt,
+    interrupt_twice,
+    edit_config,
+]

@@ -1,6 +1,8 @@
-"""Mount a filesystem of type fuse.sshfs on a folder: no server behind it, but the kernel calls it by that name.
+"""Mount a filesystem of type fuse.sshfs on a folder: no server behind it, but the kernel calls it
+by that name.
 
-`python network_folder.py FOLDER` serves until it is killed: an empty folder that anybody may write to.
+`python network_folder.py FOLDER` serves until it is killed: an empty folder that anybody may write
+to.
 """
 
 import ctypes
@@ -11,8 +13,11 @@ import sys
 ENOSYS = 38
 FORGET, GETATTR, INIT, FORGET_MANY = 2, 3, 26, 42
 HEADER = struct.Struct("IIQQIIII")  # of a request: length, operation, number, node, ...
-# fuse_attr_out: seconds that it holds; inode, size, blocks, three times and their fractions; mode, links, owner, ...
-FOLDER = struct.pack("QII6Q10I", 3600, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40777, 2, 0, 0, 0, 4096, 0)
+# fuse_attr_out: seconds that it holds; inode, size, blocks, three times and their fractions; mode,
+# links, owner, ...
+FOLDER = struct.pack(
+    "QII6Q10I", 3600, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40777, 2, 0, 0, 0, 4096, 0
+)
 
 
 def main(folder: str) -> None:

@@ -1,10 +1,12 @@
-"""Campaigns through a real SLURM to which one to three things happen at random instants; see `disturbances`.
+"""Campaigns through a real SLURM to which one to three things happen at random instants; see
+`disturbances`.
 
     .venv/bin/python tests/slurm/random_campaigns.py --campaigns 40 --seed 1
     .venv/bin/python tests/slurm/random_campaigns.py --seed 1 --only 17
 
-After each end the command is repeated as a user would, until it succeeds. Then master, index and records must be those
-of an undisturbed run, and nothing may be left behind. Prints a line per campaign; exit status 1 if one is not right.
+After each end the command is repeated as a user would, until it succeeds. Then master, index and
+records must be those of an undisturbed run, and nothing may be left behind. Prints a line per
+campaign; exit status 1 if one is not right.
 """
 
 import argparse
@@ -29,28 +31,48 @@ SEQUENCES = 120
 LENGTHS = (500, 2000)
 REPETITIONS = 8
 PATIENCE = 420.0
-"""Seconds without any progress, longer than a stale claim, a wait between retries or the plugin's own waits."""
-FOR_EVER = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
+"""Seconds without any progress, longer than a stale claim, a wait between retries or the plugin's
+own waits.
+"""
+FOR_EVER = (
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+)
 """Reasons for which a job waits until somebody cancels it."""
 
 
 class Neighbour(Campaign):
-    """A second campaign in the working folder, the clone, of another one: its own configuration and results."""
+    """A second campaign in the working folder, the clone, of another one: its own configuration and
+    results.
+    """
 
     def __init__(self, first: Campaign) -> None:
-        super().__init__(first.folder / "second", first.cluster, sequences=first.sequences, lengths=first.lengths)
+        super().__init__(
+            first.folder / "second", first.cluster, sequences=first.sequences, lengths=first.lengths
+        )
         self._clone = first.folder
         with (self.folder / "config" / "config.yaml").open("a") as config:
             config.write("results: second/results\n")
 
     def command(self, *options: str) -> list[str]:
         config = self.folder / "config" / "config.yaml"
-        return [*super().command(*options), "--directory", str(self._clone), "--configfile", str(config)]
+        return [
+            *super().command(*options),
+            "--directory",
+            str(self._clone),
+            "--configfile",
+            str(config),
+        ]
 
 
 @dataclass
 class Result:
-    """What became of a campaign. ends: exit status and seconds of each call; wrong: what differs; left: behind."""
+    """What became of a campaign. ends: exit status and seconds of each call; wrong: what differs;
+    left: behind.
+    """
 
     name: str
     told: list[str] = field(default_factory=list)
@@ -62,7 +84,14 @@ class Result:
     def __str__(self) -> str:
         state = "; ".join(self.wrong) or "right"
         return " | ".join(
-            [self.name, "; ".join(self.told), ", ".join(self.ends), state, f"{self.again} again", "; ".join(self.left)]
+            [
+                self.name,
+                "; ".join(self.told),
+                ", ".join(self.ends),
+                state,
+                f"{self.again} again",
+                "; ".join(self.left),
+            ]
         )
 
 
@@ -71,12 +100,16 @@ def contents(campaign: Campaign) -> dict[str, object]:
     results = campaign.folder / "results"
     found = campaign.master()
     for name in (f"{MODEL}/master_esm2_embeddings.parquet", "records.parquet"):
-        found[name] = hashlib.sha256(repr(pq.read_table(results / name).to_pylist()).encode()).hexdigest()
+        found[name] = hashlib.sha256(
+            repr(pq.read_table(results / name).to_pylist()).encode()
+        ).hexdigest()
     return found
 
 
 def _progress(scene: Scene) -> tuple[object, ...]:
-    """Changes as long as a campaign gets on: files of results but signs of life, and the states of jobs."""
+    """Changes as long as a campaign gets on: files of results but signs of life, and the states of
+    jobs.
+    """
     files = []
     for campaign in scene.campaigns:
         for path in (campaign.folder / "results").rglob("*"):
@@ -91,7 +124,9 @@ def _progress(scene: Scene) -> tuple[object, ...]:
 class Run:
     """One campaign, or two at once, from the first call of Snakemake to the last."""
 
-    def __init__(self, scene: Scene, planned: list[tuple[float, Disturbance]], result: Result) -> None:
+    def __init__(
+        self, scene: Scene, planned: list[tuple[float, Disturbance]], result: Result
+    ) -> None:
         self.scene = scene
         self.result = result
         self._planned = sorted(planned, key=lambda each: each[0])
@@ -103,7 +138,9 @@ class Run:
         self.result.told.append(f"{time.monotonic() - self._began:.0f}s {what}")
 
     def to_the_end(self) -> bool:
-        """Disturb and repeat until every campaign has succeeded; False when one hangs or never succeeds."""
+        """Disturb and repeat until every campaign has succeeded; False when one hangs or never
+        succeeds.
+        """
         scene = self.scene
         scene.processes = [campaign.start() for campaign in scene.campaigns]
         moved, last = time.monotonic(), _progress(scene)
@@ -120,7 +157,9 @@ class Run:
             if time.monotonic() - moved > 15 and (now := _progress(scene)) != last:
                 moved, last = time.monotonic(), now
             if time.monotonic() - moved > PATIENCE and not scene.later:
-                self.result.wrong.append(f"HANG: no progress for {PATIENCE:.0f} s; {self._scenery()}")
+                self.result.wrong.append(
+                    f"HANG: no progress for {PATIENCE:.0f} s; {self._scenery()}"
+                )
                 return False
             self._cancel_what_waits_for_ever()
 
@@ -142,7 +181,9 @@ class Run:
                     self.tell(f"not {each[1]}: {str(error).splitlines()[-1]}")
 
     def _repeat(self, number: int) -> bool:
-        """Whether a campaign has succeeded; one that ended otherwise is started again, as its user would."""
+        """Whether a campaign has succeeded; one that ended otherwise is started again, as its user
+        would.
+        """
         campaign, process = self.scene.campaigns[number], self.scene.processes[number]
         code = process.poll()
         if code is None or (code == 0 and self._seen[number] < 0):
@@ -177,7 +218,9 @@ class Run:
                     self.scene.cluster.run("scancel", job)
 
     def _scenery(self) -> str:
-        jobs = self.scene.cluster.run("squeue", "--noheader", "--format=%i %T %r %k").replace("\n", ", ")
+        jobs = self.scene.cluster.run("squeue", "--noheader", "--format=%i %T %r %k").replace(
+            "\n", ", "
+        )
         last = self.scene.campaigns[0].words().strip().splitlines()[-1:]
         return f"jobs: {jobs or 'none'}; last words: {' '.join(last)[:120]}"
 
@@ -194,13 +237,17 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
         except OSError as error:
             result.wrong.append(str(error))
             continue
-        result.wrong += [f"{name} differs" for name in expected if found.get(name) != expected[name]]
+        result.wrong += [
+            f"{name} differs" for name in expected if found.get(name) != expected[name]
+        ]
         if not shared_store:
             result.again += campaign.computed_again()
         results = campaign.folder / "results"
         left = {"claims": list(results.rglob("claims/*")), "files": list(results.rglob(".tmp-*"))}
         result.left += [f"{len(paths)} {what}" for what, paths in left.items() if paths]
-    result.wrong += [f"job {job} is left on {node or 'no node'}" for job, node in cluster.jobs().items()]
+    result.wrong += [
+        f"job {job} is left on {node or 'no node'}" for job, node in cluster.jobs().items()
+    ]
     scratch = [path for node in NODES for path in (cluster.folder / "scratch" / node).iterdir()]
     result.left += [f"{len(scratch)} scratch folders"] * bool(scratch)
     working = [process for node in NODES for process in cluster.processes(node)]
@@ -208,16 +255,27 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
 
 
 def disturbed(
-    undisturbed: Campaign, folder: Path, planned: list[tuple[float, Disturbance]], *, random: Random, company: str = ""
+    undisturbed: Campaign,
+    folder: Path,
+    planned: list[tuple[float, Disturbance]],
+    *,
+    random: Random,
+    company: str = "",
 ) -> Result:
     """Run a campaign like the undisturbed one in `folder`, and let the planned things happen to it.
 
-    company: "clone" for a second campaign in the same working folder, "store" for one that shares the store.
+    company: "clone" for a second campaign in the same working folder, "store" for one that shares
+    the store.
     """
     cluster, result = undisturbed.cluster, Result(folder.name)
 
     def new(name: str) -> Campaign:
-        made = Campaign(folder.with_name(name), cluster, sequences=undisturbed.sequences, lengths=undisturbed.lengths)
+        made = Campaign(
+            folder.with_name(name),
+            cluster,
+            sequences=undisturbed.sequences,
+            lengths=undisturbed.lengths,
+        )
         made.adopt_weights(undisturbed)
         return made
 
@@ -226,7 +284,9 @@ def disturbed(
         if any(getattr(what, "__wrapped__", what) in ON_A_DISK for _, what in planned):
             disk = leave.enter_context(Disk(cluster, folder.with_name(f"{folder.name}-disk")))
             results = folder / "results"
-            shutil.copytree(results, disk.folder, dirs_exist_ok=True)  # the record of the weights is there already
+            shutil.copytree(
+                results, disk.folder, dirs_exist_ok=True
+            )  # the record of the weights is there already
             shutil.rmtree(results)
             results.symlink_to(disk.folder)
         if company == "clone":
@@ -251,8 +311,12 @@ def disturbed(
     return result
 
 
-def plan(number: int, random: Random, seconds: float) -> tuple[list[tuple[float, Disturbance]], str]:
-    """One to three things and their instants; each kind comes first once in as many campaigns as there are kinds."""
+def plan(
+    number: int, random: Random, seconds: float
+) -> tuple[list[tuple[float, Disturbance]], str]:
+    """One to three things and their instants; each kind comes first once in as many campaigns as
+    there are kinds.
+    """
     chosen = [DISTURBANCES[number % len(DISTURBANCES)]]
     others = [each for each in DISTURBANCES if each not in ON_A_DISK]
     chosen += random.sample(others, random.choice([0, 1, 1, 2]))
@@ -274,10 +338,14 @@ def make_undisturbed(cluster: Cluster, folder: Path) -> tuple[Campaign, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--campaigns", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, nargs="+", help="some of those campaigns, by their numbers")
+    parser.add_argument(
+        "--only", type=int, nargs="+", help="some of those campaigns, by their numbers"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the campaigns, which stay there")
     options = parser.parse_args()
     bad = 0
@@ -286,7 +354,10 @@ def main() -> int:
         cluster = leave.enter_context(Cluster())
         temporary = Path(leave.enter_context(tempfile.TemporaryDirectory(prefix="plm-campaigns-")))
         folder = options.keep or temporary
-        for partition, minutes in (("gpu", 30), ("cpu", 60)):  # short enough for retries to run into it
+        for partition, minutes in (
+            ("gpu", 30),
+            ("cpu", 60),
+        ):  # short enough for retries to run into it
             cluster.run("scontrol", "update", f"partitionname={partition}", f"MaxTime={minutes}")
         undisturbed, seconds = make_undisturbed(cluster, folder / "undisturbed")
         print(f"undisturbed: {seconds:.0f} s", flush=True)
@@ -294,7 +365,11 @@ def main() -> int:
             random = Random(options.seed * 10_000 + number)
             planned, company = plan(number, random, seconds)
             result = disturbed(
-                undisturbed, folder / f"{options.seed}.{number}", planned, random=random, company=company
+                undisturbed,
+                folder / f"{options.seed}.{number}",
+                planned,
+                random=random,
+                company=company,
             )
             bad += bool(result.wrong)
             print(result, flush=True)

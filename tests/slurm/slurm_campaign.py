@@ -76,7 +76,9 @@ class Campaign:
         random = Random(1)
         with (folder / "proteins.fasta").open("w") as fasta:
             for number in range(sequences):
-                residues = "".join(random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths)))
+                residues = "".join(
+                    random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths))
+                )
                 fasta.write(f">p{number}\n{residues}\n")
         # as it is committed: the one here may have the lines of its user's site
         committed = ["git", "-C", str(ROOT), "show", f"HEAD:profiles/{profile}/profile.yaml"]
@@ -95,10 +97,16 @@ class Campaign:
         path.write_text(text)
 
     def adopt(self, other: "Campaign") -> None:
-        """Take over the weights and the sequences of another campaign, so that only embedding is left to do."""
-        shutil.copy2(other.folder / "proteins.fasta", self.folder)  # With its age, or all would be done anew.
+        """Take over the weights and the sequences of another campaign, so that only embedding is
+        left to do.
+        """
+        shutil.copy2(
+            other.folder / "proteins.fasta", self.folder
+        )  # With its age, or all would be done anew.
         self.adopt_weights(other)
-        shutil.copytree(other.folder / "results" / "sequences", self.folder / "results" / "sequences")
+        shutil.copytree(
+            other.folder / "results" / "sequences", self.folder / "results" / "sequences"
+        )
 
     def adopt_weights(self, other: "Campaign") -> None:
         shutil.copytree(other.folder / "resources", self.folder / "resources")
@@ -108,12 +116,22 @@ class Campaign:
             shutil.copy2(record, copy)
 
     def command(self, *options: str) -> list[str]:
-        command = [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", self.profile, *options]
-        # One thread for each rule: this machine has fewer cores than the virtual nodes pretend to have.
+        command = [
+            *SNAKEMAKE,
+            "--snakefile",
+            str(ROOT / "Snakefile"),
+            "--profile",
+            self.profile,
+            *options,
+        ]
+        # One thread for each rule: this machine has fewer cores than the virtual nodes pretend to
+        # have.
         return [*command, "--set-threads", *(f"{rule}=1" for rule in RULES)]
 
     def start(self, *options: str, without: str = "") -> "subprocess.Popen[bytes]":
-        """Start Snakemake, on a machine that lacks the command `without`; its output goes to `log`."""
+        """Start Snakemake, on a machine that lacks the command `without`; its output goes to
+        `log`.
+        """
         hide = (
             "unshare",
             "--mount",
@@ -171,14 +189,18 @@ class Campaign:
 
     def job_of(self, submission: int) -> tuple[str, str]:
         """Return (job, node) of the running job of a submission, or ("", "")."""
-        lines = self.cluster.run("squeue", "--noheader", "--states=R", "--format=%k|%i|%N").splitlines()
+        lines = self.cluster.run(
+            "squeue", "--noheader", "--states=R", "--format=%k|%i|%N"
+        ).splitlines()
         for comment, job, node in (line.split("|") for line in lines):
             if comment == f"rule_embed_wildcards_{submission:04d}":
                 return job, node
         return "", ""
 
     def processes(self, submission: int) -> list[int]:
-        """Return the process that the rule starts for a submission, and those below it: one worker for each GPU."""
+        """Return the process that the rule starts for a submission, and those below it: one worker
+        for each GPU.
+        """
         for process in (process for node in GPU_NODES for process in self.cluster.processes(node)):
             words = command_line(process)
             if (
@@ -199,7 +221,9 @@ class Campaign:
     def workers(self, submission: int) -> list[int]:
         """Return those of a submission's processes that compute."""
         return [
-            process for process in self.processes(submission) if any("spawn_main" in w for w in command_line(process))
+            process
+            for process in self.processes(submission)
+            if any("spawn_main" in w for w in command_line(process))
         ]
 
     def gpus_of(self, submission: int) -> tuple[str, str]:
@@ -209,21 +233,30 @@ class Campaign:
         return environment["SLURMD_NODENAME"], environment["CUDA_VISIBLE_DEVICES"]
 
     def expire_claims(self, *buckets: int) -> None:
-        """Let the two minutes pass after which the claim of a job that died on another node counts no more."""
+        """Let the two minutes pass after which the claim of a job that died on another node counts
+        no more.
+        """
         for bucket in buckets:
             with contextlib.suppress(FileNotFoundError):
-                os.utime(self.folder / "results" / MODEL / "embedded" / "claims" / f"{bucket:04d}", (0, 0))
+                os.utime(
+                    self.folder / "results" / MODEL / "embedded" / "claims" / f"{bucket:04d}",
+                    (0, 0),
+                )
 
     def parts(self, bucket: int | None = None) -> list[Path]:
         """Return the published parts, of one bucket or of all."""
         parts = list((self.folder / "results" / MODEL / "store").glob("*/parts/[0-9a-f]*.h5"))
-        return parts if bucket is None else [part for part in parts if self._bucket_of(part) == bucket]
+        return (
+            parts if bucket is None else [part for part in parts if self._bucket_of(part) == bucket]
+        )
 
     def _bucket_of(self, part: Path) -> int:
         return int(part.name[:8], 16) * self.buckets >> 32
 
     def unsecured(self, bucket: int) -> float:
-        """Seconds of computing that a kill would take from a bucket now: since its job or its last part."""
+        """Seconds of computing that a kill would take from a bucket now: since its job or its last
+        part.
+        """
         log = self.folder / "results" / "logs" / MODEL / "embed" / f"{bucket:04d}.log"
         text = log.read_text() if log.exists() else ""
         loaded = re.search(r"^(\d\d):(\d\d):(\d\d) model loaded", text, re.MULTILINE)
@@ -245,7 +278,8 @@ class Campaign:
         self.cluster.wait_for(f"parts of buckets {buckets}", more, timeout=600)
 
     def hold(self, *buckets: int) -> None:
-        """Stop each of these buckets' jobs as soon as it has published a part itself, so that it cannot end yet.
+        """Stop each of these buckets' jobs as soon as it has published a part itself, so that it
+        cannot end yet.
 
         SLURM wakes what it signals, and so does SIGKILL; `expire_claims` is due within two minutes.
         """
@@ -256,7 +290,9 @@ class Campaign:
             for bucket in list(open_buckets):
                 processes = self.processes(bucket)
                 with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    began = psutil.Process(processes[0]).create_time() if processes else float("inf")
+                    began = (
+                        psutil.Process(processes[0]).create_time() if processes else float("inf")
+                    )
                     if any(part.stat().st_mtime > began for part in self.parts(bucket)):
                         for process in processes:
                             os.kill(process, signal.SIGSTOP)
@@ -287,7 +323,8 @@ class Campaign:
         return states
 
     def master(self) -> dict[str, object]:
-        """What the master holds and says, but for the commit: this clone may have moved on between two campaigns.
+        """What the master holds and says, but for the commit: this clone may have moved on between
+        two campaigns.
 
         Nor the digest of what it says, in which the commit is.
         """
@@ -298,7 +335,11 @@ class Campaign:
             }
 
             def add(name: str, item: h5py.Group | h5py.Dataset) -> None:
-                held[name] = (item.dtype, item[...].tolist()) if isinstance(item, h5py.Dataset) else sorted(item)
+                held[name] = (
+                    (item.dtype, item[...].tolist())
+                    if isinstance(item, h5py.Dataset)
+                    else sorted(item)
+                )
 
             master.visititems(add)
         return held

@@ -25,7 +25,9 @@ def kill(processes: list[int]) -> None:
 
 def awaits_sigterm(process: int) -> bool:
     """Whether a process has a handler of its own for SIGTERM."""
-    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    caught = re.search(
+        r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE
+    )
     return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
@@ -40,8 +42,12 @@ def test_a_whole_campaign(undisturbed: Campaign) -> None:
     assert not [path for node in NODES for path in (scratch / node).iterdir()]
 
 
-def test_jobs_that_are_killed_are_submitted_again(campaign: Campaign, undisturbed: Campaign) -> None:
-    """Each of four jobs dies in another way after it has published parts; the next attempt computes the rest."""
+def test_jobs_that_are_killed_are_submitted_again(
+    campaign: Campaign, undisturbed: Campaign
+) -> None:
+    """Each of four jobs dies in another way after it has published parts; the next attempt computes
+    the rest.
+    """
     run = campaign.cluster.run
     with campaign.running(GATHERED):
         campaign.hold(0, 1, 2, 3)
@@ -62,16 +68,26 @@ def test_jobs_that_are_killed_are_submitted_again(campaign: Campaign, undisturbe
 
 
 def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaign) -> None:
-    """All jobs are preempted, then their next node dies, then one is requeued by hand; Snakemake waits for them."""
+    """All jobs are preempted, then their next node dies, then one is requeued by hand; Snakemake
+    waits for them.
+    """
     cluster = campaign.cluster
-    campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: requeued"), ("# slurm_extra", "slurm_extra"))
+    campaign.edit_profile(
+        ("slurm_partition: gpu", "slurm_partition: requeued"), ("# slurm_extra", "slurm_extra")
+    )
     with campaign.running(GATHERED):
         campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
         on_g1 = [process for bucket in range(4) for process in campaign.processes(bucket)]
-        all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null")
+        all_of_g1 = (
+            "--partition=gpu",
+            "--nodelist=g1",
+            "--nodes=1",
+            "--gpus=4",
+            "--output=/dev/null",
+        )
         cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600")
         # the jobs publish what they have before they go
         cluster.wait_for("g1 to be left", lambda: not any(map(process_name, on_g1)))
@@ -92,14 +108,23 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
 
 
 def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> None:
-    """Where SLURM ends what it preempts, although the profile asks to requeue, the jobs are submitted again."""
+    """Where SLURM ends what it preempts, although the profile asks to requeue, the jobs are
+    submitted again.
+    """
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: ended"))
     with campaign.running(GATHERED):
         campaign.hold(0, 1, 2, 3)
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
-        all_of_g1 = ("--partition=gpu", "--nodelist=g1", "--nodes=1", "--gpus=4", "--output=/dev/null", "--parsable")
+        all_of_g1 = (
+            "--partition=gpu",
+            "--nodelist=g1",
+            "--nodes=1",
+            "--gpus=4",
+            "--output=/dev/null",
+            "--parsable",
+        )
         other = cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600").strip()
         cluster.wait_for("preemption", lambda: len(cluster.jobs("PR")) == 4)
         campaign.expire_claims(0, 1, 2, 3)
@@ -113,14 +138,25 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     assert campaign.master() == undisturbed.master()
 
 
-def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """What was computed by then is published, although no part was due for minutes, and no worker is started again."""
+def test_thirty_seconds_between_sigterm_and_the_end(
+    cluster: Cluster, undisturbed: Campaign, tmp_path: Path
+) -> None:
+    """What was computed by then is published, although no part was due for minutes, and no worker
+    is started again.
+    """
     campaign = Campaign(tmp_path / "c", cluster, flush_minutes=10)
     campaign.adopt(undisturbed)
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: warned"))
 
     def fill(node: str) -> str:
-        options = (f"--nodelist={node}", "--nodes=1", "--gpus=4", "--time=30", "--output=/dev/null", "--parsable")
+        options = (
+            f"--nodelist={node}",
+            "--nodes=1",
+            "--gpus=4",
+            "--time=30",
+            "--output=/dev/null",
+            "--parsable",
+        )
         return cluster.run("sbatch", "--partition=gpu", *options, "--wrap", "sleep 1800").strip()
 
     with campaign.running(GATHERED):
@@ -142,7 +178,9 @@ def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbe
         jobs = {campaign.job_of(bucket) for bucket in range(4)}
         assert {node for _, node in jobs} == {"g1"}
         others.append(fill("g1"))
-        cluster.wait_for("g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG")))
+        cluster.wait_for(
+            "g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG"))
+        )
         assert [len(campaign.parts(bucket)) for bucket in range(4)] == [1] * 4
         for log in (campaign.folder / "results" / "logs" / MODEL / "embed").iterdir():
             assert log.read_text().count("model loaded") == 1
@@ -154,18 +192,31 @@ def test_thirty_seconds_between_sigterm_and_the_end(cluster: Cluster, undisturbe
 
 
 def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """Each at a random instant of a computing job, eight on eight GPUs: no sequence is lost, little is done twice."""
-    flush_seconds, slack = 0.5, 3.0  # until the batch is done and the part is written, on a busy machine
+    """Each at a random instant of a computing job, eight on eight GPUs: no sequence is lost, little
+    is done twice.
+    """
+    flush_seconds, slack = (
+        0.5,
+        3.0,
+    )  # until the batch is done and the part is written, on a busy machine
     campaign = Campaign(tmp_path / "c", cluster, buckets=8, flush_minutes=flush_seconds / 60)
     campaign.adopt_weights(undisturbed)
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[float]()
     with campaign.running(GATHERED) as process:
-        cluster.wait_for("eight jobs", lambda: all(campaign.processes(bucket) for bucket in range(8)), timeout=600)
+        cluster.wait_for(
+            "eight jobs",
+            lambda: all(campaign.processes(bucket) for bucket in range(8)),
+            timeout=600,
+        )
         seen = {campaign.gpus_of(bucket) for bucket in range(8)}
         while len(lost) < 20:
             assert process.poll() is None, f"all done after {len(lost)} kills"
-            computing = [bucket for bucket in range(8) if campaign.unsecured(bucket) and campaign.processes(bucket)]
+            computing = [
+                bucket
+                for bucket in range(8)
+                if campaign.unsecured(bucket) and campaign.processes(bucket)
+            ]
             time.sleep(random.uniform(0, 0.7))
             for bucket in random.sample(computing, min(1, len(computing))):
                 processes = campaign.processes(bucket)
@@ -183,7 +234,9 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
 
 
 def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: Campaign) -> None:
-    """Without sacct the states come from squeue; a minute without an answer is waited out, by submissions too."""
+    """Without sacct the states come from squeue; a minute without an answer is waited out, by
+    submissions too.
+    """
     cluster = campaign.cluster
     with contextlib.ExitStack() as silence:
         silence.enter_context(cluster.silent("slurmctld"))
@@ -198,14 +251,19 @@ def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: 
                 campaign.expire_claims(0)
                 time.sleep(60)
     assert "SLURM answers again" in campaign.words()
-    assert sorted(state for states in campaign.states().values() for state in states)[-2:] == ["COMPLETED", "FAILED"]
+    assert sorted(state for states in campaign.states().values() for state in states)[-2:] == [
+        "COMPLETED",
+        "FAILED",
+    ]
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGHUP], ids=["kill -9", "logout"])
 def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: signal.Signals) -> None:
-    """Its jobs go on. The same command, with the lock removed, goes on too, whatever the old jobs still do."""
+    """Its jobs go on. The same command, with the lock removed, goes on too, whatever the old jobs
+    still do.
+    """
     run = campaign.cluster.run
     first = campaign.start(GATHERED)
     try:
@@ -254,7 +312,9 @@ def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) 
 
 
 def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
-    """One array instead of four jobs, here with the type of the GPU named; a task that dies is submitted again."""
+    """One array instead of four jobs, here with the type of the GPU named; a task that dies is
+    submitted again.
+    """
     campaign.edit_profile(("# gpu_model: a100", "gpu_model: h100"))
     with campaign.running(GATHERED, "--slurm-steady-array-jobs", "embed"):
         campaign.hold(0, 1, 2, 3)
@@ -267,10 +327,14 @@ def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
     assert campaign.master() == undisturbed.master()
 
 
-def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """Each of eight jobs is given a bad folder: the log's path, its last lines, cause and remedy are on the screen.
+def test_scratch_that_cannot_be_used(
+    cluster: Cluster, undisturbed: Campaign, tmp_path: Path
+) -> None:
+    """Each of eight jobs is given a bad folder: the log's path, its last lines, cause and remedy
+    are on the screen.
 
-    When nothing is named and what the node offers is bad, the next candidate is taken. Nothing is left on the nodes.
+    When nothing is named and what the node offers is bad, the next candidate is taken. Nothing is
+    left on the nodes.
     """
     before = scratch_folders(cluster)  # a node that lost its power cleans up when it is used again
     campaign = Campaign(tmp_path / "c", cluster, buckets=8, lengths=(50, 100))
@@ -289,7 +353,8 @@ def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tm
     }
     named = {f"{bucket:04d}": folder for bucket, folder in enumerate(cases)}
     campaign.edit_profile(
-        ("retries: 3", "retries: 0"), ("# scratch: /local/scratch", f'scratch: "{named}[wildcards.submission]"')
+        ("retries: 3", "retries: 0"),
+        ("# scratch: /local/scratch", f'scratch: "{named}[wildcards.submission]"'),
     )
     leave = contextlib.ExitStack()
     with leave:
@@ -319,12 +384,15 @@ def test_scratch_that_cannot_be_used(cluster: Cluster, undisturbed: Campaign, tm
 
 
 def test_whole_nodes(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """One job with four GPUs and as many workers; one of them dies, and the others and its successor do the rest.
+    """One job with four GPUs and as many workers; one of them dies, and the others and its
+    successor do the rest.
 
     Gather runs beside Snakemake, as the profile says here.
     """
     campaign = Campaign(tmp_path / "c", cluster, profile="slurm-node")
-    campaign.edit_profile(('"buckets_per_submission":16', '"buckets_per_submission":16,"local_rules":["gather"]'))
+    campaign.edit_profile(
+        ('"buckets_per_submission":16', '"buckets_per_submission":16,"local_rules":["gather"]')
+    )
     campaign.adopt(undisturbed)
     with campaign.running(GATHERED):
         cluster.wait_for("four workers", lambda: len(campaign.workers(0)) == 4, timeout=600)

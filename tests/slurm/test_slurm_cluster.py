@@ -1,4 +1,6 @@
-"""The test-bed itself: that it behaves as a cluster with GPUs does, and that nothing of it remains."""
+"""The test-bed itself: that it behaves as a cluster with GPUs does, and that nothing of it
+remains.
+"""
 
 import subprocess
 import sys
@@ -29,7 +31,16 @@ def test_concurrent_jobs_get_distinct_gpus(
     release = tmp_path / "release"
     for job in range(jobs):
         hold = HOLD.format(release=release)
-        cluster.run("sbatch", "-p", "gpu", *request_flags, "--output", f"{tmp_path}/{job}.log", "--wrap", hold)
+        cluster.run(
+            "sbatch",
+            "-p",
+            "gpu",
+            *request_flags,
+            "--output",
+            f"{tmp_path}/{job}.log",
+            "--wrap",
+            hold,
+        )
 
     def devices() -> set[str]:
         return {line for log in tmp_path.glob("*.log") for line in log.read_text().splitlines()}
@@ -45,7 +56,9 @@ def test_concurrent_jobs_get_distinct_gpus(
 def test_a_dead_node_ends_its_job_and_can_come_back(cluster: Cluster, tmp_path: Path) -> None:
     log = tmp_path / "log"
     sleep = ("--output", str(log), "--wrap", "hostname; sleep 300")
-    job = cluster.run("sbatch", "--parsable", "-w", "g1", "-p", "gpu", "--no-requeue", *sleep).strip()
+    job = cluster.run(
+        "sbatch", "--parsable", "-w", "g1", "-p", "gpu", "--no-requeue", *sleep
+    ).strip()
     cluster.wait_for("the job's start", lambda: log.exists() and log.read_text() == "g1\n")
     assert cluster.processes("g1")
     cluster.kill_node("g1")
@@ -54,17 +67,24 @@ def test_a_dead_node_ends_its_job_and_can_come_back(cluster: Cluster, tmp_path: 
 
 
 def test_a_killed_session_leaves_nothing(tmp_path: Path) -> None:
-    """The command that `session` runs ends when its input does; all the rest must not need to be told."""
+    """The command that `session` runs ends when its input does; all the rest must not need to be
+    told.
+    """
     log = tmp_path / "log"
     submit = f'sbatch -Q -o {log} --wrap "echo started; sleep 4321"'
     command = f"{submit}; until [ -s {log} ]; do sleep 0.1; done; echo $SLURM_CONF; exec cat"
     session = subprocess.Popen(
-        [sys.executable, bed.__file__, "sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, bed.__file__, "sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert session.stdout is not None
     configuration = Path(session.stdout.readline().strip())
     assert configuration.exists()
-    processes = [process for process in bed.descendants(session.pid) if bed.process_name(process) != "cat"]
+    processes = [
+        process for process in bed.descendants(session.pid) if bed.process_name(process) != "cat"
+    ]
     assert {"slurmctld", "slurmdbd", "mariadbd", "munged", "slurmd", "sleep"} <= {
         bed.process_name(p) for p in processes
     }

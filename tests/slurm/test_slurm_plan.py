@@ -1,4 +1,6 @@
-"""`plm-embed plan --site slurm` on a real SLURM: its partitions with GPUs, their limits, and a call for them."""
+"""`plm-embed plan --site slurm` on a real SLURM: its partitions with GPUs, their limits, and a call
+for them.
+"""
 
 import json
 import subprocess
@@ -17,8 +19,20 @@ weights: {ROOT}/config/demo/esm2_t3_untrained.pt
 
 def test_the_plan_fits_the_partitions_of_this_cluster(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
-    command = [sys.executable, "-m", "plm_embed", "plan", "--configfile", "config.yaml", "--site", "slurm", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, env=cluster.env, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "plm_embed",
+        "plan",
+        "--configfile",
+        "config.yaml",
+        "--site",
+        "slurm",
+        "--json",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=cluster.env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     partitions = {one["queue"] for one in told["proposals"]}

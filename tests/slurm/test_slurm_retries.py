@@ -1,4 +1,6 @@
-"""What a second attempt asks for, what is not tried again, and what an edit of the configuration changes: nothing."""
+"""What a second attempt asks for, what is not tried again, and what an edit of the configuration
+changes: nothing.
+"""
 
 import contextlib
 import re
@@ -10,7 +12,9 @@ from test_slurm_campaigns import kill
 
 
 def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
-    """By job, `rule_embed_wildcards_0000`: the state and the time limit in minutes of each attempt."""
+    """By job, `rule_embed_wildcards_0000`: the state and the time limit in minutes of each
+    attempt.
+    """
     names = re.findall(r"SLURM run ID: (\S+)", campaign.words())
     fields = ("--format=Comment,State,TimelimitRaw", f"--name={','.join(names)}")
     found: dict[str, list[tuple[str, int]]] = {}
@@ -20,8 +24,12 @@ def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
     return found
 
 
-def test_time_grows_after_a_time_limit_and_not_above_the_partitions(campaign: Campaign, undisturbed: Campaign) -> None:
-    """And not after a kill. The job whose slurmstepd dies ends too, instead of waiting for it with the GPU."""
+def test_time_grows_after_a_time_limit_and_not_above_the_partitions(
+    campaign: Campaign, undisturbed: Campaign
+) -> None:
+    """And not after a kill. The job whose slurmstepd dies ends too, instead of waiting for it with
+    the GPU.
+    """
     run = campaign.cluster.run
     campaign.edit_profile(("# runtime: 240 * attempt", "runtime: 20 * attempt"))
     run("scontrol", "update", "partitionname=gpu", "MaxTime=30")
@@ -36,7 +44,9 @@ def test_time_grows_after_a_time_limit_and_not_above_the_partitions(campaign: Ca
     finally:
         run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
     found = limits(campaign)
-    assert found["rule_embed_wildcards_0000"][0][0] == "TIMEOUT"  # whose limit SLURM has changed with its end
+    assert (
+        found["rule_embed_wildcards_0000"][0][0] == "TIMEOUT"
+    )  # whose limit SLURM has changed with its end
     assert found["rule_embed_wildcards_0000"][1:] == [("COMPLETED", 30)]
     assert found["rule_embed_wildcards_0001"] == [("FAILED", 20), ("COMPLETED", 20)]
     assert found["rule_embed_wildcards_0002"] == [("CANCELLED", 20), ("COMPLETED", 20)]
@@ -81,8 +91,12 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
     text = configuration.read_text()
     try:
         with campaign.running(GATHERED):
-            campaign.cluster.wait_for("four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=600)
-            configuration.write_text(text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n")
+            campaign.cluster.wait_for(
+                "four jobs to wait", lambda: len(campaign.cluster.jobs("PD")) == 4, timeout=600
+            )
+            configuration.write_text(
+                text.replace("buckets: 4", "buckets: 3") + "embedding: {storage_dtype: float32}\n"
+            )
             resume()
             campaign.hold(3)
             kill(campaign.processes(3))
@@ -94,13 +108,17 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
     assert campaign.master() == undisturbed.master()
 
 
-def test_a_folder_with_every_character_that_means_something_to_a_shell(cluster: Cluster, undisturbed: Campaign) -> None:
+def test_a_folder_with_every_character_that_means_something_to_a_shell(
+    cluster: Cluster, undisturbed: Campaign
+) -> None:
     folder = undisturbed.folder.parent / "it's a $HOME & (co); [größe] `x` 日本"
     campaign = Campaign(folder, cluster)
     campaign.adopt(undisturbed)
     results = "results of $USER & (co); it's"
     (folder / "results").rename(folder / results)
-    with campaign.running(f"{results}/{GATHERED.removeprefix('results/')}", "--config", f"results={results}"):
+    with campaign.running(
+        f"{results}/{GATHERED.removeprefix('results/')}", "--config", f"results={results}"
+    ):
         pass
     (folder / results).rename(folder / "results")
     assert campaign.master() == undisturbed.master()

@@ -1,4 +1,6 @@
-"""The literal command `snakemake --profile slurm`, with nothing edited, where there is one of everything or several."""
+"""The literal command `snakemake --profile slurm`, with nothing edited, where there is one of
+everything or several.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -47,24 +49,37 @@ def unedited(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Unedite
     return campaign
 
 
-def test_one_account_and_one_partition_need_no_editing(cluster: Cluster, unedited: Unedited) -> None:
+def test_one_account_and_one_partition_need_no_editing(
+    cluster: Cluster, unedited: Unedited
+) -> None:
     with one_of_each(cluster), unedited.running():
         pass
     said = unedited.log.read_text()
-    assert "plm-embed: SLURM (cluster bed): partition gpu, a submission is 1 GPU, 4 cores and 1 bucket" in said
+    assert (
+        "plm-embed: SLURM (cluster bed): partition gpu, a submission is 1 GPU, 4 cores and 1 bucket"
+        in said
+    )
     assert "charged to lab" in said
-    jobs = cluster.run("sacct", "--allocations", "--noheader", "--parsable2", "--format=Partition,Account,WorkDir")
-    mine = {tuple(line.split("|")[:2]) for line in jobs.splitlines() if line.endswith(f"|{unedited.folder}")}
+    jobs = cluster.run(
+        "sacct", "--allocations", "--noheader", "--parsable2", "--format=Partition,Account,WorkDir"
+    )
+    mine = {
+        tuple(line.split("|")[:2])
+        for line in jobs.splitlines()
+        if line.endswith(f"|{unedited.folder}")
+    }
     assert mine == {("gpu", "lab"), ("cpu", "lab")}
 
 
-def test_several_of_both_are_listed_before_anything_runs(cluster: Cluster, unedited: Unedited) -> None:
+def test_several_of_both_are_listed_before_anything_runs(
+    cluster: Cluster, unedited: Unedited
+) -> None:
     before = set(cluster.jobs("all"))
     assert unedited.finish(unedited.start()) == 1
     (line,) = [line for line in unedited.log.read_text().splitlines() if "several" in line]
     assert (
-        "several partitions have GPUs (gpu, requeued, ended, warned): add --set-resources embed:slurm_partition="
-        in line
+        "several partitions have GPUs (gpu, requeued, ended, warned): add --set-resources "
+        "embed:slurm_partition=" in line
     )
     assert "you have several accounts (lab, root): export SBATCH_ACCOUNT=NAME" in line
     assert set(cluster.jobs("all")) == before

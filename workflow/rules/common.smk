@@ -63,11 +63,15 @@ try:
 except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
-config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources["embed"]["buckets"].raw)
+config["speed"]["buckets_per_submission"] = int(
+    SETTINGS.overwrite_resources["embed"]["buckets"].raw
+)
 LONGEST_MINUTES = int(raw(SETTINGS.overwrite_resources["embed"]).get("longest_minutes", 10**6))
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
-BY_INPUT = {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
+BY_INPUT = (
+    {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
+)
 WEIGHTS = f"{config['weights_folder']}/{config['model']}"
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))

@@ -22,7 +22,8 @@ rule embed:
     resources:
         gpu=1,
         nodes=1,
-        mem_mb=lambda wildcards, attempt: attempt * job_memory_mb(config, SUBMISSIONS[wildcards.submission]),
+        mem_mb=lambda wildcards, attempt: attempt
+        * job_memory_mb(config, SUBMISSIONS[wildcards.submission]),
         runtime=lambda wildcards, attempt: min(
             LONGEST_MINUTES, attempt * job_minutes(config, SUBMISSIONS[wildcards.submission])
         ),

@@ -17,7 +17,9 @@ def typed():
     looked up where it keeps them, in the function that called it.
     """
     frame = sys._getframe()
-    while frame and not (frame.f_globals.get("__name__") == "snakemake.cli" and "args" in frame.f_locals):
+    while frame and not (
+        frame.f_globals.get("__name__") == "snakemake.cli" and "args" in frame.f_locals
+    ):
         frame = frame.f_back
     if frame is None:
         return {}, []
@@ -48,17 +50,23 @@ def lay_under():
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:
         print(found.line, file=sys.stderr)
-    if found.missing and not any(call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")):
+    if found.missing and not any(
+        call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")
+    ):
         raise PlmEmbedError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)
     if given.executor == "pbs":
         os.environ.update(SNAKEMAKE_PBS_SITE=found.site)
-    below = Resources.parse([f"{name}={value}" for name, value in found.embed.items()], allow_expressions=True)
+    below = Resources.parse(
+        [f"{name}={value}" for name, value in found.embed.items()], allow_expressions=True
+    )
     below.update(SETTINGS.overwrite_resources.get("embed", {}))
     SETTINGS.overwrite_resources = {**SETTINGS.overwrite_resources, "embed": below}
     if found.default:
-        below = Resources.parse([f"{name}={value}" for name, value in found.default.items()], allow_expressions=True)
+        below = Resources.parse(
+            [f"{name}={value}" for name, value in found.default.items()], allow_expressions=True
+        )
         below.update(SETTINGS.default_resources or Resources.default("bare"))
         SETTINGS.default_resources = below
     if found.threads:

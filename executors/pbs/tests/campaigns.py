@@ -1,8 +1,10 @@
-"""Whole runs of Snakemake under random trouble: `python campaigns.py FIRST LAST` runs the seeds FIRST..LAST.
+"""Whole runs of Snakemake under random trouble: `python campaigns.py FIRST LAST` runs the seeds
+FIRST..LAST.
 
-Every campaign is one small workflow that is started again until it succeeds, while Snakemake is killed or interrupted,
-the server goes down or hangs, jobs are deleted, nodes are lost, daemons restart and history is purged. At its end all
-outputs have to be whole, no job may live on, and no two jobs of one name may ever have lived at the same time.
+Every campaign is one small workflow that is started again until it succeeds, while Snakemake is
+killed or interrupted, the server goes down or hangs, jobs are deleted, nodes are lost, daemons
+restart and history is purged. At its end all outputs have to be whole, no job may live on, and no
+two jobs of one name may ever have lived at the same time.
 """
 
 import os
@@ -29,9 +31,38 @@ rule one:
     shell: "echo begun >> {{output}}; sleep {{params.seconds}}; echo $PBS_JOBID >> {{output}}"
 """
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
-OPTIONS = ["--executor", "pbs", "--jobs", "50", "--latency-wait", "5", "--rerun-incomplete", "--retries", "3"]
-OPTIONS += ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "4", "--pbs-command-timeout", "3"]
-TROUBLE = ["kill", "kill", "interrupt", "down", "hang", "delete", "node", "daemon", "purge", "none", "none"]
+OPTIONS = [
+    "--executor",
+    "pbs",
+    "--jobs",
+    "50",
+    "--latency-wait",
+    "5",
+    "--rerun-incomplete",
+    "--retries",
+    "3",
+]
+OPTIONS += [
+    "--pbs-status-interval",
+    "1",
+    "--pbs-unknown-seconds",
+    "4",
+    "--pbs-command-timeout",
+    "3",
+]
+TROUBLE = [
+    "kill",
+    "kill",
+    "interrupt",
+    "down",
+    "hang",
+    "delete",
+    "node",
+    "daemon",
+    "purge",
+    "none",
+    "none",
+]
 CALM_AFTER = 6  # starts, so that every campaign ends
 LONGEST = 400.0
 
@@ -49,10 +80,21 @@ def campaign(seed: int) -> str:
         code, starts = 1, 0
         while code != 0 and time.monotonic() - begun < LONGEST:
             starts += 1
-            subprocess.run([*SNAKEMAKE, "--unlock"], cwd=folder, env=environment, capture_output=True, check=False)
+            subprocess.run(
+                [*SNAKEMAKE, "--unlock"],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                check=False,
+            )
             with (folder / f"run{starts}.log").open("w") as log:
                 process = subprocess.Popen(
-                    [*SNAKEMAKE, *OPTIONS], cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                    [*SNAKEMAKE, *OPTIONS],
+                    cwd=folder,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
             while process.poll() is None and time.monotonic() - begun < LONGEST:
                 time.sleep(dice.uniform(0.5, 5))
@@ -65,7 +107,10 @@ def campaign(seed: int) -> str:
         faults = problems(pbs, folder, code)
     seconds = time.monotonic() - begun
     told = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.items()))
-    return f"{seed}: {'; '.join(faults) or 'ok'} ({starts} starts, {len(pbs.jobs)} jobs, {seconds:.0f} s; {told})"
+    return (
+        f"{seed}: {'; '.join(faults) or 'ok'} ({starts} starts, "
+        f"{len(pbs.jobs)} jobs, {seconds:.0f} s; {told})"
+    )
 
 
 def trouble(kind: str, pbs: StandIn, process: subprocess.Popen[bytes], dice: random.Random) -> None:
@@ -114,7 +159,9 @@ def problems(pbs: StandIn, folder: Path, code: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, and that is inherited
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # in the background it is ignored, and that is inherited
     first, last_seed = map(int, sys.argv[1:])
     for number in range(first, last_seed + 1):
         print(campaign(number), flush=True)

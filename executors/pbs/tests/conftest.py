@@ -19,22 +19,31 @@ from standin import Config, StandIn
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# how long an example takes, or takes to draw, depends on what else the machine does; and what fails fails again
-settings.register_profile("here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# how long an example takes, or takes to draw, depends on what else the machine does; and what fails
+# fails again
+settings.register_profile(
+    "here", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("here")
 
 REAL = shutil.which("qsub") if os.environ.get("PBS_TEST_REAL") else None
-"""Asked for, never merely found: a qsub on PATH may belong to a server that is not there, or to a site's users."""
+"""Asked for, never merely found: a qsub on PATH may belong to a server that is not there, or to a
+site's users.
+"""
 
 
-PATIENCE = float(os.environ.get("PBS_TEST_PATIENCE", "300"))  # seconds after which a test is given up
+PATIENCE = float(
+    os.environ.get("PBS_TEST_PATIENCE", "300")
+)  # seconds after which a test is given up
 
 
 def pytest_report_header() -> str:
     """Which PBS the workflows go through, so that nobody takes one for the other."""
     if REAL is None and os.environ.get("PBS_TEST_REAL"):
         pytest.exit("PBS_TEST_REAL is set, and there is no qsub on PATH", returncode=1)
-    return f"PBS: {f'the real one of {REAL}' if REAL else 'the stand-in, as PBS_TEST_REAL is not set'}"
+    return (
+        f"PBS: {f'the real one of {REAL}' if REAL else 'the stand-in, as PBS_TEST_REAL is not set'}"
+    )
 
 
 @pytest.fixture
@@ -54,7 +63,9 @@ def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 class Cut(Pbs):
-    """Commands that are given all the time they want, and cut as soon as a hung server has taken what they ask."""
+    """Commands that are given all the time they want, and cut as soon as a hung server has taken
+    what they ask.
+    """
 
     def __init__(self, server: StandIn) -> None:
         super().__init__(0.2)
@@ -77,7 +88,9 @@ class Cut(Pbs):
 
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A shell command line, as in the recorded cases."""
-    return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, check=False
+    )
 
 
 def submit(folder: Path, script: str, *words: str) -> int:

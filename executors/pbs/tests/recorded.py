@@ -1,4 +1,6 @@
-"""Recorded answers of a real OpenPBS, and jobs of the stand-in that show exactly what a recorded one showed."""
+"""Recorded answers of a real OpenPBS, and jobs of the stand-in that show exactly what a recorded
+one showed.
+"""
 
 import json
 import re
@@ -10,7 +12,8 @@ from standin.model import Job
 
 DATA = Path(__file__).parent / "data"
 CASES: dict[str, dict[str, Any]] = {
-    case["case"]: case for case in map(json.loads, (DATA / "captures.jsonl").read_text(encoding="utf-8").splitlines())
+    case["case"]: case
+    for case in map(json.loads, (DATA / "captures.jsonl").read_text(encoding="utf-8").splitlines())
 }
 
 

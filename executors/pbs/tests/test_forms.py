@@ -1,4 +1,5 @@
-"""Every form in which qstat and qselect list jobs, as recorded: text, DSV, JSON of both generations, tables, ids.
+"""Every form in which qstat and qselect list jobs, as recorded: text, DSV, JSON of both
+generations, tables, ids.
 
 Each recorded command is run by a server that holds the jobs that the recorded one held.
 """
@@ -37,7 +38,9 @@ JOBS: dict[str, list[str]] = {
     "text_batch_two_new": TWO,
     "qselect_states": EIGHT,
     "qselect_name_F": ["qstat_json_F_exit3 as 34.pbs01", *RUNNING, *ENDED],
-    "qselect_user_x": [f"qstat_json_F_ok as {job}" for job in CASES["qselect_user_x"]["stdout"].split()],
+    "qselect_user_x": [
+        f"qstat_json_F_ok as {job}" for job in CASES["qselect_user_x"]["stdout"].split()
+    ],
     "qstat_H_F": ENDED,
     "qstat_alt_a_R": RUNNING,
     "qstat_alt_n1w_R": RUNNING,
@@ -105,7 +108,9 @@ def still() -> Iterator[StandIn]:
 
 
 def recorded_as(source: str) -> Job:
-    """A recorded job, its user with a name of 7 letters: for that the recorded columns and folds were made."""
+    """A recorded job, its user with a name of 7 letters: for that the recorded columns and folds
+    were made.
+    """
     source, _, other_id = source.partition(" as ")
     name, _, at = source.partition(" ")
     if name == "later":  # the sixth of the eight at the next look, past its first second
@@ -128,14 +133,18 @@ def test_jobs_are_listed_as_recorded(case: str, still: StandIn) -> None:
     command, *words = shlex.split(recorded["command"].replace("-u user", "-u seventh"))
     user = "eighth" if "other_user" in case else "seventh"
     answer = still.answer({"command": command, "words": words, "user": user})
-    assert {key: STAMP.sub("", str(value)).replace("seventh", "user") for key, value in answer.items()} == {
+    assert {
+        key: STAMP.sub("", str(value)).replace("seventh", "user") for key, value in answer.items()
+    } == {
         "code": str(recorded["exit_code"]),
         "out": STAMP.sub("", recorded["stdout"]),
         "err": recorded["stderr"],
     }
 
 
-@pytest.mark.parametrize("case", ["qstat_json_Q", "qstat_json_R_10_nodes", "qstat_json_F_ok", "qstat_json_F_walltime"])
+@pytest.mark.parametrize(
+    "case", ["qstat_json_Q", "qstat_json_R_10_nodes", "qstat_json_F_ok", "qstat_json_F_walltime"]
+)
 def test_old_clients_print_what_new_ones_do(case: str) -> None:
     """The old client looked a moment later: what a running job has used by then is its own."""
     old = recorded_job(f"{case}_oldclient").attributes()

@@ -1,4 +1,6 @@
-"""Where the output of jobs goes, for every option of qsub that was recorded, and what jobs see around them."""
+"""Where the output of jobs goes, for every option of qsub that was recorded, and what jobs see
+around them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -12,13 +14,23 @@ from recorded import CASES, recorded_job
 from standin import Config, StandIn
 
 WAYS = [name.removeprefix("listing_out_") for name in CASES if name.startswith("listing_out_")]
-ATTRIBUTES = ["Join_Path", "Keep_Files", "Remove_Files", "umask", "job_state", "substate", "Exit_status"]
+ATTRIBUTES = [
+    "Join_Path",
+    "Keep_Files",
+    "Remove_Files",
+    "umask",
+    "job_state",
+    "substate",
+    "Exit_status",
+]
 ATTRIBUTES += ["Stageout_status", "Hold_Types"]
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StandIn, Path]]:
-    """One job for every way, all ended, each submitted in a folder of its own under the number it had."""
+    """One job for every way, all ended, each submitted in a folder of its own under the number it
+    had.
+    """
     project = tmp_path_factory.mktemp("project")
     (project / "home").mkdir()
     (project / "j_ok.sh").write_text("#!/bin/sh\necho out\necho err >&2\n")
@@ -44,7 +56,9 @@ def test_output_is_where_and_what_was_recorded(way: str, ended: tuple[StandIn, P
     state = "H" if way == "k_doe_missing_dir" else "F"
     recorded = recorded_job(f"qstat_json_{state}_out_{way}").attributes()
     job = standin.jobs[int(CASES[f"submit_out_{way}"]["stdout"].partition(".")[0])].attributes()
-    assert {key: text(job, key) for key in ATTRIBUTES} == {key: text(recorded, key) for key in ATTRIBUTES}
+    assert {key: text(job, key) for key in ATTRIBUTES} == {
+        key: text(recorded, key) for key in ATTRIBUTES
+    }
     for key in ("Output_Path", "Error_Path"):
         assert job[key].replace(str(project), "/home/user/proj") == recorded[key]
 
@@ -67,13 +81,21 @@ OF_THE_LAB = {"MANPATH", "PATH", "PBS_JOBCOOKIE", "PBS_MOMPORT", "PWD", "SHLVL",
     [
         ("output_env_default", "-A proj"),
         ("output_env_select1_ncpus8", "-N one -l select=1:ncpus=8"),
-        ("output_env_select2_mpiprocs4", recorded_job("qstat_json_F_select2").attributes()["Submit_arguments"]),
+        (
+            "output_env_select2_mpiprocs4",
+            recorded_job("qstat_json_F_select2").attributes()["Submit_arguments"],
+        ),
     ],
 )
-def test_jobs_see_the_recorded_nodes_and_variables(case: str, words: str, pbs: StandIn, tmp_path: Path) -> None:
+def test_jobs_see_the_recorded_nodes_and_variables(
+    case: str, words: str, pbs: StandIn, tmp_path: Path
+) -> None:
     recorded = CASES[case]["stdout"]
     script = tmp_path / "j_env.sh"
-    script.write_text('#!/bin/sh\necho "# umask=$(umask)"\necho "# nodefile:"\ncat $PBS_NODEFILE\necho "# env:"\nenv\n')
+    script.write_text(
+        '#!/bin/sh\necho "# umask=$(umask)"\necho "# nodefile:"\ncat '
+        '$PBS_NODEFILE\necho "# env:"\nenv\n'
+    )
     pbs.last = int(CASES[case]["command"].rpartition(".")[2][1:]) - 1
     words = words.rpartition(" ")[0] if words.endswith(".sh") else words
     assert run(f"qsub -q debug -o out -e err {words} j_env.sh", tmp_path).returncode == 0
@@ -82,11 +104,21 @@ def test_jobs_see_the_recorded_nodes_and_variables(case: str, words: str, pbs: S
 
 
 def seen(output: str) -> dict[str, Any]:
-    """The mask, the nodes, the names of all variables, and the values of those that are no place or person."""
+    """The mask, the nodes, the names of all variables, and the values of those that are no place or
+    person.
+    """
     around, _, lines = output.partition("# env:\n")
     variables = dict(line.split("=", 1) for line in sorted(lines.splitlines()))
     names = [name for name in variables if name not in OF_THE_LAB and not name.startswith("PBS_O_")]
-    alike = ["NCPUS", "OMP_NUM_THREADS", "PBS_ACCOUNT", "PBS_ENVIRONMENT", "PBS_JOBID", "PBS_JOBNAME", "PBS_QUEUE"]
+    alike = [
+        "NCPUS",
+        "OMP_NUM_THREADS",
+        "PBS_ACCOUNT",
+        "PBS_ENVIRONMENT",
+        "PBS_JOBID",
+        "PBS_JOBNAME",
+        "PBS_QUEUE",
+    ]
     return {
         "umask": "umask=0077" in around,
         "nodes": around.partition("# nodefile:\n")[2],

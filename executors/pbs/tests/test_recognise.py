@@ -1,4 +1,6 @@
-"""Sites are recognised by the names of servers and machines that their files hold, and by nothing else."""
+"""Sites are recognised by the names of servers and machines that their files hold, and by nothing
+else.
+"""
 
 from pathlib import Path
 
@@ -33,18 +35,24 @@ def host(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ("gadi-pbs-01.gadi.nci.org.au", "gadi"),
     ],
 )
-def test_a_site_is_known_by_its_server(server: str, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_is_known_by_its_server(
+    server: str, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
     assert recognise.this_site() == Recognised(site, f"by the PBS server {server}")
 
 
-@pytest.mark.parametrize(("name", "site"), [("polaris-login-02", "polaris"), ("gadi-login-05.gadi.nci.org.au", "gadi")])
+@pytest.mark.parametrize(
+    ("name", "site"), [("polaris-login-02", "polaris"), ("gadi-login-05.gadi.nci.org.au", "gadi")]
+)
 def test_or_by_its_login_nodes(name: str, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     host(monkeypatch, name)
     assert recognise.this_site() == Recognised(site, f"by the host {name}")
 
 
-@pytest.mark.parametrize("server", ["pbs01", "my-polaris-pbs-01", "polaris", "aurora-pbs-0001.hostmgmt.cm.aurora"])
+@pytest.mark.parametrize(
+    "server", ["pbs01", "my-polaris-pbs-01", "polaris", "aurora-pbs-0001.hostmgmt.cm.aurora"]
+)
 def test_what_no_file_names_is_generic(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
     found = recognise.this_site()
@@ -53,7 +61,9 @@ def test_what_no_file_names_is_generic(server: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_machine_without_pbs_is_generic() -> None:
-    assert recognise.this_site() == Recognised("generic", "no PBS server is known here, nor the host somewhere")
+    assert recognise.this_site() == Recognised(
+        "generic", "no PBS server is known here, nor the host somewhere"
+    )
 
 
 def test_the_name_is_looked_up_as_pbs_does(
@@ -62,7 +72,9 @@ def test_the_name_is_looked_up_as_pbs_does(
     standin: StandIn = request.getfixturevalue("pbs")
     monkeypatch.setenv("PATH", f"{standin.bin}:/usr/bin:/bin")
     assert server_name() == "pbs01"  # by qstat -B
-    (tmp_path / "pbs.conf").write_text("# comment\nPBS_EXEC=/opt/pbs\nPBS_SERVER=Polaris-PBS-01:15001\n")
+    (tmp_path / "pbs.conf").write_text(
+        "# comment\nPBS_EXEC=/opt/pbs\nPBS_SERVER=Polaris-PBS-01:15001\n"
+    )
     assert server_name() == "polaris-pbs-01"
     monkeypatch.setenv("PBS_DEFAULT", "other")
     assert server_name() == "other"

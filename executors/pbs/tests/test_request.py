@@ -30,7 +30,17 @@ from snakemake_executor_plugin_pbs.settings import ExecutorSettings
 from snakemake_executor_plugin_pbs.site import clock, load_site, seconds, shipped_sites
 
 Target = namedtuple("Target", ["rulename", "wildcards_dict"])
-ASK = Ask(nodes=1, cores=4, gpus=1, mem_mb=8000, disk_mb=0, walltime=3600, queue=None, account="proj", extra=())
+ASK = Ask(
+    nodes=1,
+    cores=4,
+    gpus=1,
+    mem_mb=8000,
+    disk_mb=0,
+    walltime=3600,
+    queue=None,
+    account="proj",
+    extra=(),
+)
 
 
 @dataclass
@@ -73,7 +83,10 @@ def test_names_differ_by_folder_rule_wildcards_and_outputs() -> None:
     assert len({job_name(job, "/work") for job in jobs} | {job_name(Job(), "/home")}) == 5  # type: ignore[arg-type]
 
 
-@given(st.text(min_size=1, max_size=40), st.dictionaries(st.text(min_size=1), st.text(max_size=400), max_size=3))
+@given(
+    st.text(min_size=1, max_size=40),
+    st.dictionaries(st.text(min_size=1), st.text(max_size=400), max_size=3),
+)
 def test_any_rule_and_wildcards_give_a_legal_name(rule: str, wildcards: dict[str, str]) -> None:
     name = job_name(Job(name=rule, wildcards=wildcards), "/work")  # type: ignore[arg-type]
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_.+-]{0,79}", name)
@@ -87,9 +100,18 @@ def test_work_is_known_by_parameters_and_inputs_not_by_resources() -> None:
 
 
 def test_resources_are_read_and_settings_stand_in() -> None:
-    found = {"nodes": 2, "gpu": 4, "mem_mb": 1000, "runtime": 90, "pbs_queue": "prod", "pbs_extra": "-l a=b -m n"}
+    found = {
+        "nodes": 2,
+        "gpu": 4,
+        "mem_mb": 1000,
+        "runtime": 90,
+        "pbs_queue": "prod",
+        "pbs_extra": "-l a=b -m n",
+    }
     ask = read_ask(Job(resources=found), ExecutorSettings(account="proj", queue="debug"))  # type: ignore[arg-type]
-    assert ask == Ask(2, 4, 4, 1000, 0, 5400, "prod", "proj", ("-l", "a=b", "-m", "n"), own_queue=True)
+    assert ask == Ask(
+        2, 4, 4, 1000, 0, 5400, "prod", "proj", ("-l", "a=b", "-m", "n"), own_queue=True
+    )
 
 
 def test_further_words_have_to_be_words() -> None:
@@ -106,7 +128,16 @@ def test_a_resource_that_is_no_number_is_refused(value: object) -> None:
 def test_generic_writes_a_select_and_never_the_environment() -> None:
     found = words("generic")
     assert found[: found.index("-W")] == [
-        *("-N", "name", "-A", "proj", "-l", "select=1:ncpus=4:ngpus=1:mem=8000mb", "-l", "place=scatter"),
+        *(
+            "-N",
+            "name",
+            "-A",
+            "proj",
+            "-l",
+            "select=1:ncpus=4:ngpus=1:mem=8000mb",
+            "-l",
+            "place=scatter",
+        ),
         *("-l", "walltime=01:00:00", "-j", "oe", "-o", "/logs/x.log", "-r", "n"),
     ]
     assert re.fullmatch(r"umask=\d{3}", found[found.index("-W") + 1])
@@ -115,8 +146,14 @@ def test_generic_writes_a_select_and_never_the_environment() -> None:
 
 
 def test_polaris_gets_whole_nodes_and_what_it_insists_on() -> None:
-    text = " ".join(words("polaris", replace(ASK, nodes=10, gpus=4, walltime=3 * 3600, queue="prod")))
-    for part in ("-q prod -A proj", "-l select=10:system=polaris -l place=scatter", "-l walltime=03:00:00"):
+    text = " ".join(
+        words("polaris", replace(ASK, nodes=10, gpus=4, walltime=3 * 3600, queue="prod"))
+    )
+    for part in (
+        "-q prod -A proj",
+        "-l select=10:system=polaris -l place=scatter",
+        "-l walltime=03:00:00",
+    ):
         assert part in text
     assert "-l filesystems=home:eagle" in text
     assert text.endswith("-k doe")
@@ -127,21 +164,30 @@ def test_polaris_gets_whole_nodes_and_what_it_insists_on() -> None:
 def test_sophia_counts_gpus_as_chunks() -> None:
     assert "select=4" in words("sophia", replace(ASK, gpus=4))
     assert "takes 1, 2, 4 or 8 GPUs, the job asks for 3" in refusal("sophia", replace(ASK, gpus=3))
-    assert "select=1" in words("sophia", replace(ASK, gpus=0)), "the queue hands out nothing smaller"
+    assert "select=1" in words("sophia", replace(ASK, gpus=0)), (
+        "the queue hands out nothing smaller"
+    )
 
 
 def test_gadi_writes_no_select_and_gives_cores_by_gpu(tmp_path: Path) -> None:
     site = tmp_path / "mine.yaml"
-    site.write_text("base: gadi\naccount: {name: ab12}\nresources: {storage: scratch/ab12+gdata/ab12}\n")
+    site.write_text(
+        "base: gadi\naccount: {name: ab12}\nresources: {storage: scratch/ab12+gdata/ab12}\n"
+    )
     text = " ".join(words(str(site), replace(ASK, account=None, gpus=2, disk_mb=50000)))
-    assert "-q gpuvolta -P ab12 -l ncpus=24 -l ngpus=2 -l mem=8000mb -l jobfs=50000mb -l walltime=01:00:00" in text
+    assert (
+        "-q gpuvolta -P ab12 -l ncpus=24 -l ngpus=2 -l mem=8000mb -l jobfs=50000mb -l "
+        "walltime=01:00:00" in text
+    )
     assert "-l storage=scratch/ab12+gdata/ab12" in text
     assert "select" not in text
     assert "-l storage=scratch/proj+gdata/proj" in " ".join(words("gadi", ASK))
     assert "-q normal -P proj -l ncpus=2 -l mem=8000mb -l jobfs=10000mb" in " ".join(
         words("gadi", replace(ASK, cores=2, gpus=0))
     )
-    assert "12 cores a GPU, the job asks for 20 cores and 1 GPUs" in refusal(str(site), replace(ASK, cores=20))
+    assert "12 cores a GPU, the job asks for 20 cores and 1 GPUs" in refusal(
+        str(site), replace(ASK, cores=20)
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,14 +202,23 @@ def test_gadi_writes_no_select_and_gives_cores_by_gpu(tmp_path: Path) -> None:
         ({"gpus": 5}, "a node has 4 GPUs"),
         ({"cores": 65}, "a node has 64 cores"),
         ({"mem_mb": 600_000}, "a node has 503 GB of memory"),
-        ({"queue": "nosuch"}, "queue 'nosuch' is not one of debug, debug-scaling, preemptable, capacity, prod"),
+        (
+            {"queue": "nosuch"},
+            "queue 'nosuch' is not one of debug, debug-scaling, preemptable, capacity, prod",
+        ),
         ({"extra": ("-V",)}, "-V is not used here"),
         ({"queue": "debug", "nodes": 3}, "queue debug takes 1-2 nodes"),
         ({"queue": "debug", "walltime": 7200}, "to 01:00:00; the job asks for 1 node for 02:00:00"),
         ({"queue": "capacity", "nodes": 5}, "queue capacity takes 1-4 nodes"),
         ({"queue": "prod", "nodes": 9}, "10-24 nodes for 00:05:00 to 03:00:00, or 25-99"),
-        ({"queue": "prod", "nodes": 24, "walltime": 4 * 3600}, "the job asks for 24 nodes for 04:00:00"),
-        ({"queue": "prod", "nodes": 99, "walltime": 7 * 3600}, "the job asks for 99 nodes for 07:00:00"),
+        (
+            {"queue": "prod", "nodes": 24, "walltime": 4 * 3600},
+            "the job asks for 24 nodes for 04:00:00",
+        ),
+        (
+            {"queue": "prod", "nodes": 99, "walltime": 7 * 3600},
+            "the job asks for 99 nodes for 07:00:00",
+        ),
         ({"queue": "prod", "nodes": 497}, "100-496 nodes"),
     ],
 )
@@ -175,7 +230,14 @@ def test_polaris_refuses_in_words_before_qsub(changes: dict[str, Any], words: st
 
 @pytest.mark.parametrize(
     ("queue", "nodes", "hours"),
-    [("prod", 10, 3), ("prod", 24, 3), ("prod", 25, 6), ("prod", 100, 24), ("prod", 496, 24), ("capacity", 4, 168)],
+    [
+        ("prod", 10, 3),
+        ("prod", 24, 3),
+        ("prod", 25, 6),
+        ("prod", 100, 24),
+        ("prod", 496, 24),
+        ("capacity", 4, 168),
+    ],
 )
 def test_polaris_takes_what_its_classes_take(queue: str, nodes: int, hours: int) -> None:
     assert f"select={nodes}:system=polaris" in words(
@@ -209,7 +271,12 @@ def test_numbers_of_polaris() -> None:
 
 def test_the_most_that_a_site_gives() -> None:
     polaris, generic = load_site("polaris"), load_site("generic")
-    assert [polaris.most("time", "prod", nodes) for nodes in (1, 10, 30, 200)] == [None, 180, 360, 1440]
+    assert [polaris.most("time", "prod", nodes) for nodes in (1, 10, 30, 200)] == [
+        None,
+        180,
+        360,
+        1440,
+    ]
     assert polaris.most("memory", "prod", 10) == 503_000
     assert [generic.most(cause, "", 1) for cause in ("time", "memory")] == [None, None]
 
@@ -221,7 +288,9 @@ def test_logs_go_home_where_qsub_would_refuse_the_path(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert log_folder(Path(path), None).parent == tmp_path / ".snakemake" / "pbs_logs"
     assert log_folder(Path(path), Path("/logs")) == Path("/logs")
-    assert log_folder(Path("/a (b) [c] it's $x & y; z"), None) == Path("/a (b) [c] it's $x & y; z/.snakemake/pbs_logs")
+    assert log_folder(Path("/a (b) [c] it's $x & y; z"), None) == Path(
+        "/a (b) [c] it's $x & y; z/.snakemake/pbs_logs"
+    )
     with pytest.raises(WorkflowError, match="--pbs-logdir"):
         log_folder(Path(path), Path("größe"))
     monkeypatch.setenv("HOME", "/home/müller")
@@ -229,11 +298,15 @@ def test_logs_go_home_where_qsub_would_refuse_the_path(
         log_folder(Path(path), None)
 
 
-@pytest.mark.parametrize("text", ["it's $HOME", '"quoted" it\'s', "back\\slash", "größe 日本", "a;b & (c)"])
+@pytest.mark.parametrize(
+    "text", ["it's $HOME", '"quoted" it\'s', "back\\slash", "größe 日本", "a;b & (c)"]
+)
 def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
     with quoted_for_the_shell():
         found = utils.format_cli_arg("--wait-for-files", [text])
-    shown = subprocess.run(f"printf %s {found}", shell=True, check=True, capture_output=True, text=True)
+    shown = subprocess.run(
+        f"printf %s {found}", shell=True, check=True, capture_output=True, text=True
+    )
     assert shown.stdout == f"--wait-for-files{text}"
     assert utils.format_cli_arg("--x", ["it's"]) == '--x "it\'s"'  # Snakemake's own way is back
 
@@ -243,7 +316,11 @@ def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
     [
         ("base: nosuch\n", "not known. Shipped: gadi, generic, polaris, sophia"),
         ("base: generic\nqueue: x\n", "'queue' was unexpected"),
-        ("base: polaris\nqueues: {prod: {ranges: [{nodes: [1, 2], walltime: [0:05:00, 1:00:00]}]}}\n", "walltime"),
+        (
+            "base: polaris\nqueues: {prod: {ranges: [{nodes: [1, 2], walltime: [0:05:00, "
+            "1:00:00]}]}}\n",
+            "walltime",
+        ),
         ("description: x\n", "'request' is a required property"),
         ("base: generic\naccount: {flag: -B}\n", "account.flag"),
         ("- a\n", "holds no keys"),
@@ -277,7 +354,9 @@ def test_jobs_without_gpus_go_where_they_are_taken_unless_their_rule_says_otherw
     assert words("polaris", replace(small, gpus=4, nodes=10))[2:4] == ["-q", "prod"]
 
 
-def test_the_account_may_come_from_the_variable_that_the_site_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_account_may_come_from_the_variable_that_the_site_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PBS_ACCOUNT", "mine")
     assert "-A mine" in " ".join(words("polaris", replace(ASK, account=None)))
     assert "-A proj" in " ".join(words("polaris"))
@@ -334,7 +413,10 @@ def test_the_script_takes_chosen_variables_and_lines_of_the_site(
     monkeypatch.setenv("PYTHONPATH", "/a path/with 'quotes'")
     done = run_script(
         script_text(
-            'echo "$PYTHONPATH" "$TMPDIR" "$TOKEN"', load_site("polaris"), tmp_path / "name.end", {"TOKEN": "a\"'$b"}
+            'echo "$PYTHONPATH" "$TMPDIR" "$TOKEN"',
+            load_site("polaris"),
+            tmp_path / "name.end",
+            {"TOKEN": "a\"'$b"},
         ),
         tmp_path,
     )

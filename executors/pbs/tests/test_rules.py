@@ -13,7 +13,8 @@ from snakemake_executor_plugin_pbs.verdict import judge
 from standin import render
 
 RULES = {
-    # Whatever may still end well is running, also with an Exit_status of its last run or while output is copied
+    # Whatever may still end well is running, also with an Exit_status of its last run or while
+    # output is copied
     "Q": "running",
     "Q_never_fits": "running",
     "Q_queue_stopped": "running",
@@ -77,7 +78,10 @@ def test_every_recorded_state_has_its_answer(case: str, kind: str) -> None:
         ("F_walltime", "ran out of its walltime of 00:00:12: ask for more"),
         ("F_memory", "more memory than it asked for"),
         ("F_qdel_running", "PBS says: Job run at .* and terminated by user@pbs01"),
-        ("F_qdel_queued", "it was deleted. PBS says: Not Running: Queue not started. and terminated"),
+        (
+            "F_qdel_queued",
+            "it was deleted. PBS says: Not Running: Queue not started. and terminated",
+        ),
         ("F_signal9", "killed by signal 9"),
         ("F_qdel_force", "killed by force"),
         ("node_down_r_n", "its node was lost"),
@@ -109,7 +113,12 @@ def test_text_of_a_real_client_is_read_folded_or_wide() -> None:
     (folded,) = read_jobs(CASES["qstat_full_text_R"]["stdout"])
     (wide,) = read_jobs(CASES["qstat_full_text_R_w"]["stdout"])
     assert folded == wide
-    assert (folded.id, folded.state, folded.substate, folded.exit_status) == ("35.pbs01", "R", 42, None)
+    assert (folded.id, folded.state, folded.substate, folded.exit_status) == (
+        "35.pbs01",
+        "R",
+        42,
+        None,
+    )
     assert folded.comment == "Job run at Sat Nov 21 at 03:56 on (node01:ncpus=1:ngpus=1)"
 
 
@@ -120,7 +129,10 @@ def test_odd_variables_of_a_login_shell_do_not_disturb() -> None:
 
 def test_a_bad_id_among_good_ones_hides_nothing() -> None:
     recorded = CASES["qstat_json_many_one_unknown_oldclient"]
-    text = "".join(render.text(recorded_job("qstat_json_many_one_unknown_oldclient", at), wide=False) for at in (0, 1))
+    text = "".join(
+        render.text(recorded_job("qstat_json_many_one_unknown_oldclient", at), wide=False)
+        for at in (0, 1)
+    )
     report = read_report(Answer(recorded["exit_code"], text, recorded["stderr"]))
     assert {key: record.state for key, record in report.records.items()} == {"36": "F", "37": "F"}
     assert report.unknown == {"999999"}
@@ -136,13 +148,21 @@ def test_a_missing_history_is_seen_though_the_exit_code_is_0() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["qselect_server_down", "qstat_server_down_text", "qsub_server_down", "qdel_server_down", "qsub_server_hung"],
+    [
+        "qselect_server_down",
+        "qstat_server_down_text",
+        "qsub_server_down",
+        "qdel_server_down",
+        "qsub_server_hung",
+    ],
 )
 def test_an_absent_or_hung_server_is_no_answer_about_jobs(case: str) -> None:
     assert Answer(CASES[case]["exit_code"], "", CASES[case]["stderr"]).away
 
 
-@pytest.mark.parametrize("case", ["qstat_unknown", "submit_max_queued_3", "submit_bad_queue", "qdel_node_down"])
+@pytest.mark.parametrize(
+    "case", ["qstat_unknown", "submit_max_queued_3", "submit_bad_queue", "qdel_node_down"]
+)
 def test_a_refusal_is_an_answer(case: str) -> None:
     assert not Answer(CASES[case]["exit_code"], "", CASES[case]["stderr"]).away
 
@@ -151,13 +171,20 @@ def test_a_usage_text_does_not_hide_the_message() -> None:
     assert Answer(2, "", CASES["submit_name_slash"]["stderr"]).words == "qsub: illegal -N value"
 
 
-@pytest.mark.parametrize("job_id", ["12.pbs01", "12", "12.polaris*", "12.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"])
+@pytest.mark.parametrize(
+    "job_id", ["12.pbs01", "12", "12.polaris*", "12.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"]
+)
 def test_ids_are_the_same_by_their_number(job_id: str) -> None:
     assert number(job_id) == "12"
 
 
 @settings(max_examples=40)
-@given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=300))
+@given(
+    st.text(
+        alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]),
+        max_size=300,
+    )
+)
 def test_comments_survive_folding(comment: str) -> None:
     job = recorded_job("qstat_json_Q")
     job.given = {**(job.given or {}), "comment": comment}
@@ -167,7 +194,8 @@ def test_comments_survive_folding(comment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "cause"), [("F_walltime", "time"), ("F_memory", "memory"), ("F_exit3", None), ("F_qdel_running", None)]
+    ("case", "cause"),
+    [("F_walltime", "time"), ("F_memory", "memory"), ("F_exit3", None), ("F_qdel_running", None)],
 )
 def test_time_and_memory_are_told_apart_from_other_failures(case: str, cause: str | None) -> None:
     [record] = read_jobs(recorded_text(f"qstat_json_{case}"))
@@ -176,7 +204,9 @@ def test_time_and_memory_are_told_apart_from_other_failures(case: str, cause: st
 
 def test_a_finished_job_asked_for_without_the_history_is_noticed() -> None:
     """And none is taken for finished that another answer speaks of."""
-    found = {case for case in CASES if case.startswith("qstat") and read_report(answer_of(case)).finished}
+    found = {
+        case for case in CASES if case.startswith("qstat") and read_report(answer_of(case)).finished
+    }
     assert found >= {"qstat_json_after_qdel_queued_no_x", "qstat_json_many_one_finished_no_x"}
     assert all("_no_x" in case or "without_x" in case for case in found)
 

@@ -20,7 +20,8 @@ from standin.model import Job, Queue, flat, lab_queues
 SCRIPTS = {
     "j_ok.sh": "#!/bin/sh\necho out\necho err >&2\n",
     "j_crlf.sh": "#!/bin/sh\r\necho hi\r\n",
-    "j_directives.sh": "#!/bin/sh\n#PBS -q debug\n#PBS -l select=1:ncpus=1\n#PBS -l walltime=60\n#PBS -N fromfile\n",
+    "j_directives.sh": "#!/bin/sh\n#PBS -q debug\n#PBS -l select=1:ncpus=1\n#PBS -l "
+    "walltime=60\n#PBS -N fromfile\n",
     "j_multi.sh": "#!/bin/sh\n",
     "wave.sh": "#!/bin/sh\n",
     "j_array.sh": "#!/bin/sh\n",
@@ -34,7 +35,12 @@ def normal(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "case", [name for name in CASES if name.startswith("qstat_json_") and '"Jobs"' in CASES[name]["stdout"]]
+    "case",
+    [
+        name
+        for name in CASES
+        if name.startswith("qstat_json_") and '"Jobs"' in CASES[name]["stdout"]
+    ],
 )
 def test_json_is_printed_as_recorded(case: str) -> None:
     old = "v22" in CASES[case]["client"]
@@ -54,7 +60,9 @@ def test_text_is_folded_as_recorded() -> None:
 
 
 def test_new_clients_print_the_first_job_only_as_json() -> None:
-    printed = json.loads(render.json_new([recorded_job("qstat_json_Q"), recorded_job("qstat_json_R")]))
+    printed = json.loads(
+        render.json_new([recorded_job("qstat_json_Q"), recorded_job("qstat_json_R")])
+    )
     recorded = json.loads(CASES["json_batch_two_new"]["stdout"])
     assert len(printed["Jobs"]) == len(recorded["Jobs"]) == 1
 
@@ -80,7 +88,9 @@ def lab() -> Iterator[StandIn]:
 
 
 @pytest.mark.parametrize("case", SUBMISSIONS)
-def test_qsub_answers_as_recorded(case: str, lab: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qsub_answers_as_recorded(
+    case: str, lab: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(lab.bin), prepend=":")
     lab.config.queues = lab_queues()
     for name, text in SCRIPTS.items():
@@ -137,17 +147,28 @@ def test_qdel_and_qstat_answer_for_odd_ids_as_recorded(pbs: StandIn, tmp_path: P
     assert same("qstat_malformed_id", "qstat -f -F json abc", tmp_path)
     assert same("qstat_malformed_id2", "qstat -f -F json 12abc", tmp_path)
     waiting = [submit(tmp_path, "#!/bin/sh\n", "-q", "stoppedq") for _ in range(2)]
-    assert same("qdel_many_one_unknown", f"qdel {waiting[0]}.pbs01 999999 {waiting[1]}.pbs01", tmp_path)
+    assert same(
+        "qdel_many_one_unknown", f"qdel {waiting[0]}.pbs01 999999 {waiting[1]}.pbs01", tmp_path
+    )
     assert [pbs.jobs[number].state for number in waiting] == ["F", "F"]
     done = run(f"qstat -x {waiting[0]}.pbs01 {waiting[1]}.pbs01", tmp_path)
-    columns = [line.split() for line in CASES["qstat_after_qdel_many_one_unknown"]["stdout"].splitlines()[2:]]
-    assert [line.split()[3:5] for line in done.stdout.splitlines()[2:]] == [column[3:5] for column in columns]
-    assert same("qstat_json_after_qdel_queued_no_x", f"qstat -f -F json {waiting[0]}.pbs01", tmp_path)
+    columns = [
+        line.split()
+        for line in CASES["qstat_after_qdel_many_one_unknown"]["stdout"].splitlines()[2:]
+    ]
+    assert [line.split()[3:5] for line in done.stdout.splitlines()[2:]] == [
+        column[3:5] for column in columns
+    ]
+    assert same(
+        "qstat_json_after_qdel_queued_no_x", f"qstat -f -F json {waiting[0]}.pbs01", tmp_path
+    )
     assert same("qdel_finished_x", f"qdel -x {ended}.pbs01", tmp_path)
     assert same("qstat_json_after_qdel_x", f"qstat -x -f -F json {ended}.pbs01", tmp_path)
 
 
-def test_qdel_answers_for_exiting_jobs_and_lost_nodes_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
+def test_qdel_answers_for_exiting_jobs_and_lost_nodes_as_recorded(
+    pbs: StandIn, tmp_path: Path
+) -> None:
     exiting = submit(tmp_path, "#!/bin/sh\n", "-o", str(tmp_path / "no/such/folder/x.log"))
     pbs.wait_for(exiting, "E")
     assert same("qdel_exiting", f"qdel {exiting}.pbs01", tmp_path)
@@ -164,7 +185,9 @@ def test_a_server_without_history_answers_as_recorded(pbs: StandIn, tmp_path: Pa
     running, ended = submit(tmp_path, "#!/bin/sh\nsleep 600\n"), submit(tmp_path, "#!/bin/sh\n")
     pbs.wait_for(running, "R")
     pbs.wait_for(ended, "F")
-    assert same("qstat_json_history_off_running_x", f"qstat -x -f -F json {running}.pbs01", tmp_path)
+    assert same(
+        "qstat_json_history_off_running_x", f"qstat -x -f -F json {running}.pbs01", tmp_path
+    )
     assert same("qstat_json_history_off_finished_x", f"qstat -x -f -F json {ended}.pbs01", tmp_path)
     assert same("qstat_json_history_off_finished", f"qstat -f -F json {ended}.pbs01", tmp_path)
     assert same("qselect_history_off", "qselect -x", tmp_path)
@@ -176,7 +199,9 @@ def test_a_server_without_history_answers_as_recorded(pbs: StandIn, tmp_path: Pa
 def test_old_clients_without_a_server(pbs: StandIn, tmp_path: Path) -> None:
     pbs.config.client = "old"
     pbs.down()
-    assert same("qstat_server_down_oldclient", CASES["qstat_server_down_oldclient"]["command"], tmp_path)
+    assert same(
+        "qstat_server_down_oldclient", CASES["qstat_server_down_oldclient"]["command"], tmp_path
+    )
 
 
 def test_without_a_server_and_with_a_hung_one(pbs: StandIn, tmp_path: Path) -> None:
@@ -194,8 +219,13 @@ def test_without_a_server_and_with_a_hung_one(pbs: StandIn, tmp_path: Path) -> N
     pbs.up()
     pbs.hang()
     for case in ("qstat_server_hung", "qsub_server_hung"):
-        before, command = pbs.taken, CASES[case]["command"].replace("timeout 15", "exec timeout 900")
-        waiting = subprocess.Popen(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        before, command = (
+            pbs.taken,
+            CASES[case]["command"].replace("timeout 15", "exec timeout 900"),
+        )
+        waiting = subprocess.Popen(
+            ["bash", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
         until(lambda before=before: pbs.taken > before)
         waiting.send_signal(signal.SIGALRM)  # the time is over
         assert waiting.communicate()[0] == ""
@@ -216,7 +246,10 @@ JOBS = {
     "qstat_json_F_noshebang": ("echo hello\n", []),
     "qstat_json_F_badinterp": ("#!/no/such/interpreter\n", []),
     "qstat_json_F_walltime": ("#!/bin/sh\nsleep 600\n", ["-l", "walltime=12"]),
-    "qstat_json_H_out_k_doe_missing_dir": ("#!/bin/sh\n", ["-k", "doe", "-o", "no/such/folder/x.out"]),
+    "qstat_json_H_out_k_doe_missing_dir": (
+        "#!/bin/sh\n",
+        ["-k", "doe", "-o", "no/such/folder/x.out"],
+    ),
     "qstat_json_Q_queue_stopped": ("#!/bin/sh\n", ["-q", "stoppedq"]),
     "qstat_json_Q_never_fits": ("#!/bin/sh\n", ["-l", "select=1:ncpus=1:ngpus=5"]),
     "qstat_json_H_user": ("#!/bin/sh\n", ["-h"]),
@@ -227,8 +260,13 @@ JOBS = {
 def facts(attributes: dict[str, Any]) -> dict[str, Any]:
     """What a status rule may look at, without dates and places."""
     shown = dict(flat(attributes))
-    kept = {key: shown.get(key) for key in ("job_state", "substate", "Exit_status", "Hold_Types", "run_count")}
-    kept["substate"] = "42" if kept["substate"] == "41" else kept["substate"]  # 41 is the first second of 42
+    kept = {
+        key: shown.get(key)
+        for key in ("job_state", "substate", "Exit_status", "Hold_Types", "run_count")
+    }
+    kept["substate"] = (
+        "42" if kept["substate"] == "41" else kept["substate"]
+    )  # 41 is the first second of 42
     comment = re.sub(r"run at .*? on \(.*?\)", "run", shown.get("comment", ""))
     return {**kept, "comment": comment.replace("root@", "user@").rstrip()}
 
@@ -255,7 +293,8 @@ def test_deleted_jobs_end_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
         "qstat_json_F_qdel_running": f"#!/bin/sh\n{begun}\nsleep 600\n",
         "qstat_json_F_qdel_trapped_term": trap.format(9),
         "qstat_json_F_qdel_trapped_term_exit0": trap.format(0),
-        "qstat_json_F_qdel_ignored_term": f'#!/bin/bash\ntrap "" TERM\n{begun}\nwhile :; do sleep 1; done\n',
+        "qstat_json_F_qdel_ignored_term": f'#!/bin/bash\ntrap "" TERM\n{begun}\nwhile '
+        ":; do sleep 1; done\n",
     }
     numbers = {case: submit(tmp_path, script) for case, script in scripts.items()}
     for number in numbers.values():
@@ -264,19 +303,23 @@ def test_deleted_jobs_end_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
     for case, number in numbers.items():
         me = pbs.jobs[number].owner
         job = pbs.wait_for(number, "F")
-        assert facts({**job.attributes(), "comment": (job.comment or "").replace(f"{me}@", "user@")}) == facts(
-            recorded_job(case).attributes()
-        )
+        assert facts(
+            {**job.attributes(), "comment": (job.comment or "").replace(f"{me}@", "user@")}
+        ) == facts(recorded_job(case).attributes())
     waiting = submit(tmp_path, "#!/bin/sh\n", "-q", "stoppedq")
     until(lambda: bool(pbs.jobs[waiting].comment))
     run(f"qdel {waiting}", tmp_path)
-    assert facts(pbs.jobs[waiting].attributes()) == facts(recorded_job("qstat_json_F_qdel_queued").attributes())
+    assert facts(pbs.jobs[waiting].attributes()) == facts(
+        recorded_job("qstat_json_F_qdel_queued").attributes()
+    )
 
 
 def test_dependents_run_or_go_as_recorded(pbs: StandIn, tmp_path: Path) -> None:
     (tmp_path / "j_ok.sh").write_text(SCRIPTS["j_ok.sh"])
     pbs.last = 55
-    parent = submit(tmp_path, f"#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexit 1\n")
+    parent = submit(
+        tmp_path, f"#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexit 1\n"
+    )
     numbers = {}
     for kind in ("afterok", "afterany", "afternotok", "unknown"):
         assert same(f"submit_depend_{kind}", CASES[f"submit_depend_{kind}"]["command"], tmp_path)
@@ -338,7 +381,11 @@ def test_nodes_and_gpus_are_counted(pbs: StandIn, tmp_path: Path) -> None:
 
 
 def test_log_and_environment_of_a_job(pbs: StandIn, tmp_path: Path) -> None:
-    number = submit(tmp_path, "#!/bin/sh\npwd; umask; echo $PBS_JOBID $PATH\n", "-o", str(tmp_path / "x.log"))
+    number = submit(
+        tmp_path, "#!/bin/sh\npwd; umask; echo $PBS_JOBID $PATH\n", "-o", str(tmp_path / "x.log")
+    )
     pbs.wait_for(number, "F")
-    assert (tmp_path / "x.log").read_text() == f"{Path.home()}\n0077\n{number}.pbs01 /usr/local/bin:/usr/bin:/bin\n"
+    assert (
+        tmp_path / "x.log"
+    ).read_text() == f"{Path.home()}\n0077\n{number}.pbs01 /usr/local/bin:/usr/bin:/bin\n"
     assert (tmp_path / "x.log").stat().st_mode & 0o777 == 0o600

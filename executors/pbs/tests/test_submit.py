@@ -1,4 +1,6 @@
-"""Submission: patient with full queues and absent servers, and never a second copy of a job that lives."""
+"""Submission: patient with full queues and absent servers, and never a second copy of a job that
+lives.
+"""
 
 import threading
 import time
@@ -34,7 +36,9 @@ class Driver:
         self.submitter = Submitter(
             pbs=Cut(self.pbs),
             ledger=self.ledger,
-            submitted=lambda request, entry, adopted: self.submitted.update({request.name: (entry.id or "", adopted)}),
+            submitted=lambda request, entry, adopted: self.submitted.update(
+                {request.name: (entry.id or "", adopted)}
+            ),
             refused=lambda request, error: self.refused.update({request.name: str(error)}),
             in_queue=lambda _queue: self.held,
             crashed=lambda error: self.said.append(repr(error)),
@@ -43,7 +47,9 @@ class Driver:
         )
         self.submitter.start()
 
-    def request(self, name: str = "embed-0", *words: str, queue: str = "workq", work: str = "w") -> Request:
+    def request(
+        self, name: str = "embed-0", *words: str, queue: str = "workq", work: str = "w"
+    ) -> Request:
         script = self.folder / f"{name}.sh"
         script.write_text("#!/bin/sh\nsleep 600\n")
         log = self.folder / "logs" / f"{name}.log"
@@ -77,7 +83,9 @@ def drivers(tmp_path: Path, pbs: StandIn) -> Iterator[Callable[[], Driver]]:
 Make = Callable[[], Driver]
 
 
-def test_a_job_is_submitted_once_with_its_log_folder_and_ledger(pbs: StandIn, drivers: Make) -> None:
+def test_a_job_is_submitted_once_with_its_log_folder_and_ledger(
+    pbs: StandIn, drivers: Make
+) -> None:
     driver = drivers()
     request = driver.add(driver.request())
     assert driver.wait() == ("1.pbs01", False)
@@ -97,7 +105,11 @@ def test_a_job_is_submitted_once_with_its_log_folder_and_ledger(pbs: StandIn, dr
             "debug",
             "exit code 188): qsub: Job violates queue and/or server resource limits ->",
         ),
-        (("-l", "nosuchres=1"), "debug", "exit code 187): qsub: Unknown resource Resource_List.nosuchres"),
+        (
+            ("-l", "nosuchres=1"),
+            "debug",
+            "exit code 187): qsub: Unknown resource Resource_List.nosuchres",
+        ),
     ],
 )
 def test_what_pbs_refuses_for_good_is_told(
@@ -111,7 +123,9 @@ def test_what_pbs_refuses_for_good_is_told(
     assert driver.ledger.entries() == []
 
 
-def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(pbs: StandIn, drivers: Make) -> None:
+def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(
+    pbs: StandIn, drivers: Make
+) -> None:
     driver = drivers()
     for name in ("embed-0", "embed-1", "embed-2"):
         driver.add(driver.request(name, queue="nosuch" if name != "embed-2" else "workq"))
@@ -122,7 +136,8 @@ def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(pbs: StandI
 
 
 @pytest.mark.parametrize(
-    ("code", "for_good"), [(170, True), (32, True), (159, True), (187, True), (2, True), (163, False), (171, False)]
+    ("code", "for_good"),
+    [(170, True), (32, True), (159, True), (187, True), (2, True), (163, False), (171, False)],
 )
 def test_only_known_refusals_are_for_good(code: int, for_good: bool) -> None:
     assert refusal(Answer(code, "", "qsub: words")).for_good is for_good
@@ -132,10 +147,16 @@ def test_only_known_refusals_are_for_good(code: int, for_good: bool) -> None:
     ("account", "told"),
     [
         ("proj", "Resource: filesystems is required to be set. -> add `resources: {filesystems"),
-        ("other", "No active allocation found for project other and resource polaris -> check --pbs-account"),
+        (
+            "other",
+            "No active allocation found for project other and resource polaris -> check "
+            "--pbs-account",
+        ),
     ],
 )
-def test_a_site_hook_is_told_with_what_to_do(account: str, told: str, pbs: StandIn, drivers: Make) -> None:
+def test_a_site_hook_is_told_with_what_to_do(
+    account: str, told: str, pbs: StandIn, drivers: Make
+) -> None:
     pbs.config.hook = True
     driver = drivers()
     driver.add(driver.request("embed-0", "-A", account, "-l", "walltime=60"))
@@ -143,7 +164,9 @@ def test_a_site_hook_is_told_with_what_to_do(account: str, told: str, pbs: Stand
     assert told in driver.refused["embed-0"]
 
 
-def test_a_full_queue_is_waited_for_while_another_is_used(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:
+def test_a_full_queue_is_waited_for_while_another_is_used(
+    pbs: StandIn, drivers: Make, tmp_path: Path
+) -> None:
     pbs.config.queues["workq"].max_queued = 1
     driver = drivers()
     for name in ("embed-0", "embed-1"):
@@ -207,9 +230,13 @@ def test_a_qsub_cut_while_the_server_hung_is_not_repeated(pbs: StandIn, drivers:
     assert [job.name for job in pbs.jobs.values()] == ["embed-0", "embed-1"]
 
 
-def test_a_qsub_that_never_reached_the_server_is_repeated_after_two_looks(pbs: StandIn, drivers: Make) -> None:
+def test_a_qsub_that_never_reached_the_server_is_repeated_after_two_looks(
+    pbs: StandIn, drivers: Make
+) -> None:
     driver = drivers()
-    driver.ledger.write(Entry("embed-0", "w", "workq", "/log", time.time()))  # left by a driver killed in qsub
+    driver.ledger.write(
+        Entry("embed-0", "w", "workq", "/log", time.time())
+    )  # left by a driver killed in qsub
     driver.add(driver.request())
     assert driver.wait() == ("1.pbs01", False)
     looks = [words for _, name, words in pbs.calls if name == "qselect" and "-N" in words]
@@ -233,7 +260,9 @@ def test_a_restart_takes_over_what_waits_and_what_runs(pbs: StandIn, drivers: Ma
 
 
 @pytest.mark.usefixtures("pbs")
-def test_a_job_that_ended_while_nobody_looked_is_submitted_anew(drivers: Make, tmp_path: Path) -> None:
+def test_a_job_that_ended_while_nobody_looked_is_submitted_anew(
+    drivers: Make, tmp_path: Path
+) -> None:
     first = drivers()
     first.add(first.request())
     first.wait()
@@ -243,14 +272,18 @@ def test_a_job_that_ended_while_nobody_looked_is_submitted_anew(drivers: Make, t
     assert second.wait() == ("2.pbs01", False)
 
 
-def test_the_ledger_forgets_jobs_that_ended_while_nobody_looked(pbs: StandIn, drivers: Make, tmp_path: Path) -> None:
+def test_the_ledger_forgets_jobs_that_ended_while_nobody_looked(
+    pbs: StandIn, drivers: Make, tmp_path: Path
+) -> None:
     """Also those whose outputs are there, so that nobody asks for them again."""
     first = drivers()
     for name in ("embed-0", "embed-1"):
         first.add(first.request(name))
         first.wait(name)
     first.ledger.end("embed-0").write_text("1.pbs01 0\n")
-    first.ledger.write(Entry("embed-9", "w", "workq", "/log", time.time() - 90_000))  # killed in qsub, yesterday
+    first.ledger.write(
+        Entry("embed-9", "w", "workq", "/log", time.time() - 90_000)
+    )  # killed in qsub, yesterday
     run("qdel -W force 1", tmp_path)
     second = drivers()
     second.add(second.request("embed-2"))
@@ -274,7 +307,9 @@ def test_a_lost_ledger_does_not_mean_a_second_copy(drivers: Make) -> None:
     assert entry.id == "1.pbs01"
 
 
-def test_a_waiting_job_that_was_asked_for_otherwise_is_submitted_anew(pbs: StandIn, drivers: Make) -> None:
+def test_a_waiting_job_that_was_asked_for_otherwise_is_submitted_anew(
+    pbs: StandIn, drivers: Make
+) -> None:
     first = drivers()
     first.add(first.request("embed-0", "-l", "walltime=0:10:00", queue="stoppedq"))
     first.wait()
@@ -283,12 +318,15 @@ def test_a_waiting_job_that_was_asked_for_otherwise_is_submitted_anew(pbs: Stand
     assert second.wait() == ("2.pbs01", False)
     assert pbs.jobs[1].state == "F"
     assert second.said[0] == (
-        "1.pbs01 (embed-0) waits in PBS with stoppedq, walltime=0:10:00, where workq, walltime=0:05:00 is asked for "
+        "1.pbs01 (embed-0) waits in PBS with stoppedq, walltime=0:10:00, where workq, "
+        "walltime=0:05:00 is asked for "
         "now; it is deleted, and the job is submitted anew."
     )
 
 
-def test_a_running_job_that_was_asked_for_otherwise_is_kept_and_told(pbs: StandIn, drivers: Make) -> None:
+def test_a_running_job_that_was_asked_for_otherwise_is_kept_and_told(
+    pbs: StandIn, drivers: Make
+) -> None:
     first = drivers()
     first.add(first.request("embed-0", "-l", "walltime=5:00:00"))
     first.wait()
@@ -297,7 +335,8 @@ def test_a_running_job_that_was_asked_for_otherwise_is_kept_and_told(pbs: StandI
     second.add(second.request("embed-0", queue="debug"))
     assert second.wait() == ("1.pbs01", True)
     assert second.said == [
-        "1.pbs01 (embed-0) runs already and is kept with workq, walltime=5:00:00, though debug is asked for now."
+        "1.pbs01 (embed-0) runs already and is kept with workq, walltime=5:00:00, though debug is "
+        "asked for now."
     ]
     assert pbs.count("qsub") == 1
 
@@ -313,7 +352,9 @@ def test_two_copies_are_brought_down_to_one(pbs: StandIn, drivers: Make, tmp_pat
     assert pbs.jobs[1].state != "F"
 
 
-def test_a_living_job_of_other_parameters_goes_before_the_new_one_comes(pbs: StandIn, drivers: Make) -> None:
+def test_a_living_job_of_other_parameters_goes_before_the_new_one_comes(
+    pbs: StandIn, drivers: Make
+) -> None:
     first = drivers()
     first.add(first.request())
     first.wait()
@@ -325,12 +366,16 @@ def test_a_living_job_of_other_parameters_goes_before_the_new_one_comes(pbs: Sta
     assert (pbs.jobs[1].ended or 0) <= pbs.jobs[2].submitted
 
 
-def test_nothing_is_submitted_beside_a_deleted_job_that_is_not_gone(pbs: StandIn, drivers: Make) -> None:
+def test_nothing_is_submitted_beside_a_deleted_job_that_is_not_gone(
+    pbs: StandIn, drivers: Make
+) -> None:
     pbs.config.kill_delay = 1e6
     first = drivers()
     request = first.request()
     begun = first.folder / "begun"
-    request.script.write_text(f'#!/bin/bash\ntrap "" TERM\ntouch {begun}\nwhile :; do sleep 0.1; done\n')
+    request.script.write_text(
+        f'#!/bin/bash\ntrap "" TERM\ntouch {begun}\nwhile :; do sleep 0.1; done\n'
+    )
     first.add(request)
     first.wait()
     until(begun.exists)
@@ -348,7 +393,9 @@ def test_nothing_is_submitted_beside_a_deleted_job_that_is_not_gone(pbs: StandIn
     assert pbs.jobs[1].state == "F"
 
 
-def test_a_job_given_up_without_a_server_is_deleted_before_the_next_comes(pbs: StandIn, drivers: Make) -> None:
+def test_a_job_given_up_without_a_server_is_deleted_before_the_next_comes(
+    pbs: StandIn, drivers: Make
+) -> None:
     first = drivers()
     first.add(first.request())
     first.wait()
@@ -366,7 +413,9 @@ def test_a_wrapper_that_prints_a_banner_does_not_make_it_the_id(
 ) -> None:
     wrapper = tmp_path / "bin" / "qsub"
     wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\necho "Welcome. 3 days to maintenance."\nexec {pbs.bin}/qsub "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\necho "Welcome. 3 days to maintenance."\nexec {pbs.bin}/qsub "$@"\n'
+    )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
     driver = drivers()

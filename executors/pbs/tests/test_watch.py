@@ -34,7 +34,13 @@ class Looker:
         name = f"job-{len(self.jobs)}"
         end = self.ledger.end(name)
         last = f'code=$?\necho "$PBS_JOBID $code" > {end}\nexit $code\n' if record else ""
-        number = submit(self.folder, f"#!/bin/sh\necho $PBS_JOBID > {end}\n({command})\n{last}", "-N", name, *words)
+        number = submit(
+            self.folder,
+            f"#!/bin/sh\necho $PBS_JOBID > {end}\n({command})\n{last}",
+            "-N",
+            name,
+            *words,
+        )
         self.ledger.write(Entry(name, "w", "workq", "/log", time.time(), f"{number}.pbs01"))
         self.jobs.append(Job(f"{number}.pbs01", name, "workq", "/log"))
         return self.jobs[-1]
@@ -56,7 +62,11 @@ def looker(pbs: StandIn, tmp_path: Path) -> Looker:
 
 
 def test_success_failure_and_running(looker: Looker) -> None:
-    good, bad, long = looker.job("true"), looker.job("exit 3"), looker.job("sleep 600", record=False)
+    good, bad, long = (
+        looker.job("true"),
+        looker.job("exit 3"),
+        looker.job("sleep 600", record=False),
+    )
     looker.until(good, "success")
     assert "(Exit_status 3)" in looker.until(bad, "failed").words
     assert looker.look()[long.id].kind == "running"
@@ -67,14 +77,22 @@ def test_jobs_that_live_are_not_asked_about(looker: Looker, pbs: StandIn) -> Non
         looker.job("sleep 600").inspected = NOT_DUE
     for _ in range(3):
         looker.look()
-    assert [name for _, name, _ in pbs.calls[5:]] == ["qselect"] * 4  # the second look also names the held ones
+    assert [name for _, name, _ in pbs.calls[5:]] == [
+        "qselect"
+    ] * 4  # the second look also names the held ones
 
 
-def test_two_hundred_jobs_cost_two_commands_a_look(looker: Looker, pbs: StandIn, tmp_path: Path) -> None:
+def test_two_hundred_jobs_cost_two_commands_a_look(
+    looker: Looker, pbs: StandIn, tmp_path: Path
+) -> None:
     for index in range(200):
         words = ["-q", "stoppedq", "-N", f"j{index}"]
-        pbs.answer({"command": "qsub", "words": words, "cwd": str(tmp_path), "path": "", "file": ""})
-    looker.jobs = [Job(job.id, job.name, "stoppedq", "/log", inspected=-1e9) for job in pbs.jobs.values()]
+        pbs.answer(
+            {"command": "qsub", "words": words, "cwd": str(tmp_path), "path": "", "file": ""}
+        )
+    looker.jobs = [
+        Job(job.id, job.name, "stoppedq", "/log", inspected=-1e9) for job in pbs.jobs.values()
+    ]
     before = len(pbs.calls)
     for _ in range(10):
         start = len(pbs.calls)
@@ -99,11 +117,16 @@ def test_exit_status_0_without_the_jobs_own_record_is_failed(looker: Looker, pbs
     assert "its own record is missing" in looker.until(job, "failed").words
 
 
-def test_exit_status_0_of_a_deleted_job_is_told_as_such(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_status_0_of_a_deleted_job_is_told_as_such(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What OpenPBS 23.06 says of a job that is deleted two seconds after its start."""
     job = looker.job("sleep 600")
     comment = "Job run at Sat Nov 21 at 09:58 on (pbs01:ncpus=1) and terminated by root@pbs01"
-    text = f"Job Id: 1.pbs01\n    job_state = F\n    substate = 91\n    comment = {comment}\n    Exit_status = 0\n\n"
+    text = (
+        "Job Id: 1.pbs01\n    job_state = F\n    substate = 91\n    comment "
+        f"= {comment}\n    Exit_status = 0\n\n"
+    )
     answering(monkeypatch, lambda words: Answer(0, "" if words[0] == "qselect" else text, ""))
     assert looker.until(job, "failed").words == f"it was deleted. PBS says: {comment}"
 
@@ -141,7 +164,9 @@ def test_walltime_memory_and_node_are_told(looker: Looker, pbs: StandIn) -> None
     assert "its node was lost" in looker.until(lost, "failed").words
 
 
-def test_a_preempted_rerunable_job_is_running_and_then_success(looker: Looker, pbs: StandIn) -> None:
+def test_a_preempted_rerunable_job_is_running_and_then_success(
+    looker: Looker, pbs: StandIn
+) -> None:
     flag, begun = looker.folder / "second", looker.folder / "begun"
     job = looker.job(f"test -e {flag} || (touch {begun}; sleep 600)", "-r", "y")
     until(begun.exists)
@@ -156,7 +181,10 @@ def test_a_preempted_rerunable_job_is_running_and_then_success(looker: Looker, p
 
 def test_a_job_held_for_ever_is_noticed(looker: Looker, pbs: StandIn) -> None:
     """In the second look, before its turn of being asked about comes."""
-    job, other = looker.job("true", "-k", "doe", "-o", str(looker.folder / "no/such/x.log")), looker.job("true", "-h")
+    job, other = (
+        looker.job("true", "-k", "doe", "-o", str(looker.folder / "no/such/x.log")),
+        looker.job("true", "-h"),
+    )
     job.inspected = other.inspected = NOT_DUE
     pbs.wait_for(1, "H")
     assert looker.look()[job.id].kind == "running"
@@ -171,11 +199,15 @@ def test_a_waiting_jobs_comment_is_shown_once(looker: Looker, pbs: StandIn) -> N
     for _ in range(3):
         job.inspected = -1e9
         looker.look()
-    assert looker.said == ["PBS on waiting jobs, such as 1.pbs01 (job-0): Not Running: Queue not started."]
+    assert looker.said == [
+        "PBS on waiting jobs, such as 1.pbs01 (job-0): Not Running: Queue not started."
+    ]
     assert pbs.jobs[1].state == "Q"
 
 
-def test_a_job_that_a_routing_queue_dropped_fails_after_repeats(looker: Looker, pbs: StandIn) -> None:
+def test_a_job_that_a_routing_queue_dropped_fails_after_repeats(
+    looker: Looker, pbs: StandIn
+) -> None:
     looker.job("true", "-q", "route1", "-l", "walltime=5:00:00")
     job = looker.jobs[0]
     job.queue = "route1"
@@ -196,7 +228,11 @@ def test_a_purged_job_that_recorded_its_success_is_success(looker: Looker, pbs: 
 
 def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -> None:
     pbs.config.history = False
-    good, bad, killed = looker.job("true"), looker.job("exit 3"), looker.job("sleep 600", record=False)
+    good, bad, killed = (
+        looker.job("true"),
+        looker.job("exit 3"),
+        looker.job("sleep 600", record=False),
+    )
     looker.until(good, "success")
     assert "ended with exit code 3" in looker.until(bad, "failed").words
     assert looker.look()[killed.id].kind == "running"
@@ -207,7 +243,11 @@ def test_without_history_the_jobs_record_decides(looker: Looker, pbs: StandIn) -
 
 def test_a_history_switched_off_and_on_again_holds_nothing_up(looker: Looker, pbs: StandIn) -> None:
     pbs.config.history = False
-    first, second, third = looker.job("true"), looker.job("sleep 1"), looker.job("sleep 1; exit 3", record=False)
+    first, second, third = (
+        looker.job("true"),
+        looker.job("sleep 1"),
+        looker.job("sleep 1; exit 3", record=False),
+    )
     looker.until(first, "success")
     pbs.config.history = True
     looker.jobs = [second, third]
@@ -220,7 +260,9 @@ def test_a_history_switched_off_and_on_again_holds_nothing_up(looker: Looker, pb
     assert looker.said == []
 
 
-def test_a_job_that_ran_and_is_gone_with_its_history_is_told_as_such(looker: Looker, pbs: StandIn) -> None:
+def test_a_job_that_ran_and_is_gone_with_its_history_is_told_as_such(
+    looker: Looker, pbs: StandIn
+) -> None:
     job = looker.job("sleep 600", record=False)
     pbs.wait_for(1, "R")
     until(lambda: looker.ledger.began(job.name, job.id))
@@ -234,7 +276,9 @@ def test_a_node_that_asked_for_the_end_of_a_job_is_named(looker: Looker, pbs: St
     Path(job.log).write_text("begun\nnode 3 (node04) requested job die, code 15009\n")
     pbs.wait_for(1, "R")
     run("qdel 1", looker.folder)
-    assert looker.until(job, "failed").words.startswith("PBS killed it, because its node 3 was lost or came back")
+    assert looker.until(job, "failed").words.startswith(
+        "PBS killed it, because its node 3 was lost or came back"
+    )
 
 
 def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_once(
@@ -278,11 +322,16 @@ def test_a_server_that_dies_between_the_two_commands_fails_nothing(
 def test_an_answer_that_is_not_understood_is_told_and_ends_as_unknown(
     looker: Looker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither "running" for ever nor a failure at once; the job's own record decides whenever it is there."""
+    """Neither "running" for ever nor a failure at once; the job's own record decides whenever it is
+    there.
+    """
     looker.watch.unknown_seconds = 0
     job, good = looker.job("sleep 600", record=False), looker.job("true")
     until(lambda: looker.ledger.exit_code(good.name, good.id) is not None)
-    answering(monkeypatch, lambda words: Answer(0, "", "") if words[0] == "qselect" else Answer(2, "", "qstat: bad"))
+    answering(
+        monkeypatch,
+        lambda words: Answer(0, "", "") if words[0] == "qselect" else Answer(2, "", "qstat: bad"),
+    )
     assert looker.look()[good.id].kind == "success"
     looker.jobs = [job]
     for _ in range(module.LOOKS_NOT_UNDERSTOOD + module.LOOKS_BEFORE_LOST - 4):
@@ -295,7 +344,9 @@ def test_an_answer_that_is_not_understood_is_told_and_ends_as_unknown(
     assert looker.look()[job.id].kind == "failed"
 
 
-def test_a_moved_job_is_decided_by_its_own_record(looker: Looker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_job_is_decided_by_its_own_record(
+    looker: Looker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = looker.job("sleep 600")
     text = "Job Id: 1.pbs01\n    job_state = M\n\n"
     answering(monkeypatch, lambda words: Answer(0, "" if words[0] == "qselect" else text, ""))
@@ -306,7 +357,9 @@ def test_a_moved_job_is_decided_by_its_own_record(looker: Looker, monkeypatch: p
 
 def delete(looker: Looker, patience: float = 300.0) -> list[str]:
     names = [job.name for job in looker.jobs]
-    return delete_all(looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.said.append)
+    return delete_all(
+        looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.said.append
+    )
 
 
 def test_all_jobs_are_deleted_in_any_state(looker: Looker, pbs: StandIn) -> None:
@@ -340,7 +393,9 @@ def test_a_job_on_a_lost_node_is_deleted_by_force(looker: Looker, pbs: StandIn) 
     assert pbs.jobs[1].state == "F"
 
 
-def test_a_job_whose_qsub_gave_no_answer_is_found_by_name_and_deleted(looker: Looker, pbs: StandIn) -> None:
+def test_a_job_whose_qsub_gave_no_answer_is_found_by_name_and_deleted(
+    looker: Looker, pbs: StandIn
+) -> None:
     job = looker.job("sleep 600")
     entry = looker.ledger.read(job.name)
     assert entry
@@ -353,7 +408,9 @@ def test_many_jobs_are_deleted_in_few_calls(looker: Looker, pbs: StandIn) -> Non
     for index in range(60):
         words = ["-q", "stoppedq", "-N", f"j{index}"]
         pbs.answer({"command": "qsub", "words": words, "cwd": "/", "path": "", "file": ""})
-        looker.ledger.write(Entry(f"j{index}", "w", "stoppedq", "/log", time.time(), f"{index + 1}.pbs01"))
+        looker.ledger.write(
+            Entry(f"j{index}", "w", "stoppedq", "/log", time.time(), f"{index + 1}.pbs01")
+        )
         looker.jobs.append(Job(f"{index + 1}.pbs01", f"j{index}", "stoppedq", "/log"))
     assert delete(looker) == []
     assert pbs.count("qdel") == 2

@@ -1,7 +1,9 @@
-"""Snakemake for real, through `--executor pbs`: on the stand-in, or with PBS_TEST_REAL=1 on the PBS of this machine.
+"""Snakemake for real, through `--executor pbs`: on the stand-in, or with PBS_TEST_REAL=1 on the PBS
+of this machine.
 
-On a real PBS also set PBS_TEST_DIR to a folder that the nodes share, and PBS_TEST_ARGS to what the site needs, for
-instance `--pbs-site polaris --pbs-account NAME`. Tests that pull levers of the server use the stand-in in any case.
+On a real PBS also set PBS_TEST_DIR to a folder that the nodes share, and PBS_TEST_ARGS to what the
+site needs, for instance `--pbs-site polaris --pbs-account NAME`. Tests that pull levers of the
+server use the stand-in in any case.
 """
 
 import os
@@ -48,14 +50,33 @@ class Site:
     python: str = sys.executable
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def write(self, count: int = 3, seconds: float = 0.2, shell: str = COMMAND, runtime: str = "60") -> None:
+    def write(
+        self, count: int = 3, seconds: float = 0.2, shell: str = COMMAND, runtime: str = "60"
+    ) -> None:
         found = {"count": count, "seconds": seconds, "shell": shell, "runtime": runtime}
         text = SNAKEFILE.format(**found)
         (self.folder / "Snakefile").write_text(text)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [self.python, "-m", "snakemake", "--executor", "pbs", "--jobs", "300", "--latency-wait", "5"]
-        command += ["--pbs-status-interval", "1", "--pbs-unknown-seconds", "3", "--pbs-command-timeout", "60"]
+        command = [
+            self.python,
+            "-m",
+            "snakemake",
+            "--executor",
+            "pbs",
+            "--jobs",
+            "300",
+            "--latency-wait",
+            "5",
+        ]
+        command += [
+            "--pbs-status-interval",
+            "1",
+            "--pbs-unknown-seconds",
+            "3",
+            "--pbs-command-timeout",
+            "60",
+        ]
         with (self.folder / "snakemake.out").open("w") as out:
             process = subprocess.Popen(
                 [*command, *self.arguments, *words],
@@ -99,7 +120,11 @@ class Site:
     def live(self) -> list[str]:
         """Ids of this folder's jobs: the user may have others."""
         ours = {number(line) for line in lines(self.folder / "ids")}
-        return [found for found in run("qselect -u $(id -un)", self.folder).stdout.split() if number(found) in ours]
+        return [
+            found
+            for found in run("qselect -u $(id -un)", self.folder).stdout.split()
+            if number(found) in ours
+        ]
 
 
 @pytest.fixture
@@ -137,7 +162,8 @@ def logged(site: Site, qsub: str, monkeypatch: pytest.MonkeyPatch) -> Site:
     wrapper.parent.mkdir()
     calls, ids = (shlex.quote(str(site.folder / name)) for name in ("calls", "ids"))
     wrapper.write_text(
-        f'#!/bin/sh\necho "$@" >> {calls}\nid=$({qsub} "$@") || exit $?\necho "$id" >> {ids}\necho "$id"\n'
+        f'#!/bin/sh\necho "$@" >> {calls}\nid=$({qsub} "$@") || exit '
+        f'$?\necho "$id" >> {ids}\necho "$id"\n'
     )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
@@ -150,7 +176,9 @@ def test_a_workflow_runs_to_its_end(site: Site) -> None:
     assert code == 0, out
     assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
     assert site.submissions() == 3
-    assert (site.folder / "out" / "0.txt").stat().st_mode & 0o777 == 0o666 & ~umask()  # not the 0077 of PBS
+    assert (
+        site.folder / "out" / "0.txt"
+    ).stat().st_mode & 0o777 == 0o666 & ~umask()  # not the 0077 of PBS
     logs = sorted((site.folder / ".snakemake" / "pbs_logs" / "one").glob("one-0-*.log"))
     assert len(logs) == 1
     assert "Finished jobid" in logs[0].read_text()
@@ -264,7 +292,9 @@ JobScheduler._finish_jobs = finish_slowly
 
 
 def test_a_termination_while_snakemake_holds_its_lock_ends_it(lever: Site) -> None:
-    """Snakemake's own handler would wait in the interrupted thread for what that thread holds, for ever."""
+    """Snakemake's own handler would wait in the interrupted thread for what that thread holds, for
+    ever.
+    """
     lever.write(count=2)
     snakefile = lever.folder / "Snakefile"
     snakefile.write_text(SLOW_TO_FINISH + snakefile.read_text())
@@ -288,12 +318,20 @@ def test_a_failed_job_ends_the_run_though_submissions_wait(lever: Site, pbs: Sta
 
 
 @pytest.mark.parametrize("keep_going", [True, False])
-def test_a_refusal_for_good_is_told_once_and_not_retried(keep_going: bool, lever: Site, pbs: StandIn) -> None:
+def test_a_refusal_for_good_is_told_once_and_not_retried(
+    keep_going: bool, lever: Site, pbs: StandIn
+) -> None:
     lever.write(count=3)
     options = ["--pbs-queue", "nosuch", "--retries", "3", *(["--keep-going"] if keep_going else [])]
     code, out = lever.snakemake(*options)
     assert code == 1
-    assert out.count("qsub: Unknown queue -> set --pbs-queue or the resource pbs_queue. The call was: qsub -N") == 1
+    assert (
+        out.count(
+            "qsub: Unknown queue -> set --pbs-queue or the resource pbs_queue. The call was: qsub "
+            "-N"
+        )
+        == 1
+    )
     assert "2 more jobs are not submitted for the same reason" in out
     assert "Trying to restart" not in out
     assert "Error in rule" not in out
@@ -312,8 +350,12 @@ def test_a_refusal_leaves_other_jobs_to_their_end(lever: Site, pbs: StandIn) -> 
 ODD = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
 
 
-def test_folders_of_any_name_work(tmp_path: Path, pbs: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working folder, the outputs, and the Python that runs Snakemake, as in a clone's .venv."""
+def test_folders_of_any_name_work(
+    tmp_path: Path, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working folder, the outputs, and the Python that runs Snakemake, as in a clone's
+    .venv.
+    """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = tmp_path / ODD / "run"
     folder.mkdir(parents=True)
@@ -329,17 +371,25 @@ def test_folders_of_any_name_work(tmp_path: Path, pbs: StandIn, monkeypatch: pyt
     finally:
         lever.stop()
     assert code == 0, out
-    assert sorted(path.name for path in (folder / "out größe (it's) & so; [x] $HOME").iterdir()) == ["0.txt", "1.txt"]
+    assert sorted(
+        path.name for path in (folder / "out größe (it's) & so; [x] $HOME").iterdir()
+    ) == ["0.txt", "1.txt"]
     assert len(pbs.jobs) == 2
-    logs = list((tmp_path / "home" / ".snakemake" / "pbs_logs").rglob("*.log"))  # qsub takes no other letters in -o
+    logs = list(
+        (tmp_path / "home" / ".snakemake" / "pbs_logs").rglob("*.log")
+    )  # qsub takes no other letters in -o
     assert len(logs) == 2
 
 
-def test_a_log_folder_that_qsub_would_refuse_is_refused_in_one_line(lever: Site, pbs: StandIn) -> None:
+def test_a_log_folder_that_qsub_would_refuse_is_refused_in_one_line(
+    lever: Site, pbs: StandIn
+) -> None:
     lever.write(count=3)
     code, out = lever.snakemake("--pbs-logdir", "größe")
     assert code == 1
-    assert "printable ASCII letters only. Name another folder that the nodes see: --pbs-logdir" in out
+    assert (
+        "printable ASCII letters only. Name another folder that the nodes see: --pbs-logdir" in out
+    )
     assert "Traceback" not in out
     assert pbs.count("qsub") == 0
 
@@ -379,7 +429,9 @@ def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
 
 
 @pytest.mark.parametrize("moment", [1, 9])
-def test_a_kill_between_submissions_leaves_no_second_copy(moment: int, lever: Site, pbs: StandIn) -> None:
+def test_a_kill_between_submissions_leaves_no_second_copy(
+    moment: int, lever: Site, pbs: StandIn
+) -> None:
     pbs.config.queues["workq"].started = False
     lever.write(count=12)
     first = lever.start()
@@ -443,11 +495,14 @@ def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: Sta
 
 def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pbs: StandIn) -> None:
     """As Polaris's queue preemptable: the same job under the same id, without a new submission."""
-    text = "base: generic\ndescription: x\ndefault_queue: workq\nqueues: {workq: {rerunnable: true}}\n"
+    text = (
+        "base: generic\ndescription: x\ndefault_queue: workq\nqueues: {workq: {rerunnable: true}}\n"
+    )
     (lever.folder / "site.yaml").write_text(text)
     lever.write(
         count=1,
-        shell="echo begun >> {output}; test -e again || {{ touch begun; sleep 300; }}; echo $PBS_JOBID >> {output}",
+        shell="echo begun >> {output}; test -e again || {{ touch begun; sleep "
+        "300; }}; echo $PBS_JOBID >> {output}",
     )
     process = lever.start("--pbs-site", "site.yaml")
     until((lever.folder / "begun").exists)
@@ -485,7 +540,9 @@ def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
     assert "aux: {'cause': 'time', 'at_most': 300}" in out
 
 
-def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever: Site, pbs: StandIn) -> None:
+def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(
+    lever: Site, pbs: StandIn
+) -> None:
     pbs.config.queues["workq"].started = False
     lever.write(count=200)
     process = lever.start()
@@ -494,7 +551,9 @@ def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(lever:
     until(lambda: len(pbs.calls) >= before + 10)
     calls = pbs.calls[before:]
     looks = sum(name == "qselect" and "-h" not in words for _, name, words in calls)
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    )
     memory, threads = int(status["VmRSS"].split()[0]) / 1000, int(status["Threads"])
     os.killpg(process.pid, signal.SIGINT)
     out = lever.end(process)

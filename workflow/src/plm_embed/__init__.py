@@ -1,6 +1,8 @@
-"""Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow made.
+"""Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow
+made.
 
-What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what kind it is.
+What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what
+kind it is.
 """
 
 import typing as _typing
@@ -40,8 +42,9 @@ __all__ = [
 def open(path: "str | Path") -> "Embeddings | StoreVectors":
     """Open embeddings for reading.
 
-    `path` is a master .h5, its .parquet index, the folder that holds them, or a results folder with one master: vectors
-    by id, key and row. Or it is a store: vectors by key and row. StoreError for anything else.
+    `path` is a master .h5, its .parquet index, the folder that holds them, or a results folder with
+    one master: vectors by id, key and row. Or it is a store: vectors by key and row. StoreError for
+    anything else.
     """
     from pathlib import Path
 

@@ -8,14 +8,18 @@ from pathlib import Path
 
 
 class PlmEmbedError(Exception):
-    """What is wrong and where (file, record, line, key), in one or two lines; and what to do about it.
+    """What is wrong and where (file, record, line, key), in one or two lines; and what to do about
+    it.
 
-    `message` is what is wrong, `remedy` a command that mends it where there is one, `path` the file or folder that it
-    is about, if it is about one. As text, the message with the remedy. The command line prints that without a traceback
-    and exits with 1; any other exception is a bug and keeps its traceback.
+    `message` is what is wrong, `remedy` a command that mends it where there is one, `path` the file
+    or folder that it is about, if it is about one. As text, the message with the remedy. The
+    command line prints that without a traceback and exits with 1; any other exception is a bug and
+    keeps its traceback.
     """
 
-    def __init__(self, message: str, *, path: "str | PathLike[str] | None" = None, remedy: str = "") -> None:
+    def __init__(
+        self, message: str, *, path: "str | PathLike[str] | None" = None, remedy: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.path = None if path is None else Path(path)
@@ -28,7 +32,8 @@ class PlmEmbedError(Exception):
 class InputError(PlmEmbedError):
     """An input file that cannot be read: sequences, or a table of lengths.
 
-    `record` is the number of the first record that could not be read, `line` a line of the file; None if unknown.
+    `record` is the number of the first record that could not be read, `line` a line of the file;
+    None if unknown.
     """
 
     def __init__(
@@ -48,8 +53,9 @@ class InputError(PlmEmbedError):
 class ConfigError(PlmEmbedError):
     """A setting that is wrong, unknown or at odds with another one.
 
-    `key` is the key of the configuration (`embedding.layers`) or the option (`--queue`), the first one of several;
-    `path` the file that it names, if that is at fault. `problems` has a line for each problem.
+    `key` is the key of the configuration (`embedding.layers`) or the option (`--queue`), the first
+    one of several; `path` the file that it names, if that is at fault. `problems` has a line for
+    each problem.
     """
 
     def __init__(
@@ -71,7 +77,9 @@ class WeightsError(PlmEmbedError):
 
 
 class StoreError(PlmEmbedError):
-    """A file that this program writes (records, a store, a master ...): missing, damaged, or of another run."""
+    """A file that this program writes (records, a store, a master ...): missing, damaged, or of
+    another run.
+    """
 
 
 class UnknownIdError(PlmEmbedError, KeyError):
@@ -95,13 +103,16 @@ EXTRAS = {
     "safetensors": ("safetensors", "embed"),
     "torch": ("torch", "embed"),
 }
-"""Of a module that may be absent: the package that has it, and the extra of plm-embed that brings that."""
+"""Of a module that may be absent: the package that has it, and the extra of plm-embed that brings
+that.
+"""
 _MEMORY = ("out of memory", "STATUS_ALLOC_FAILED", "can't allocate memory")
 _LOST = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error is about memory, the device's or the host's, after which the device works as before.
+    """Whether an error is about memory, the device's or the host's, after which the device works as
+    before.
 
     By what torch's allocators, CUDA and cuBLAS say: they have no common type.
     """
@@ -109,12 +120,16 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def device_lost(error: BaseException) -> bool:
-    """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a failed launch)."""
+    """Whether an error leaves the device unusable for this process (device assert, Xid, ECC, a
+    failed launch).
+    """
     return any(text in str(error) for text in _LOST) and not out_of_memory(error)
 
 
 def missing_extra(error: BaseException) -> str:
-    """What to say when `error` is that a package is not installed which an extra brings; else empty."""
+    """What to say when `error` is that a package is not installed which an extra brings; else
+    empty.
+    """
     module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module not in EXTRAS:
         return ""
@@ -124,7 +139,9 @@ def missing_extra(error: BaseException) -> str:
 
 @contextmanager
 def extra() -> Iterator[None]:
-    """Around an import of what only an extra brings: PlmEmbedError, with what to install, when it is absent."""
+    """Around an import of what only an extra brings: PlmEmbedError, with what to install, when it
+    is absent.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -134,7 +151,9 @@ def extra() -> Iterator[None]:
 
 
 def no_space(error: BaseException) -> str:
-    """What to say when `error`, or one that it came from, is a full or read-only disk or a spent quota; else empty."""
+    """What to say when `error`, or one that it came from, is a full or read-only disk or a spent
+    quota; else empty.
+    """
     seen: BaseException | None = error
     before: set[int] = set()
     while seen is not None and id(seen) not in before:
@@ -143,7 +162,13 @@ def no_space(error: BaseException) -> str:
             path = seen.filename2 or seen.filename  # of a copy, the second one is written
             where = f" ({path})" if path else ""
             if seen.errno == errno.EROFS:
-                return f"the disk is read-only{where}\nhave it mended and run again: what is finished stays"
-            return f"no space left on the disk, or no quota{where}\nmake room and run again: what is finished stays"
+                return (
+                    f"the disk is read-only{where}\nhave it mended and run "
+                    "again: what is finished stays"
+                )
+            return (
+                f"no space left on the disk, or no quota{where}\nmake room and "
+                "run again: what is finished stays"
+            )
         seen = seen.__cause__ or seen.__context__
     return ""

@@ -1,4 +1,6 @@
-"""What a vector depends on. A store belongs to one fingerprint; vectors of two fingerprints never mix."""
+"""What a vector depends on. A store belongs to one fingerprint; vectors of two fingerprints never
+mix.
+"""
 
 import hashlib
 import json
@@ -7,7 +9,9 @@ from typing import Any, Literal
 
 Pooling = Literal["mean", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
-"""tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores (NVIDIA's TF32)."""
+"""tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
+(NVIDIA's TF32).
+"""
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 
@@ -23,8 +27,8 @@ POOLING_DEFINITIONS: dict[Pooling, str] = {
 class LongSequences:
     """What happens to a sequence of more than `max_residues` residues (0: no limit).
 
-    whole: embedded in one piece; window: windows of `max_residues` that share `overlap` residues, combined as
-    `plm_embed.windows` says; crop: the first `max_residues`; skip: no vector.
+    whole: embedded in one piece; window: windows of `max_residues` that share `overlap` residues,
+    combined as `plm_embed.windows` says; crop: the first `max_residues`; skip: no vector.
     """
 
     policy: LongPolicy = "whole"
@@ -36,8 +40,8 @@ class LongSequences:
 class Fingerprint:
     """Everything that decides a vector's numbers.
 
-    The residue policy is not here: a vector is named by the hash of its normalised sequence, so what the
-    policy did to a record is already part of the key.
+    The residue policy is not here: a vector is named by the hash of its normalised sequence, so
+    what the policy did to a record is already part of the key.
     """
 
     model: str
@@ -52,7 +56,9 @@ class Fingerprint:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a vector's bits are promised not to depend on its batch: with all kernels but torch's plain one."""
+        """Whether a vector's bits are promised not to depend on its batch: with all kernels but
+        torch's plain one.
+        """
         return not self.engine.endswith("-math")
 
     @property
@@ -76,14 +82,22 @@ class Fingerprint:
         )
 
     def differences(self, other: "Fingerprint") -> list[str]:
-        """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16 there'."""
+        """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16
+        there'.
+        """
         here, there = asdict(self), asdict(other)
-        return [f"{name}: {here[name]} here, {there[name]} there" for name in here if here[name] != there[name]]
+        return [
+            f"{name}: {here[name]} here, {there[name]} there"
+            for name in here
+            if here[name] != there[name]
+        ]
 
     @property
     def representations(self) -> tuple[str, ...]:
         """Names of data sets, layer by layer within each pooling, in the order asked for."""
-        return tuple(representation(pooling, layer) for pooling in self.pooling for layer in self.layers)
+        return tuple(
+            representation(pooling, layer) for pooling in self.pooling for layer in self.layers
+        )
 
 
 def storage_bytes(dtype: StorageDtype) -> int:

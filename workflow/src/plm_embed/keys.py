@@ -1,6 +1,7 @@
 """Keys, and the equal contiguous ranges of key space that are called buckets.
 
-A key's place is decided by its first 64 bits: bucket i of n holds the keys with floor(prefix * n / 2**64) = i.
+A key's place is decided by its first 64 bits: bucket i of n holds the keys with floor(prefix * n /
+2**64) = i.
 """
 
 import hashlib
@@ -26,7 +27,9 @@ def key(sequence: str) -> str:
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
     """Binary keys as numbers that sort as the keys do: (n, 4), the most significant word first."""
     count = KEY_BYTES // 8
-    values = np.frombuffer(keys.buffers()[1], ">u8", count=count * len(keys), offset=KEY_BYTES * keys.offset)
+    values = np.frombuffer(
+        keys.buffers()[1], ">u8", count=count * len(keys), offset=KEY_BYTES * keys.offset
+    )
     return values.reshape(-1, count).astype(np.uint64)
 
 
@@ -43,7 +46,9 @@ def bucket_names(n: int) -> list[str]:
 
 
 def bucket_ranges(names: Sequence[str]) -> list[Sequence[str]]:
-    """The buckets in at most 64 groups of neighbours, each of which one job takes when there are many."""
+    """The buckets in at most 64 groups of neighbours, each of which one job takes when there are
+    many.
+    """
     count = min(len(names), MOST_RANGES)
     return [names[len(names) * at // count : len(names) * (at + 1) // count] for at in range(count)]
 
@@ -55,7 +60,9 @@ def range_bounds(n: int) -> list[int]:
 
 
 def bucket_bounds(n: int) -> list[int]:
-    """The n + 1 boundaries of n buckets: bucket i holds the prefixes p with bounds[i] <= p < bounds[i + 1]."""
+    """The n + 1 boundaries of n buckets: bucket i holds the prefixes p with bounds[i] <= p <
+    bounds[i + 1].
+    """
     return [-(-number * SPACE // n) for number in range(n + 1)]
 
 
@@ -68,12 +75,16 @@ def key_array(column: pa.ChunkedArray) -> Keys:
         whole = column.cast(pa.binary()).cast(pa.binary(64)).combine_chunks()
     except pa.ArrowInvalid as error:
         raise StoreError(f"a key is not 64 characters long: {error}") from None
-    return np.frombuffer(whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset)
+    return np.frombuffer(
+        whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset
+    )
 
 
 KEY = pa.binary(KEY_BYTES)
 
 
 def keys_sha256(keys: Keys) -> str:
-    """What a completion record says about the keys of its bucket: SHA-256 of the sorted keys, joined."""
+    """What a completion record says about the keys of its bucket: SHA-256 of the sorted keys,
+    joined.
+    """
     return hashlib.sha256(np.ascontiguousarray(keys).tobytes()).hexdigest()

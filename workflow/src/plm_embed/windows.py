@@ -1,4 +1,6 @@
-"""What happens to sequences longer than the limit: which pieces are embedded, and how pieces become one vector."""
+"""What happens to sequences longer than the limit: which pieces are embedded, and how pieces become
+one vector.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,10 +16,11 @@ Span = tuple[int, int]
 
 
 def spans(length: int, policy: LongSequences) -> list[Span]:
-    """The pieces of a sequence of `length` residues that go through the model; empty when it gets no vector.
+    """The pieces of a sequence of `length` residues that go through the model; empty when it gets
+    no vector.
 
-    Windows start every `max_residues - overlap` residues; the last one ends at the last residue and keeps its full
-    size, so that no window is a short tail and only its overlap is larger.
+    Windows start every `max_residues - overlap` residues; the last one ends at the last residue and
+    keeps its full size, so that no window is a short tail and only its overlap is larger.
     """
     limit = policy.max_residues
     if policy.policy == "whole" or limit == 0 or length <= limit:
@@ -39,15 +42,19 @@ def window_count(length: int, policy: LongSequences) -> int:
 def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
     """`window_count` of each length (n,)."""
     distinct, at = np.unique(lengths, return_inverse=True)
-    counts = np.array([window_count(length, policy) for length in distinct.tolist()], dtype=np.int32)
+    counts = np.array(
+        [window_count(length, policy) for length in distinct.tolist()], dtype=np.int32
+    )
     return counts[at]
 
 
-def combine(pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequence[Span]) -> NDArray[np.float32]:
+def combine(
+    pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequence[Span]
+) -> NDArray[np.float32]:
     """One vector (D,), or one matrix (L, D) for `per_residue`, from the pieces of one sequence.
 
-    mean and bos: average weighted by the pieces' lengths; max: element-wise maximum; per_residue: every residue is
-    taken from the window in which it lies farther from an edge.
+    mean and bos: average weighted by the pieces' lengths; max: element-wise maximum; per_residue:
+    every residue is taken from the window in which it lies farther from an edge.
     """
     if len(pieces) == 1:
         return pieces[0]
@@ -67,9 +74,17 @@ def combine(pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequ
     return np.average(np.stack(pieces), axis=0, weights=weights).astype(np.float32)
 
 
-def stored_residues(length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint) -> NDArray[np.int64]:
-    """Rows that a sequence of each length has in per-residue data sets: one per residue that was not cropped."""
+def stored_residues(
+    length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint
+) -> NDArray[np.int64]:
+    """Rows that a sequence of each length has in per-residue data sets: one per residue that was
+    not cropped.
+    """
     policy = fingerprint.long_sequences
-    limit = policy.max_residues if policy.policy == "crop" and policy.max_residues else np.iinfo(np.int32).max
+    limit = (
+        policy.max_residues
+        if policy.policy == "crop" and policy.max_residues
+        else np.iinfo(np.int32).max
+    )
     rows: NDArray[np.int64] = np.minimum(length, limit).astype(np.int64)
     return rows

@@ -6,7 +6,9 @@ from difflib import get_close_matches
 _MEANT = {"gpu": "cuda"}
 
 
-def did_you_mean(word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str) -> str:
+def did_you_mean(
+    word: str, known: Iterable[str], most: int = 1, called: Callable[[str], str] = str
+) -> str:
     """'; did you mean NAME or NAME?' for the nearest known words, at most so many, or ''.
 
     `called`: the name to show for a known word.

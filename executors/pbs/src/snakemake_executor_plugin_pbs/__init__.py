@@ -51,10 +51,16 @@ common_settings = CommonSettings(
 
 
 class Executor(RemoteExecutor):
-    """Glue between Snakemake's calls (three threads: scheduler, status loop, submission) and the modules here."""
+    """Glue between Snakemake's calls (three threads: scheduler, status loop, submission) and the
+    modules here.
+    """
 
-    def __init__(self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface) -> None:
-        self._stopping = threading.Event()  # these two before the base class, whose status loop starts at once
+    def __init__(
+        self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
+    ) -> None:
+        self._stopping = (
+            threading.Event()
+        )  # these two before the base class, whose status loop starts at once
         self._interval = 0.1
         self._cancelling = False
         super().__init__(workflow, logger)
@@ -69,9 +75,13 @@ class Executor(RemoteExecutor):
         self._workdir = Path.cwd()
         self._logdir = log_folder(self._workdir, settings.logdir)
         self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
-        self._watch = Watch(self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info)
+        self._watch = Watch(
+            self._pbs, self._ledger, float(settings.unknown_seconds or 60), self.logger.info
+        )
         self._waiting_for_id: dict[str, JobExecutorInterface] = {}
-        self._alive: dict[str, Job] = {}  # by name; the base class empties its own list during every look
+        self._alive: dict[
+            str, Job
+        ] = {}  # by name; the base class empties its own list during every look
         self._alive_lock = threading.Lock()
         self._refused: Counter[str] = Counter()
         self._can_be_stopped = False
@@ -88,7 +98,9 @@ class Executor(RemoteExecutor):
         self._submitter.start()
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:  # noqa: ARG002 (the interface's signature)
-        """Jobs start in the home folder; nothing of the submission's working directory is kept by PBS."""
+        """Jobs start in the home folder; nothing of the submission's working directory is kept by
+        PBS.
+        """
         if self.workflow.storage_settings.assume_common_workdir:
             return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
         return ""
@@ -98,34 +110,51 @@ class Executor(RemoteExecutor):
         return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
 
     def run_job(self, job: JobExecutorInterface) -> None:
-        """Build the request here, in Snakemake's thread, and leave qsub to the submitting thread."""
-        if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after this class is made
+        """Build the request here, in Snakemake's thread, and leave qsub to the submitting
+        thread.
+        """
+        if (
+            not self._can_be_stopped
+        ):  # not earlier: the scheduler sets its handler after this class is made
             stop_without_deadlock(self._submitter.withdraw)
             self._can_be_stopped = True
         name = job_name(job, str(self._workdir))
         log = log_path(self._logdir, str(job.name), name)
         script = Path(self.get_jobscript(job))
         try:
-            queue_name, queue, words = qsub_words(read_ask(job, self._settings), self._site, name, log)
+            queue_name, queue, words = qsub_words(
+                read_ask(job, self._settings), self._site, name, log
+            )
         except RefusedError as refusal:
             self._give_up(job, str(refusal))
             return
         with quoted_for_the_shell():
             command = self.format_job_exec(job)
         script.touch(mode=0o700)  # variables may be secrets
-        script.write_text(script_text(command, self._site, self._ledger.end(name), self.envvars()), encoding="utf-8")
+        script.write_text(
+            script_text(command, self._site, self._ledger.end(name), self.envvars()),
+            encoding="utf-8",
+        )
         with self._alive_lock:
             self._waiting_for_id[name] = job
-        self._submitter.add(Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log))
+        self._submitter.add(
+            Request(name, job_work(job), queue_name, queue.max_jobs, words, script, log)
+        )
 
     def _on_submitted(self, request: Request, entry: Entry, adopted: bool) -> None:
         watched = Job(entry.id or "", request.name, entry.queue, entry.log)
         with self._alive_lock:
             job = self._waiting_for_id.pop(request.name)
             self._alive[request.name] = watched
-        verb = "was running or waiting in PBS already and is taken over" if adopted else "was submitted to PBS"
+        verb = (
+            "was running or waiting in PBS already and is taken over"
+            if adopted
+            else "was submitted to PBS"
+        )
         self.logger.info(f"Job {job.jobid} ({job.name}) {verb}: {watched.id}, log {watched.log}")
-        self.report_job_submission(SubmittedJobInfo(job, external_jobid=watched.id, aux={"pbs": watched}))
+        self.report_job_submission(
+            SubmittedJobInfo(job, external_jobid=watched.id, aux={"pbs": watched})
+        )
 
     def _on_refused(self, request: Request, refusal: RefusedError) -> None:
         with self._alive_lock:
@@ -137,7 +166,9 @@ class Executor(RemoteExecutor):
             self.report_job_error(SubmittedJobInfo(job), msg=f"{refusal}. The call was: {call} . ")
 
     def _give_up(self, job: JobExecutorInterface, reason: str, call: str = "") -> None:
-        """Fail a job that no retry would bring into the queue; each reason is told once, however many jobs it hits."""
+        """Fail a job that no retry would bring into the queue; each reason is told once, however
+        many jobs it hits.
+        """
         with self._alive_lock:
             self._refused[reason] += 1
             first = self._refused[reason] == 1
@@ -185,12 +216,18 @@ class Executor(RemoteExecutor):
             if verdict.cause:  # for whoever decides what the next attempt asks for
                 nodes = int(info.job.resources.get("nodes", 1))
                 most = self._site.most(verdict.cause, watched.queue, nodes)
-                info.aux = {"pbs": watched, "cause": verdict.cause, **({"at_most": most} if most else {})}
+                info.aux = {
+                    "pbs": watched,
+                    "cause": verdict.cause,
+                    **({"at_most": most} if most else {}),
+                }
             self.report_job_error(info, msg=msg, aux_logs=[watched.log])
         self._submitter.poke(watched.queue)
 
     async def sleep(self) -> None:
-        """Wait for the next look, but not longer than the run lasts; notice when Snakemake takes no more jobs."""
+        """Wait for the next look, but not longer than the run lasts; notice when Snakemake takes no
+        more jobs.
+        """
         end = time.monotonic() + self._interval
         while not self._stopping.is_set() and (left := end - time.monotonic()) > 0:
             if reason := stop_reason(self.workflow.scheduler):
@@ -198,7 +235,9 @@ class Executor(RemoteExecutor):
             await asyncio.sleep(min(left, 0.2))
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002 (the interface's signature)
-        """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C came."""
+        """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C
+        came.
+        """
         with self._second_interrupt_explained():
             self._cancelling = True
             with self._alive_lock:
@@ -208,10 +247,17 @@ class Executor(RemoteExecutor):
             self._submitter.stop()
             pause = min(5.0, self._interval)
             left = delete_all(
-                self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=self.logger.info
+                self._pbs,
+                self._ledger,
+                names,
+                patience=_CANCEL_PATIENCE,
+                pause=pause,
+                say=self.logger.info,
             )
             if left:
-                self.logger.error(f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}")
+                self.logger.error(
+                    f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
+                )
 
     @contextlib.contextmanager
     def _second_interrupt_explained(self) -> Iterator[None]:
@@ -226,7 +272,9 @@ class Executor(RemoteExecutor):
             presses += 1
             if presses > 1:
                 raise KeyboardInterrupt
-            self.logger.info("Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running.")
+            self.logger.info(
+                "Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running."
+            )
 
         before = signal.signal(signal.SIGINT, on_interrupt)
         try:
@@ -238,7 +286,9 @@ class Executor(RemoteExecutor):
         """End both threads; at a normal end no job is left."""
         for reason, count in self._refused.items():
             if count > 1:
-                self.logger.error(f"{count - 1} more jobs are not submitted for the same reason: {reason}.")
+                self.logger.error(
+                    f"{count - 1} more jobs are not submitted for the same reason: {reason}."
+                )
         self._stopping.set()
         self._submitter.stop()
         super().shutdown()  # type: ignore[no-untyped-call]

@@ -1,4 +1,6 @@
-"""Jobs that live already: those of an earlier start of Snakemake, and those whose qsub gave no answer."""
+"""Jobs that live already: those of an earlier start of Snakemake, and those whose qsub gave no
+answer.
+"""
 
 import time
 from collections.abc import Callable
@@ -10,7 +12,9 @@ from .parse import read_report
 from .request import Request
 
 _LOOKS_FOR_LOST = 2  # answers without the job's name before a qsub that was cut counts as not done
-_FORGOTTEN = 86400.0  # seconds after which an entry without an id, which nobody asks for, is cleaned away
+_FORGOTTEN = (
+    86400.0  # seconds after which an entry without an id, which nobody asks for, is cleaned away
+)
 
 
 class NotYetError(Exception):
@@ -29,7 +33,9 @@ class Living:
     _looks: dict[str, int] = field(default_factory=dict)
 
     def find(self, request: Request) -> Entry | None:
-        """The living job that does what the request does, if any. Raises AwayError and NotYetError."""
+        """The living job that does what the request does, if any. Raises AwayError and
+        NotYetError.
+        """
         if self._at_start is None:
             self._at_start = self.pbs.live()
             self._sort_ledger(self._at_start)
@@ -45,26 +51,37 @@ class Living:
             problem = self._unlike(request, entry, job_id)
             if problem is None:
                 return entry
-            self.say(f"{job_id} ({entry.name}) {problem}; it is deleted, and the job is submitted anew.")
+            self.say(
+                f"{job_id} ({entry.name}) {problem}; it is deleted, and the job is submitted anew."
+            )
             self.ledger.write(replace(entry, deleted=True))
         elif number(job_id) not in self.pbs.live():
             return None
-        self.pbs.call("qdel", job_id)  # again at every attempt: an earlier one may have met no server
+        self.pbs.call(
+            "qdel", job_id
+        )  # again at every attempt: an earlier one may have met no server
         raise NotYetError(f"{job_id} of the same name is being deleted and is not gone yet")
 
     def _sort_ledger(self, live: dict[str, str]) -> None:
-        """Clean away jobs that ended while nobody looked, and notice living ones that the ledger does not have."""
+        """Clean away jobs that ended while nobody looked, and notice living ones that the ledger
+        does not have.
+        """
         known = set()
         for entry in self.ledger.entries():
             known.add(number(entry.id or ""))
-            ended = number(entry.id) not in live if entry.id else time.time() - entry.submitted > _FORGOTTEN
+            ended = (
+                number(entry.id) not in live
+                if entry.id
+                else time.time() - entry.submitted > _FORGOTTEN
+            )
             if ended:
                 self.ledger.remove(entry.name)
         self._strangers = bool(live.keys() - known)
 
     def _unlike(self, request: Request, entry: Entry, job_id: str) -> str | None:
-        """Why a living job cannot stand for the request; None when it can. A job that runs already is kept though it
-        asked for another queue, time or account: what it has done so far is worth more."""
+        """Why a living job cannot stand for the request; None when it can. A job that runs already
+        is kept though it asked for another queue, time or account: what it has done so far is worth
+        more."""
         if entry.work != request.work:
             return "still lives with other parameters or inputs"
         if not entry.asked or entry.asked == request.asked:
@@ -78,23 +95,32 @@ class Living:
             return None  # it has just ended
         if record.state in {"Q", "H", "W"}:
             return f"waits in PBS with {had}, where {now} is asked for now"
-        self.say(f"{job_id} ({entry.name}) runs already and is kept with {had}, though {now} is asked for now.")
+        self.say(
+            f"{job_id} ({entry.name}) runs already and is kept with {had}, though {now} is asked "
+            "for now."
+        )
         return None
 
     def _by_name(self, request: Request, entry: Entry | None) -> Entry | None:
-        """The living job of this name; further ones would write the same files and are deleted. An `entry` without
-        an id is a call of qsub that left no answer: a server that hung may have queued the job all the same."""
+        """The living job of this name; further ones would write the same files and are deleted. An
+        `entry` without an id is a call of qsub that left no answer: a server that hung may have
+        queued the job all the same."""
         if entry is None and not self._strangers:
             return None
         ids = self.pbs.named(request.name)
         if not ids:
             if entry is not None and self._looks.setdefault(request.name, 0) < _LOOKS_FOR_LOST:
                 self._looks[request.name] += 1
-                raise NotYetError("a call of qsub left no answer; looking whether the job was queued all the same")
+                raise NotYetError(
+                    "a call of qsub left no answer; looking whether the job was queued all the same"
+                )
             self._looks.pop(request.name, None)
             return None
         if ids[1:]:
-            self.say(f"{', '.join(ids)} bear the same name {request.name}; keeping the first, deleting the others.")
+            self.say(
+                f"{', '.join(ids)} bear the same name {request.name}; keeping the first, deleting "
+                "the others."
+            )
             self.pbs.call("qdel", *ids[1:])
         known = entry or Entry(request.name, request.work, request.queue, str(request.log), 0.0)
         found = replace(known, id=ids[0])
@@ -104,4 +130,7 @@ class Living:
 
 def _values(words: tuple[str, ...], others: tuple[str, ...]) -> str:
     """Those of qsub's words that the other call does not have, for a message."""
-    return ", ".join(word for word in words if word not in others and not word.startswith("-")) or "less"
+    return (
+        ", ".join(word for word in words if word not in others and not word.startswith("-"))
+        or "less"
+    )

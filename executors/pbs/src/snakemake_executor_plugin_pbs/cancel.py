@@ -24,12 +24,18 @@ def delete_all(
     pause: float,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Delete the living jobs of these names; return what is left after `patience` seconds, by id or name.
+    """Delete the living jobs of these names; return what is left after `patience` seconds, by id or
+    name.
 
-    A job whose qsub gave no answer is looked for by its name. Deleted jobs stay in the ledger as such: PBS lets
-    them live for some seconds, and a new run must not submit in their place before they are gone.
+    A job whose qsub gave no answer is looked for by its name. Deleted jobs stay in the ledger as
+    such: PBS lets them live for some seconds, and a new run must not submit in their place before
+    they are gone.
     """
-    left = {entry.name: entry for entry in map(ledger.read, names) if entry is not None and not entry.deleted}
+    left = {
+        entry.name: entry
+        for entry in map(ledger.read, names)
+        if entry is not None and not entry.deleted
+    }
     looks = dict.fromkeys(left, 0)
     force = False
     deadline = time.monotonic() + patience
@@ -42,7 +48,9 @@ def delete_all(
             answer = pbs.call("qdel", *(["-W", "force"] if force else []), *some)
             if answer.away:
                 continue
-            complaints = {number(found["id"]): found["words"] for found in _COMPLAINT.finditer(answer.err)}
+            complaints = {
+                number(found["id"]): found["words"] for found in _COMPLAINT.finditer(answer.err)
+            }
             if answer.code and not complaints:
                 continue
             for entry in [entry for entry in left.values() if entry.id in some]:
@@ -60,7 +68,9 @@ def delete_all(
 
 
 def _find_ids(pbs: Pbs, ledger: Ledger, left: dict[str, Entry], looks: dict[str, int]) -> None:
-    """Fill in ids of jobs whose qsub gave no answer; drop those that PBS has denied often enough."""
+    """Fill in ids of jobs whose qsub gave no answer; drop those that PBS has denied often
+    enough.
+    """
     for name, entry in list(left.items()):
         if entry.id:
             continue

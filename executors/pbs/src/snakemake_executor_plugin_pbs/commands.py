@@ -1,4 +1,6 @@
-"""Calls of qsub, qselect, qstat and qdel that never hang, never see Ctrl-C and never raise for PBS's sake."""
+"""Calls of qsub, qselect, qstat and qdel that never hang, never see Ctrl-C and never raise for
+PBS's sake.
+"""
 
 import getpass
 import os
@@ -10,8 +12,9 @@ from dataclasses import dataclass
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-# Exit codes are PBS error numbers modulo 256: 104 try again, 162 no connection, 183 and 185 protocol and too
-# many connections; qstat says 255 where the others say 162; 160 is a host name that does not resolve just now.
+# Exit codes are PBS error numbers modulo 256: 104 try again, 162 no connection, 183 and 185
+# protocol and too many connections; qstat says 255 where the others say 162; 160 is a host name
+# that does not resolve just now.
 AWAY = frozenset({104, 160, 162, 183, 185, 255})
 TIMED_OUT = 124
 
@@ -32,18 +35,26 @@ class Answer:
 
     @property
     def away(self) -> bool:
-        """True when no server stood behind the command, so that its output says nothing about jobs."""
+        """True when no server stood behind the command, so that its output says nothing about
+        jobs.
+        """
         return self.code in AWAY or self.code == TIMED_OUT
 
     @property
     def words(self) -> str:
-        """The last line of stderr that says something (usage texts follow the message of exit code 2)."""
-        lines = [line.strip() for line in self.err.split("\nusage:")[0].splitlines() if line.strip()]
+        """The last line of stderr that says something (usage texts follow the message of exit code
+        2).
+        """
+        lines = [
+            line.strip() for line in self.err.split("\nusage:")[0].splitlines() if line.strip()
+        ]
         return lines[-1] if lines else f"exit code {self.code}, no message"
 
 
 def number(job_id: str) -> str:
-    """The part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a table) and `12`."""
+    """The part of an id that is the same everywhere: `12` of `12.pbs01`, `12.pbs` (cut by a table)
+    and `12`.
+    """
     match = _NUMBER.match(job_id)
     return match.group() if match else job_id
 
@@ -58,15 +69,20 @@ class Pbs:
     @staticmethod
     def check() -> None:
         """Raise WorkflowError when a command of PBS is missing here."""
-        missing = [name for name in ("qsub", "qselect", "qstat", "qdel") if shutil.which(name) is None]
+        missing = [
+            name for name in ("qsub", "qselect", "qstat", "qdel") if shutil.which(name) is None
+        ]
         if missing:
             raise WorkflowError(
-                f"PBS commands not found: {', '.join(missing)}. Start Snakemake on a login node of the cluster "
+                f"PBS commands not found: {', '.join(missing)}. Start Snakemake on a login node "
+                "of the cluster "
                 "(or load the module that brings PBS)."
             )
 
     def call(self, *words: str) -> Answer:
-        """Run one command in a session of its own: a Ctrl-C at the terminal must not end a qsub or a qdel half-way."""
+        """Run one command in a session of its own: a Ctrl-C at the terminal must not end a qsub or
+        a qdel half-way.
+        """
         try:
             process = subprocess.Popen(
                 words,
@@ -75,7 +91,9 @@ class Pbs:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:  # no more processes for this user: login nodes have such limits; it passes
+        except (
+            OSError
+        ) as error:  # no more processes for this user: login nodes have such limits; it passes
             return Answer(TIMED_OUT, "", f"{words[0]} could not be started: {error}")
         try:
             out, err = process.communicate(timeout=self.timeout)
@@ -83,7 +101,9 @@ class Pbs:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return Answer(TIMED_OUT, "", f"{words[0]} gave no answer within {self.timeout:g} s")
-        return Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        return Answer(
+            process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        )
 
     def live(self) -> dict[str, str]:
         """{number: id} of all jobs of the user that have not ended. Raises AwayError."""
@@ -97,7 +117,9 @@ class Pbs:
             return frozenset()
 
     def named(self, name: str) -> list[str]:
-        """Ids of the user's jobs of this name that have not ended, oldest first. Raises AwayError."""
+        """Ids of the user's jobs of this name that have not ended, oldest first. Raises
+        AwayError.
+        """
         found = self._select("-u", self.user, "-N", name)
         return [found[key] for key in sorted(found, key=int)]
 
@@ -105,4 +127,6 @@ class Pbs:
         answer = self.call("qselect", *words)
         if answer.code:
             raise AwayError(answer.words)
-        return {number(line): line.strip() for line in answer.out.splitlines() if line[:1].isdigit()}
+        return {
+            number(line): line.strip() for line in answer.out.splitlines() if line[:1].isdigit()
+        }

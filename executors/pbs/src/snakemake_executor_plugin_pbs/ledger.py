@@ -1,7 +1,8 @@
 """What was submitted, on disk: so that a second start of Snakemake finds the jobs of the first.
 
-One small file a job, `NAME.json`, written before qsub is called and again when the id is known, and removed when
-the job has ended. Beside it the job's script leaves `NAME.end`, its own record of having run to its end.
+One small file a job, `NAME.json`, written before qsub is called and again when the id is known, and
+removed when the job has ended. Beside it the job's script leaves `NAME.end`, its own record of
+having run to its end.
 """
 
 import json
@@ -15,11 +16,11 @@ from .commands import number
 
 @dataclass(frozen=True)
 class Entry:
-    """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of what the job does,
-    `asked` are qsub's words but the name and the log (none: not known).
+    """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of
+    what the job does, `asked` are qsub's words but the name and the log (none: not known).
 
-    `deleted` says that the job was given up: its id may live on for some seconds, and nothing may be submitted in
-    its place before it is gone.
+    `deleted` says that the job was given up: its id may live on for some seconds, and nothing may
+    be submitted in its place before it is gone.
     """
 
     name: str
@@ -40,7 +41,9 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> Entry | None:
-        """The entry of a job name; None when there is none (a file cut short by a full disk is none either)."""
+        """The entry of a job name; None when there is none (a file cut short by a full disk is none
+        either).
+        """
         try:
             found = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
             return Entry(**{**found, "asked": tuple(found.get("asked", ()))})
@@ -49,7 +52,10 @@ class Ledger:
 
     def entries(self) -> list[Entry]:
         """All entries, for the first look after a start."""
-        found = (self.read(path.name.removesuffix(".json")) for path in sorted(self.folder.glob("*.json")))
+        found = (
+            self.read(path.name.removesuffix(".json"))
+            for path in sorted(self.folder.glob("*.json"))
+        )
         return [entry for entry in found if entry is not None]
 
     def write(self, entry: Entry) -> None:
@@ -68,7 +74,9 @@ class Ledger:
         self.end(name).unlink(missing_ok=True)
 
     def end(self, name: str) -> Path:
-        """Where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its last one."""
+        """Where the job's script writes `JOBID` as its first act and `JOBID EXITCODE` as its last
+        one.
+        """
         return self.folder / f"{name}.end"
 
     def began(self, name: str, job_id: str) -> bool:
@@ -76,7 +84,9 @@ class Ledger:
         return self._record(name, job_id) is not None
 
     def exit_code(self, name: str, job_id: str) -> int | None:
-        """The exit code that the job itself recorded; None when it has not, or when another job did."""
+        """The exit code that the job itself recorded; None when it has not, or when another job
+        did.
+        """
         try:
             return int((self._record(name, job_id) or [])[0])
         except (IndexError, ValueError):

@@ -13,8 +13,9 @@ _TAIL = 8192  # bytes at the end of a log that are looked into
 
 
 def log_folder(workdir: Path, chosen: Path | None) -> Path:
-    """The folder of all logs: `chosen`, else one in the working folder, or in the home folder where the working
-    folder's name has letters that qsub refuses after -o. Raises WorkflowError where none of them will do."""
+    """The folder of all logs: `chosen`, else one in the working folder, or in the home folder where
+    the working folder's name has letters that qsub refuses after -o. Raises WorkflowError where
+    none of them will do."""
     folder = workdir / (chosen or _DEFAULT)
     if _printable(folder):
         return folder
@@ -28,13 +29,17 @@ def log_folder(workdir: Path, chosen: Path | None) -> Path:
 
 
 def log_path(folder: Path, rule: str, name: str) -> Path:
-    """A new path for every submission, since PBS overwrites or appends. A rule's name may hold any letters."""
+    """A new path for every submission, since PBS overwrites or appends. A rule's name may hold any
+    letters.
+    """
     part = rule if _printable(Path(rule)) else name
     return folder / part / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}.log"
 
 
 def node_that_ended_it(log: str) -> str | None:
-    """The number of the node for whose sake PBS killed the job, where the log's end tells of one."""
+    """The number of the node for whose sake PBS killed the job, where the log's end tells of
+    one.
+    """
     try:
         with Path(log).open("rb") as handle:
             handle.seek(max(0, handle.seek(0, 2) - _TAIL))

@@ -1,7 +1,8 @@
 """`qstat -f` as text: the one format that old and new clients print whole for several ids.
 
-The JSON of new clients holds only the first of several ids, that of old clients is invalid as soon as anybody's
-job bears an odd name or variable. The text has neither fault, and nothing here reads Variable_List.
+The JSON of new clients holds only the first of several ids, that of old clients is invalid as soon
+as anybody's job bears an odd name or variable. The text has neither fault, and nothing here reads
+Variable_List.
 """
 
 import re
@@ -40,7 +41,8 @@ class Report:
 
 
 def read_report(answer: Answer) -> Report:
-    """Sort the answer of `qstat [-x] -f ID...` into known jobs, unknown jobs, and whether -x was in the right place.
+    """Sort the answer of `qstat [-x] -f ID...` into known jobs, unknown jobs, and whether -x was in
+    the right place.
 
     The exit code is that of the last bad id; the good ones are printed all the same.
     """

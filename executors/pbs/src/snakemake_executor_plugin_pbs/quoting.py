@@ -1,6 +1,7 @@
 """Snakemake's arguments, quoted for the shell of the job.
 
-Snakemake quotes them with Python's repr: a path that has ' beside one of $ " \\ would be another one for the shell.
+Snakemake quotes them with Python's repr: a path that has ' beside one of $ " \\ would be another
+one for the shell.
 """
 
 import contextlib

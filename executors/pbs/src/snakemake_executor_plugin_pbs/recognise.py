@@ -1,6 +1,8 @@
-"""Which site this is: by the name of the PBS server that the commands here speak to, else by the name of this machine.
+"""Which site this is: by the name of the PBS server that the commands here speak to, else by the
+name of this machine.
 
-The names are data of the site files (`recognise:`). What no file names is `generic`; nothing is guessed.
+The names are data of the site files (`recognise:`). What no file names is `generic`; nothing is
+guessed.
 """
 
 import os
@@ -15,7 +17,9 @@ from typing import NamedTuple
 from .site import read_site, shipped_sites
 
 SITE_VARIABLE = "SNAKEMAKE_PBS_SITE"
-"""The site, where a workflow has recognised it before the executor starts; --pbs-site goes before it."""
+"""The site, where a workflow has recognised it before the executor starts; --pbs-site goes before
+it.
+"""
 PATIENCE = 20.0
 """Seconds in which `qstat -B` has to answer."""
 
@@ -38,20 +42,31 @@ def this_site() -> Recognised:
         for site in shipped_sites():
             if _fit(names, read_site(site).get("recognise", {}).get(kind, [])):
                 return Recognised(site, words)
-    known = f"no site file names the PBS server {server}" if server else "no PBS server is known here"
+    known = (
+        f"no site file names the PBS server {server}" if server else "no PBS server is known here"
+    )
     return Recognised("generic", f"{known}, nor the host {hosts[0]}")
 
 
 def server_name() -> str:
-    """The name of the default PBS server, as PBS's own commands look it up, or as it answers itself; '' without one."""
-    named = os.environ.get("PBS_DEFAULT") or os.environ.get("PBS_SERVER") or _configured() or _answered()
+    """The name of the default PBS server, as PBS's own commands look it up, or as it answers
+    itself; '' without one.
+    """
+    named = (
+        os.environ.get("PBS_DEFAULT")
+        or os.environ.get("PBS_SERVER")
+        or _configured()
+        or _answered()
+    )
     return named.partition(":")[0].strip().lower()
 
 
 def _configured() -> str:
     """PBS_SERVER of pbs.conf."""
     try:
-        text = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text(encoding="utf-8", errors="replace")
+        text = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text(
+            encoding="utf-8", errors="replace"
+        )
     except OSError:
         return ""
     lines = (line.partition("=") for line in text.splitlines())

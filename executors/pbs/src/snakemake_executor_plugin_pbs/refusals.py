@@ -1,29 +1,39 @@
-"""What qsub's refusals mean: which pass by themselves, which are for good, and what to do about those."""
+"""What qsub's refusals mean: which pass by themselves, which are for good, and what to do about
+those.
+"""
 
 from .commands import Answer
 
-_FULL = frozenset({38, 39, 173})  # over a limit of jobs, over a limit of resources, queue switched off for now
-# Of the script, usage, array size, -l beside select, unreadable script, a site's hook, attribute, not authorized,
-# illegal value, unknown queue, user, unknown resource, limits of the queue, not rerunnable.
+_FULL = frozenset(
+    {38, 39, 173}
+)  # over a limit of jobs, over a limit of resources, queue switched off for now
+# Of the script, usage, array size, -l beside select, unreadable script, a site's hook, attribute,
+# not authorized, illegal value, unknown queue, user, unknown resource, limits of the queue, not
+# rerunnable.
 _FOR_GOOD = frozenset({1, 2, 3, 5, 8, 32, 154, 159, 166, 170, 175, 187, 188, 190})
 _HINTS = {
     "Account_Name": "set --pbs-account",
     "active allocation": "check --pbs-account and the allocation's balance",
     "filesystems": "add `resources: {filesystems: ...}` to the site file",
     "walltime": "set the resource runtime (minutes)",
-    "server resource limits": "walltime or nodes are outside the queue's range: `qstat -Qf QUEUE` shows it",
+    "server resource limits": "walltime or nodes are outside the queue's range: "
+    "`qstat -Qf QUEUE` shows it",
     "Unknown queue": "set --pbs-queue or the resource pbs_queue",
     "Unauthorized": "the queue is not open to you: set --pbs-queue or the resource pbs_queue",
-    "Unknown resource": "the request's parts stand in the site file (--pbs-site) and the resource pbs_extra",
-    "illegal -": "the resource pbs_extra or `arguments` of the site file hold words that this qsub does not take",
-    "invalid option": "the resource pbs_extra or `arguments` of the site file hold words that this qsub does not take",
+    "Unknown resource": "the request's parts stand in the site file "
+    "(--pbs-site) and the resource pbs_extra",
+    "illegal -": "the resource pbs_extra or `arguments` of the site file hold "
+    "words that this qsub does not take",
+    "invalid option": "the resource pbs_extra or `arguments` of the site file hold "
+    "words that this qsub does not take",
 }
 
 
 class RefusedError(Exception):
     """The site refuses this job, or would refuse or lose it; the text says why and what to change.
 
-    `for_good`: the same request will be refused again. Otherwise the refusal counts as a failed attempt.
+    `for_good`: the same request will be refused again. Otherwise the refusal counts as a failed
+    attempt.
     """
 
     def __init__(self, words: str, for_good: bool = True) -> None:
@@ -39,5 +49,7 @@ def passes(answer: Answer) -> bool:
 def refusal(answer: Answer) -> RefusedError:
     """The error for an answer that does not pass."""
     hint = next((hint for key, hint in _HINTS.items() if key in answer.err), None)
-    words = f"PBS refused it (exit code {answer.code}): {answer.words}{f' -> {hint}' if hint else ''}"
+    words = (
+        f"PBS refused it (exit code {answer.code}): {answer.words}{f' -> {hint}' if hint else ''}"
+    )
     return RefusedError(words, for_good=answer.code in _FOR_GOOD)

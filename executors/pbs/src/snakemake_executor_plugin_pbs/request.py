@@ -34,12 +34,15 @@ class Request:
     @property
     def asked(self) -> tuple[str, ...]:
         """The words without the name and the log, which say nothing of what is asked for."""
-        return tuple(word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)})
+        return tuple(
+            word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)}
+        )
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What a job asks for: cores, GPUs, memory and disk of each node, seconds of walltime (None: not said).
+    """What a job asks for: cores, GPUs, memory and disk of each node, seconds of walltime (None:
+    not said).
 
     own_queue: the rule names its queue, not the settings.
     """
@@ -57,21 +60,28 @@ class Ask:
 
 
 def job_name(job: JobExecutorInterface, workdir: str) -> str:
-    """A legal PBS name, readable in front and unique behind: the same for the same job in every run.
+    """A legal PBS name, readable in front and unique behind: the same for the same job in every
+    run.
 
-    Rule, wildcards and outputs decide; the attempt does not, since a second attempt must find the first one if that
-    still lives.
+    Rule, wildcards and outputs decide; the attempt does not, since a second attempt must find the
+    first one if that still lives.
     """
-    specs: Any = job.get_target_spec()  # the interface says str; it is a list of (rulename, wildcards_dict)
+    specs: Any = (
+        job.get_target_spec()
+    )  # the interface says str; it is a list of (rulename, wildcards_dict)
     targets = sorted((spec.rulename, sorted(spec.wildcards_dict.items())) for spec in specs)
     digest = _digest([workdir, targets, sorted(map(str, job.output))])
-    readable = "-".join([str(job.name), *(str(value) for _, values in targets[:1] for _, value in values)])
+    readable = "-".join(
+        [str(job.name), *(str(value) for _, values in targets[:1] for _, value in values)]
+    )
     legal = _ILLEGAL.sub("_", readable)[:60].strip("_.+-")
     return f"{legal if legal[:1].isalpha() else 'job-' + legal}-{digest[:12]}"
 
 
 def job_work(job: JobExecutorInterface) -> str:
-    """A digest of what the job does beside its outputs: a living job of other parameters is not the same job."""
+    """A digest of what the job does beside its outputs: a living job of other parameters is not the
+    same job.
+    """
     found = job.properties()
     properties: Mapping[str, Any] = json.loads(found) if isinstance(found, str) else found
     return _digest([properties.get("params"), sorted(map(str, job.input))])[:16]
@@ -83,7 +93,11 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
 
     def count(key: str, default: int) -> int:
         value = found.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float | str) or not str(value).isdecimal():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float | str)
+            or not str(value).isdecimal()
+        ):
             raise RefusedError(f"the resource {key} is {value!r}; it has to be a whole number")
         return int(value)
 
@@ -112,7 +126,9 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
     problems: list[str] = []
     queue = Queue(queue_name or "")
     if site.queues and queue_name not in site.queues:
-        problems.append(f"queue {queue_name!r} is not one of {', '.join(site.queues)} (resource pbs_queue)")
+        problems.append(
+            f"queue {queue_name!r} is not one of {', '.join(site.queues)} (resource pbs_queue)"
+        )
     elif queue_name in site.queues:
         queue = site.queues[queue_name]
     account = find_account(ask.account, site)
@@ -121,14 +137,20 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
     missing = [key for key, value in site.resources.items() if value is None]
     if missing:
         problems.append(
-            f"the site needs a value for -l {', '.join(missing)}: write a site file with `base:` and `resources:`"
+            f"the site needs a value for -l {', '.join(missing)}: write a site file with `base:` "
+            "and `resources:`"
         )
     if "-V" in ask.extra or "-V" in site.arguments:
-        problems.append("-V is not used here: odd variables of a login shell break the job (environment: names some)")
+        problems.append(
+            "-V is not used here: odd variables of a login shell break the job (environment: "
+            "names some)"
+        )
     cores = queue.cores_per_gpu * ask.gpus if queue.cores_per_gpu else ask.cores
     problems += [*_beyond_node(ask, site), *_beyond_queue(ask, queue, cores)]
     if problems:
-        raise RefusedError(f"not submitted, {site.description} would refuse or lose it: " + "; ".join(problems))
+        raise RefusedError(
+            f"not submitted, {site.description} would refuse or lose it: " + "; ".join(problems)
+        )
     words = [
         "-N",
         name,
@@ -140,12 +162,23 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[str, Queue, 
         *(f"{key}={_filled(value, account)}" for key, value in site.resources.items()),
     ]:
         words += ["-l", value]
-    words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n", "-W", f"umask={_umask():03o}"]
+    words += [
+        "-j",
+        "oe",
+        "-o",
+        str(log),
+        "-r",
+        "y" if queue.rerunnable else "n",
+        "-W",
+        f"umask={_umask():03o}",
+    ]
     return queue_name or "", queue, (*words, *site.arguments, *ask.extra)
 
 
 def find_account(asked: str | None, site: Site) -> str | None:
-    """The account to charge: what was asked for, else the one of the site's file or of the variable that it names."""
+    """The account to charge: what was asked for, else the one of the site's file or of the variable
+    that it names.
+    """
     return asked or site.account or os.environ.get(site.account_variable or "") or None
 
 
@@ -160,7 +193,9 @@ def account_words(site: Site) -> str:
 
 
 def _completed(ask: Ask, site: Site) -> Ask:
-    """With what the site wants of jobs that do not say it: node-local disk, a queue without GPUs or the least chunk."""
+    """With what the site wants of jobs that do not say it: node-local disk, a queue without GPUs or
+    the least chunk.
+    """
     chosen = site.queues.get(ask.queue or site.default_queue or "")
     if ask.gpus == 0 and chosen and chosen.without_gpus and not ask.own_queue:
         ask = replace(ask, queue=chosen.without_gpus)
@@ -170,12 +205,15 @@ def _completed(ask: Ask, site: Site) -> Ask:
 
 
 def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
-    """The job's script: the site's choice of variables and `variables`, the site's lines, the command, and around it
-    the record of its begin and its end.
+    """The job's script: the site's choice of variables and `variables`, the site's lines, the
+    command, and around it the record of its begin and its end.
 
-    PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder, whatever qsub saw.
+    PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder,
+    whatever qsub saw.
     """
-    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(variables)
+    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(
+        variables
+    )
     exports = [f"export {key}={shlex.quote(value)}" for key, value in found.items()]
     record = shlex.quote(str(end))
     return "\n".join(
@@ -231,11 +269,15 @@ def _beyond_queue(ask: Ask, queue: Queue, cores: int) -> list[str]:
     problems = []
     if queue.cores_per_gpu and (ask.gpus == 0 or ask.cores > cores):
         problems.append(
-            f"queue {queue.name} gives {queue.cores_per_gpu} cores a GPU, the job asks for {ask.cores} cores and "
+            f"queue {queue.name} gives {queue.cores_per_gpu} cores a GPU, the job asks for "
+            f"{ask.cores} cores and "
             f"{ask.gpus} GPUs"
         )
     if queue.gpus and ask.gpus * ask.nodes not in queue.gpus:
-        problems.append(f"queue {queue.name} takes {_list(queue.gpus)} GPUs, the job asks for {ask.gpus * ask.nodes}")
+        problems.append(
+            f"queue {queue.name} takes {_list(queue.gpus)} GPUs, the job asks for "
+            f"{ask.gpus * ask.nodes}"
+        )
     if not queue.ranges:
         return problems
     classes = ", or ".join(
@@ -245,11 +287,13 @@ def _beyond_queue(ask: Ask, queue: Queue, cores: int) -> list[str]:
     if ask.walltime is None:
         problems.append(f"runtime (minutes) is not set; queue {queue.name} takes {classes}")
     elif not any(
-        entry.nodes[0] <= ask.nodes <= entry.nodes[1] and entry.walltime[0] <= ask.walltime <= entry.walltime[1]
+        entry.nodes[0] <= ask.nodes <= entry.nodes[1]
+        and entry.walltime[0] <= ask.walltime <= entry.walltime[1]
         for entry in queue.ranges
     ):
         problems.append(
-            f"queue {queue.name} takes {classes}; the job asks for {ask.nodes} node{'s' if ask.nodes > 1 else ''} "
+            f"queue {queue.name} takes {classes}; the job asks for {ask.nodes} "
+            f"node{'s' if ask.nodes > 1 else ''} "
             f"for {clock(ask.walltime)} (resources nodes, runtime)"
         )
     return problems
@@ -259,11 +303,15 @@ def _split(extra: str) -> list[str]:
     try:
         return shlex.split(extra)
     except ValueError as error:
-        raise RefusedError(f"the resource pbs_extra is {extra!r}, which is no list of words: {error}") from error
+        raise RefusedError(
+            f"the resource pbs_extra is {extra!r}, which is no list of words: {error}"
+        ) from error
 
 
 def _list(values: tuple[int, ...]) -> str:
-    return " or ".join([", ".join(map(str, values[:-1])), str(values[-1])] if len(values) > 1 else [str(values[0])])
+    return " or ".join(
+        [", ".join(map(str, values[:-1])), str(values[-1])] if len(values) > 1 else [str(values[0])]
+    )
 
 
 def _umask() -> int:
@@ -273,6 +321,7 @@ def _umask() -> int:
 
 
 def _digest(value: Any) -> str:
-    # Values without a JSON form are named by their type: their repr may hold an address, new in every run.
+    # Values without a JSON form are named by their type: their repr may hold an address, new in
+    # every run.
     text = json.dumps(value, sort_keys=True, default=lambda found: type(found).__name__)
     return hashlib.sha256(text.encode()).hexdigest()

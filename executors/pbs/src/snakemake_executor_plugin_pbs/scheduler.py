@@ -1,5 +1,5 @@
-"""What an executor needs of Snakemake's scheduler and is not given: when it stops, that it can be stopped at any
-instant, and how a job is not tried again."""
+"""What an executor needs of Snakemake's scheduler and is not given: when it stops, that it can be
+stopped at any instant, and how a job is not tried again."""
 
 import _thread
 import signal
@@ -13,8 +13,8 @@ STOPPED = "Snakemake was told to stop"
 def stop_without_deadlock(withdraw: Callable[[str], None]) -> None:
     """Let SIGTERM be answered in a thread, and call `withdraw` with the reason first.
 
-    Snakemake's handler takes a lock that the thread it interrupts may hold, while jobs are chosen or their outputs are
-    awaited: it would wait for itself, for ever.
+    Snakemake's handler takes a lock that the thread it interrupts may hold, while jobs are chosen
+    or their outputs are awaited: it would wait for itself, for ever.
     """
     handler = signal.getsignal(signal.SIGTERM)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -25,12 +25,14 @@ def stop_without_deadlock(withdraw: Callable[[str], None]) -> None:
         withdraw(STOPPED)
         known(number, None)
 
-    signal.signal(signal.SIGTERM, lambda number, _frame: _thread.start_new_thread(answer, (number,)))
+    signal.signal(
+        signal.SIGTERM, lambda number, _frame: _thread.start_new_thread(answer, (number,))
+    )
 
 
 def stop_reason(scheduler: Any) -> str:
-    """Why no more jobs are taken, "" while they are. The scheduler then waits for every job that it has handed out,
-    also for those that were never submitted."""
+    """Why no more jobs are taken, "" while they are. The scheduler then waits for every job that it
+    has handed out, also for those that were never submitted."""
     if getattr(scheduler, "_user_kill", None):
         return STOPPED
     if getattr(scheduler, "_errors", False) and not getattr(scheduler, "keepgoing", True):
@@ -39,10 +41,12 @@ def stop_reason(scheduler: Any) -> str:
 
 
 def fail_for_good(scheduler: Any, job: Any) -> None:
-    """Let a job fail without the block of text that Snakemake prints for a failed command, and without a retry.
+    """Let a job fail without the block of text that Snakemake prints for a failed command, and
+    without a retry.
 
-    Snakemake tries again while restart_times > attempt - 1. The property `attempt` would also evaluate the job's
-    resources anew, and the scheduler would then take back other amounts than it gave.
+    Snakemake tries again while restart_times > attempt - 1. The property `attempt` would also
+    evaluate the job's resources anew, and the scheduler would then take back other amounts than it
+    gave.
     """
     job._attempt = max(job.attempt, job.restart_times + 1)
     scheduler.error_callback(job)

@@ -16,17 +16,24 @@ class ExecutorSettings(ExecutorSettingsBase):
     site: Optional[str] = field(
         default=None,
         metadata={
-            "help": "Site data: a shipped name (generic, polaris, sophia, gadi) or the path of a YAML file. "
+            "help": "Site data: a shipped name (generic, polaris, sophia, "
+            "gadi) or the path of a YAML file. "
             "Default: recognised by the name of the PBS server, else generic."
         },
     )
     account: Optional[str] = field(
         default=None,
-        metadata={"help": "Account or project to charge; the resource pbs_account of a rule goes before it."},
+        metadata={
+            "help": "Account or project to charge; the resource "
+            "pbs_account of a rule goes before it."
+        },
     )
     queue: Optional[str] = field(
         default=None,
-        metadata={"help": "Queue, instead of the site's default; the resource pbs_queue of a rule goes before it."},
+        metadata={
+            "help": "Queue, instead of the site's default; the resource "
+            "pbs_queue of a rule goes before it."
+        },
     )
     logdir: Optional[Path] = field(
         default=None,
@@ -34,11 +41,16 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     status_interval: Optional[int] = field(
         default=30,
-        metadata={"help": "Seconds between two looks at all jobs; a look is at most two PBS commands."},
+        metadata={
+            "help": "Seconds between two looks at all jobs; a look is at most two PBS commands."
+        },
     )
     unknown_seconds: Optional[int] = field(
         default=60,
-        metadata={"help": "How long PBS has to deny all knowledge of a job before the job counts as failed."},
+        metadata={
+            "help": "How long PBS has to deny all knowledge of a job "
+            "before the job counts as failed."
+        },
     )
     command_timeout: Optional[int] = field(
         default=60,

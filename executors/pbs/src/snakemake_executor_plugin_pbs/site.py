@@ -59,21 +59,29 @@ class Site:
     queues: dict[str, Queue]
 
     def most(self, cause: str, queue: str, nodes: int) -> int | None:
-        """The most that a job may ask for: minutes of "time", MB of "memory"; None where that is not known."""
+        """The most that a job may ask for: minutes of "time", MB of "memory"; None where that is
+        not known.
+        """
         if cause == "memory":
             return self.node["memory_gb"] * 1000 if "memory_gb" in self.node else None
         ranges = self.queues[queue].ranges if queue in self.queues else ()
-        fitting = [entry.walltime[1] // 60 for entry in ranges if entry.nodes[0] <= nodes <= entry.nodes[1]]
+        fitting = [
+            entry.walltime[1] // 60 for entry in ranges if entry.nodes[0] <= nodes <= entry.nodes[1]
+        ]
         return max(fitting, default=None)
 
 
 def shipped_sites() -> list[str]:
     """Names that `--pbs-site` takes without a path."""
-    return sorted(path.name.removesuffix(".yaml") for path in _SITES.iterdir() if path.name.endswith(".yaml"))
+    return sorted(
+        path.name.removesuffix(".yaml") for path in _SITES.iterdir() if path.name.endswith(".yaml")
+    )
 
 
 def load_site(name: str) -> Site:
-    """A shipped site by name or a file by path. WorkflowError says which key of the file is wrong and how."""
+    """A shipped site by name or a file by path. WorkflowError says which key of the file is wrong
+    and how.
+    """
     data = read_site(name)
     request, account = data["request"], data.get("account", {})
     return Site(
@@ -102,21 +110,30 @@ def read_site(name: str) -> dict[str, Any]:
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     if not is_path and name not in shipped_sites():
         raise WorkflowError(
-            f"PBS site {name!r} is not known. Shipped: {', '.join(shipped_sites())}; or give the path of a YAML file."
+            f"PBS site {name!r} is not known. Shipped: {', '.join(shipped_sites())}; or give the "
+            "path of a YAML file."
         )
     try:
-        text = Path(name).read_text(encoding="utf-8") if is_path else (_SITES / f"{name}.yaml").read_text("utf-8")
+        text = (
+            Path(name).read_text(encoding="utf-8")
+            if is_path
+            else (_SITES / f"{name}.yaml").read_text("utf-8")
+        )
         data: Any = yaml.safe_load(text)
     except OSError as error:
         raise WorkflowError(f"PBS site file {name} cannot be read: {error.strerror}.") from error
     except yaml.YAMLError as error:
         raise WorkflowError(f"PBS site file {name} is not YAML: {error}") from error
     if not isinstance(data, dict):
-        raise WorkflowError(f"PBS site file {name} holds no keys. It needs at least `base: generic`.")
+        raise WorkflowError(
+            f"PBS site file {name} holds no keys. It needs at least `base: generic`."
+        )
     base = data.pop("base", None)
     if base is not None:
         data = _lay_over(read_site(str(base)), data)
-    problems = sorted(_validator().iter_errors(data), key=lambda problem: list(map(str, problem.absolute_path)))
+    problems = sorted(
+        _validator().iter_errors(data), key=lambda problem: list(map(str, problem.absolute_path))
+    )
     if problems:
         where = ".".join(str(step) for step in problems[0].absolute_path) or "the file"
         raise WorkflowError(f"PBS site file {name}: {where}: {problems[0].message}.")
@@ -157,7 +174,11 @@ def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, value in above.items():
         inner = result.get(key)
-        result[key] = _lay_over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        result[key] = (
+            _lay_over(inner, value)
+            if isinstance(inner, dict) and isinstance(value, dict)
+            else value
+        )
     return result
 
 

@@ -1,7 +1,7 @@
 """Submission in a thread of its own: one at a time, patient, and never twice.
 
-Whatever PBS refuses for now (full queue, absent or hung server) is tried again later with growing pauses. A job that
-may already live is looked for before qsub (`adopt`).
+Whatever PBS refuses for now (full queue, absent or hung server) is tried again later with growing
+pauses. A job that may already live is looked for before qsub (`adopt`).
 """
 
 import contextlib
@@ -20,7 +20,9 @@ _LONGEST_PAUSE = 300.0
 
 
 class WaitError(Exception):
-    """Not now. `scope` is what has to wait: "" for everything (no server), else a queue's or a job's name."""
+    """Not now. `scope` is what has to wait: "" for everything (no server), else a queue's or a
+    job's name.
+    """
 
     def __init__(self, scope: str, words: str) -> None:
         super().__init__(words)
@@ -47,9 +49,9 @@ class _Pause:
 class Submitter:
     """Takes requests and calls back with ledger entries or refusals.
 
-    `submitted(request, entry, adopted)` and `refused(request, error)` are called from the submitting thread,
-    `crashed(error)` when a bug ends that thread; `in_queue(queue)` tells how many of our jobs a queue holds now.
-    `pause` is the first pause in seconds.
+    `submitted(request, entry, adopted)` and `refused(request, error)` are called from the
+    submitting thread, `crashed(error)` when a bug ends that thread; `in_queue(queue)` tells how
+    many of our jobs a queue holds now. `pause` is the first pause in seconds.
     """
 
     pbs: Pbs
@@ -88,8 +90,8 @@ class Submitter:
             self._changed.notify()
 
     def withdraw(self, why: str) -> None:
-        """Submit nothing new and refuse what waits, in these words. Only a job whose qsub gave no answer is still
-        looked for: it may be in the queue."""
+        """Submit nothing new and refuse what waits, in these words. Only a job whose qsub gave no
+        answer is still looked for: it may be in the queue."""
         with self._changed:
             self._withdrawn = self._withdrawn or why
             self._changed.notify()
@@ -134,14 +136,19 @@ class Submitter:
                 self.submitted(request, entry, adopted)
 
     def _next(self) -> _Pending | None:
-        """The first request that nothing holds back; blocks until there is one, None after `stop`."""
+        """The first request that nothing holds back; blocks until there is one, None after
+        `stop`.
+        """
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()
                 earliest = None
                 for pending in self._pending:
                     scopes = ("", pending.request.queue, pending.request.name)
-                    until = max((self._pauses[scope].until for scope in scopes if scope in self._pauses), default=0.0)
+                    until = max(
+                        (self._pauses[scope].until for scope in scopes if scope in self._pauses),
+                        default=0.0,
+                    )
                     if until <= now or (self._withdrawn and not pending.in_doubt):
                         return pending
                     earliest = until if earliest is None else min(earliest, until)
@@ -161,12 +168,15 @@ class Submitter:
             self._pauses[wait.scope] = _Pause(time.monotonic() + length, length)
         if known is None:
             self.say(
-                f"Submission of {pending.request.name} waits: {wait}. Trying again in {length:g} s, "
+                f"Submission of {pending.request.name} waits: {wait}. Trying again in {length:g} "
+                "s, "
                 f"then after growing pauses of up to {_LONGEST_PAUSE:g} s."
             )
 
     def _attempt(self, pending: _Pending) -> tuple[Entry, bool]:
-        """(entry, whether the job was there already). Raises WaitError, RefusedError or WithdrawnError."""
+        """(entry, whether the job was there already). Raises WaitError, RefusedError or
+        WithdrawnError.
+        """
         request = pending.request
         if self._withdrawn and not pending.in_doubt:
             raise WithdrawnError(self._withdrawn)
@@ -183,13 +193,27 @@ class Submitter:
         if request.asked in self._refused_for_good:
             raise self._refused_for_good[request.asked]
         if request.max_jobs is not None and self.in_queue(request.queue) >= request.max_jobs:
-            raise WaitError(request.queue, f"queue {request.queue} is to hold {request.max_jobs} of our jobs at most")
-        request.log.parent.mkdir(parents=True, exist_ok=True)  # PBS holds for ever, or loses, what it cannot log
+            raise WaitError(
+                request.queue,
+                f"queue {request.queue} is to hold {request.max_jobs} of our jobs at most",
+            )
+        request.log.parent.mkdir(
+            parents=True, exist_ok=True
+        )  # PBS holds for ever, or loses, what it cannot log
         self.ledger.end(request.name).unlink(missing_ok=True)
-        entry = Entry(request.name, request.work, request.queue, str(request.log), time.time(), asked=request.asked)
+        entry = Entry(
+            request.name,
+            request.work,
+            request.queue,
+            str(request.log),
+            time.time(),
+            asked=request.asked,
+        )
         self.ledger.write(entry)
         entry = replace(entry, id=self._qsub(pending))
-        with contextlib.suppress(OSError):  # the job is there; without its id in the ledger its name finds it
+        with contextlib.suppress(
+            OSError
+        ):  # the job is there; without its id in the ledger its name finds it
             self.ledger.write(entry)
         return entry, False
 
@@ -198,7 +222,9 @@ class Submitter:
         pending.in_doubt = True
         answer = self.pbs.call("qsub", *request.words, str(request.script))
         if answer.away:
-            if answer.code != TIMED_OUT:  # then the entry stays: a server that hung may have queued the job
+            if (
+                answer.code != TIMED_OUT
+            ):  # then the entry stays: a server that hung may have queued the job
                 self._not_queued(pending)
             raise WaitError("", f"PBS does not answer ({answer.words})")
         if passes(answer):
@@ -206,9 +232,13 @@ class Submitter:
             raise WaitError(request.queue, f"queue {request.queue or '(default)'}: {answer.words}")
         if answer.code:
             raise refusal(answer)
-        ids = [line.strip() for line in answer.out.splitlines() if line[:1].isdigit() and "." in line]
+        ids = [
+            line.strip() for line in answer.out.splitlines() if line[:1].isdigit() and "." in line
+        ]
         if not ids:  # a wrapper that prints no id; the name finds the job, at the next attempt
-            raise WaitError(request.name, f"qsub printed no job id but {answer.out.strip()[:200]!r}")
+            raise WaitError(
+                request.name, f"qsub printed no job id but {answer.out.strip()[:200]!r}"
+            )
         return ids[-1]
 
     def _not_queued(self, pending: _Pending) -> None:

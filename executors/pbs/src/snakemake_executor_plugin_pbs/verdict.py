@@ -1,4 +1,6 @@
-"""From what PBS shows of a job to what Snakemake has to know: running, success or failed, and why in words."""
+"""From what PBS shows of a job to what Snakemake has to know: running, success or failed, and why
+in words.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,7 +31,8 @@ _EXIT_WORDS = {
     271: "it was deleted or preempted (SIGTERM)",
 }
 _CAUSES: dict[int, Cause] = {-29: "time", -27: "memory"}
-_TERMINATED = 91  # substates of finished jobs; 92 is no proof of success, dependents of a failed job have it too
+# substates of finished jobs; 92 is no proof of success, dependents of a failed job have it too
+_TERMINATED = 91
 _HELD_FOR_EVER = "too many failed attempts"
 
 
@@ -37,8 +40,8 @@ _HELD_FOR_EVER = "too many failed attempts"
 class Verdict:
     """`held` is a job that PBS will never start by itself: failed, and to be deleted.
 
-    `words` explain failures; of a success, what it was if the job's own record does not confirm it. `cause` is what
-    the job had too little of.
+    `words` explain failures; of a success, what it was if the job's own record does not confirm it.
+    `cause` is what the job had too little of.
     """
 
     kind: Kind
@@ -50,14 +53,15 @@ RUNNING = Verdict("running")
 
 
 def judge(record: Record) -> Verdict:
-    """The rule by state. Exit_status counts for finished jobs only: a requeued job shows that of its last run,
-    and a job in E shows it while its output is still being copied."""
+    """The rule by state. Exit_status counts for finished jobs only: a requeued job shows that of
+    its last run, and a job in E shows it while its output is still being copied."""
     if record.state in {"F", "X"}:
         return _judge_finished(record)
     if record.state == "H" and "s" in record.hold_types and _HELD_FOR_EVER in record.comment:
         return Verdict(
             "held",
-            f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the nodes, "
+            f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the "
+            "nodes, "
             "or a node is broken; it is deleted now",
         )
     return RUNNING
@@ -66,7 +70,11 @@ def judge(record: Record) -> Verdict:
 def _judge_finished(record: Record) -> Verdict:
     status = record.exit_status
     if status is None:
-        reason = "it was deleted" if record.substate == _TERMINATED else "PBS ended it, because a job before it failed"
+        reason = (
+            "it was deleted"
+            if record.substate == _TERMINATED
+            else "PBS ended it, because a job before it failed"
+        )
         return Verdict("failed", _with_comment(reason, record.comment))
     if status == 0 and record.substate == _TERMINATED:  # seen of a job deleted in its first seconds
         return Verdict("success", _with_comment("it was deleted", record.comment))
@@ -81,7 +89,11 @@ def _judge_finished(record: Record) -> Verdict:
         words = f"it was killed by signal {status - 256}"
     else:
         words = "it failed"
-    return Verdict("failed", _with_comment(f"{words} (Exit_status {status})", record.comment), _CAUSES.get(status))
+    return Verdict(
+        "failed",
+        _with_comment(f"{words} (Exit_status {status})", record.comment),
+        _CAUSES.get(status),
+    )
 
 
 def _with_comment(words: str, comment: str) -> str:

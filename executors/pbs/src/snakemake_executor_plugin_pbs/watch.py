@@ -1,9 +1,10 @@
 """One look at all jobs per interval, in two PBS commands, three at most.
 
-`qselect -u USER` names the jobs that live, for all of them at once and cheaply for the server. `qstat -x -f ID...`
-is asked only for those that have left that list (once in a job's life). Beside that, every other look asks it for a
-few waiting ones, so that the user sees why they wait; the looks between ask `qselect -h s` which ones the system
-holds, so that a job held for ever is noticed.
+`qselect -u USER` names the jobs that live, for all of them at once and cheaply for the server.
+`qstat -x -f ID...` is asked only for those that have left that list (once in a job's life). Beside
+that, every other look asks it for a few waiting ones, so that the user sees why they wait; the
+looks between ask `qselect -h s` which ones the system holds, so that a job held for ever is
+noticed.
 """
 
 import time
@@ -41,9 +42,13 @@ class Job:
 
 
 class Watch:
-    """Decides for jobs; remembers between looks whether PBS keeps a history and how often it denied a job."""
+    """Decides for jobs; remembers between looks whether PBS keeps a history and how often it denied
+    a job.
+    """
 
-    def __init__(self, pbs: Pbs, ledger: Ledger, unknown_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, pbs: Pbs, ledger: Ledger, unknown_seconds: float, say: Callable[[str], None]
+    ) -> None:
         self.pbs = pbs
         self.ledger = ledger
         self.unknown_seconds = unknown_seconds
@@ -56,7 +61,9 @@ class Watch:
         self._said_at = -INSPECT_EVERY
 
     def look(self, jobs: Iterable[Job]) -> dict[str, Verdict]:
-        """{id: verdict} for every job. While the server is away every job counts as running, however long it takes."""
+        """{id: verdict} for every job. While the server is away every job counts as running,
+        however long it takes.
+        """
         jobs = list(jobs)
         verdicts = dict.fromkeys((job.id for job in jobs), RUNNING)
         try:
@@ -66,7 +73,9 @@ class Watch:
             return verdicts
         now = time.monotonic()
         gone = [job for job in jobs if number(job.id) not in live]
-        asked = gone[:ASK_AT_ONCE] + self._to_inspect([job for job in jobs if number(job.id) in live], now)
+        asked = gone[:ASK_AT_ONCE] + self._to_inspect(
+            [job for job in jobs if number(job.id) in live], now
+        )
         if asked:
             try:
                 report, words = self._ask(asked)
@@ -74,7 +83,9 @@ class Watch:
                 self._report_away(str(away))
                 return verdicts
             for job in asked:
-                verdicts[job.id] = self._decide(job, report, words, now, lives=number(job.id) in live)
+                verdicts[job.id] = self._decide(
+                    job, report, words, now, lives=number(job.id) in live
+                )
             self._report_waiting(jobs)
         self._report_back()
         return verdicts
@@ -93,11 +104,14 @@ class Watch:
     def _ask(self, jobs: list[Job]) -> tuple[Report, str]:
         """What PBS says of these jobs, and its words where it complains. Raises AwayError.
 
-        The history may be switched off and on at any time. Without it, -x shows no job at all, not even one that runs;
-        with it, an ended job is shown with -x only. Both are said, and the other way is taken at once.
+        The history may be switched off and on at any time. Without it, -x shows no job at all, not
+        even one that runs; with it, an ended job is shown with -x only. Both are said, and the
+        other way is taken at once.
         """
         for _ in range(2):
-            answer = self.pbs.call("qstat", *(["-x"] if self.history else []), "-f", *(job.id for job in jobs))
+            answer = self.pbs.call(
+                "qstat", *(["-x"] if self.history else []), "-f", *(job.id for job in jobs)
+            )
             if answer.away:
                 raise AwayError(answer.words)
             report = read_report(answer)
@@ -125,7 +139,10 @@ class Watch:
         if verdict.kind == "success":
             return self._confirmed(job, verdict, now)
         if (record.exit_status or 0) > KILLED and (node := node_that_ended_it(job.log)):
-            return Verdict("failed", f"PBS killed it, because its node {node} was lost or came back (see its log)")
+            return Verdict(
+                "failed",
+                f"PBS killed it, because its node {node} was lost or came back (see its log)",
+            )
         return verdict
 
     def _decide_unknown(self, job: Job, now: float) -> Verdict:
@@ -140,18 +157,22 @@ class Watch:
         if not self.history:
             return Verdict(
                 "failed",
-                "it has ended without leaving its own record of success (this PBS keeps no history, so nothing more "
+                "it has ended without leaving its own record of success (this PBS keeps no "
+                "history, so nothing more "
                 "is known)",
             )
         if self.ledger.began(job.name, job.id):
             return Verdict(
                 "failed",
-                "it ran, and is gone from PBS's history: deleted together with it (qdel -x), or purged",
+                "it ran, and is gone from PBS's history: deleted together with it (qdel -x), or "
+                "purged",
             )
         return Verdict(
             "failed",
-            f"PBS does not know it any more. A routing queue drops a job without a word when none of its destinations "
-            f"takes the job: check nodes and walltime against the limits of queue {job.queue or 'in use'}",
+            "PBS does not know it any more. A routing queue drops a job without a word when none "
+            "of its destinations "
+            "takes the job: check nodes and walltime against the limits of queue "
+            f"{job.queue or 'in use'}",
         )
 
     def _decide_unclear(self, job: Job, words: str, now: float) -> Verdict:
@@ -160,33 +181,43 @@ class Watch:
         if now - self._unclear_at >= INSPECT_EVERY:
             self._unclear_at = now
             self.say(
-                f"PBS gave an answer on {job.id} ({job.name}) that is not understood: {words}. Asking again; a job "
-                f"that gets no other answer in {LOOKS_NOT_UNDERSTOOD} looks counts as unknown to PBS."
+                f"PBS gave an answer on {job.id} ({job.name}) that is not understood: {words}. "
+                "Asking again; a job "
+                f"that gets no other answer in {LOOKS_NOT_UNDERSTOOD} looks counts as unknown to "
+                "PBS."
             )
         if job.unclear < LOOKS_NOT_UNDERSTOOD:
             return self._by_end_record(job) or RUNNING
         return self._decide_unknown(job, now)
 
     def _confirmed(self, job: Job, verdict: Verdict, now: float) -> Verdict:
-        """Exit_status 0 counts with the record that the script wrote as its last act; a network filesystem may show
-        that a little late."""
+        """Exit_status 0 counts with the record that the script wrote as its last act; a network
+        filesystem may show that a little late."""
         if self._by_end_record(job):
             return verdict
         if job.without_end_since is None:
             job.without_end_since = now
         if now - job.without_end_since < self.unknown_seconds:
             return RUNNING
-        words = "PBS says exit status 0, but the job did not run to its end: its own record is missing"
+        words = (
+            "PBS says exit status 0, but the job did not run to its end: its own record is missing"
+        )
         return Verdict("failed", verdict.words or words)
 
     def _by_end_record(self, job: Job) -> Verdict | None:
         code = self.ledger.exit_code(job.name, job.id)
         if code is None:
             return None
-        return Verdict("success") if code == 0 else Verdict("failed", f"it ended with exit code {code}")
+        return (
+            Verdict("success")
+            if code == 0
+            else Verdict("failed", f"it ended with exit code {code}")
+        )
 
     def _report_waiting(self, jobs: list[Job]) -> None:
-        """Say PBS's own comments when they change, at most every few minutes: they hold numbers that change at once."""
+        """Say PBS's own comments when they change, at most every few minutes: they hold numbers
+        that change at once.
+        """
         waiting = {job.comment: job for job in jobs if job.comment}
         now = time.monotonic()
         if waiting.keys() == self._said or now - self._said_at < INSPECT_EVERY:
@@ -198,7 +229,9 @@ class Watch:
     def _report_away(self, words: str) -> None:
         if self._away_since is None:
             self._away_since = time.monotonic()
-            self.say(f"PBS does not answer ({words}). Jobs that run go on; asking again until it does.")
+            self.say(
+                f"PBS does not answer ({words}). Jobs that run go on; asking again until it does."
+            )
 
     def _report_back(self) -> None:
         if self._away_since is not None:

@@ -1,4 +1,6 @@
-"""The commands themselves: arguments in, (exit code, stdout, stderr) out, in the words of the recorded ones."""
+"""The commands themselves: arguments in, (exit code, stdout, stderr) out, in the words of the
+recorded ones.
+"""
 
 import getopt
 import re
@@ -24,7 +26,9 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
             continue
         if job.owner != options.get("-u", job.owner) or job.name != options.get("-N", job.name):
             continue
-        if job.state not in options.get("-s", job.state) or job.queue != options.get("-q", job.queue):
+        if job.state not in options.get("-s", job.state) or job.queue != options.get(
+            "-q", job.queue
+        ):
             continue
         if job.held != options.get("-h", job.held):
             continue
@@ -43,27 +47,43 @@ def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
         if history and not pbs.config.history:
             return 0, "", "qstat: PBS is not configured to maintain job history \n"
         jobs = [job for job in _known(pbs) if history or job.state != "F"]
-        return 0, _shown(pbs, [job for job in jobs if job.owner == found.get("-u", job.owner)], found, None), ""
+        return (
+            0,
+            _shown(
+                pbs, [job for job in jobs if job.owner == found.get("-u", job.owner)], found, None
+            ),
+            "",
+        )
     code, errors, jobs, first = 0, [], [], 0
     for asked in ids:
         if not asked:
             continue
         problem, named = _lookup(pbs, asked, "-t" in found)
-        hidden = not pbs.config.others_shown and any(job.owner != request.get("user", job.owner) for job in named)
+        hidden = not pbs.config.others_shown and any(
+            job.owner != request.get("user", job.owner) for job in named
+        )
         if hidden:
             continue
         if history and not pbs.config.history and (named or problem == 153):
             errors.append(f"qstat: PBS is not configured to maintain job history {_full(asked)}\n")
         elif not named:
             code = problem
-            what = {153: f"Unknown Job Id {_full(asked)}", 170: f"Unknown queue destination {asked}"}
-            errors.append(f"qstat: {what.get(problem, f'illegally formed job identifier: {asked}')}\n")
+            what = {
+                153: f"Unknown Job Id {_full(asked)}",
+                170: f"Unknown queue destination {asked}",
+            }
+            errors.append(
+                f"qstat: {what.get(problem, f'illegally formed job identifier: {asked}')}\n"
+            )
         elif named[0].state == "F" and not pbs.config.history:
             code = 153
             errors.append(f"qstat: Unknown Job Id {named[0].id}\n")
         elif named[0].state == "F" and not history:
             code = 35
-            errors.append(f"qstat: {named[0].id} Job has finished, use -x or -H to obtain historical job information\n")
+            errors.append(
+                f"qstat: {named[0].id} Job has finished, use -x or -H to obtain historical job "
+                "information\n"
+            )
         else:
             jobs += named
             first = first or len(named)
@@ -87,7 +107,11 @@ def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     """Delete what can be deleted; the exit code is that of the last id that could not."""
     options, ids = getopt.getopt(request["words"], "W:x")
     if not ids:
-        return 2, "", "usage:\n\tqdel [-W force|suppress_email=X] [-x] job_identifier...\n\tqdel --version\n"
+        return (
+            2,
+            "",
+            "usage:\n\tqdel [-W force|suppress_email=X] [-x] job_identifier...\n\tqdel --version\n",
+        )
     code, errors = 0, []
     for asked in ids:
         problem, named = _lookup(pbs, asked)
@@ -133,7 +157,9 @@ def _full(asked: str) -> str:
 
 
 def _lookup(pbs: "StandIn", asked: str, whole_arrays: bool = False) -> tuple[int, list[Job]]:
-    """The jobs of an id, several for a part of an array ([2-4]) or a whole one; else why there is none."""
+    """The jobs of an id, several for a part of an array ([2-4]) or a whole one; else why there is
+    none.
+    """
     match = re.fullmatch(rf"(\d+)(?:\[(\d*)(?:-(\d+))?\])?(?:\.{SERVER})?", asked)
     if match is None:
         return (170 if asked[:1].isalpha() else 1), []

@@ -8,7 +8,13 @@ import sys
 
 name = os.path.basename(sys.argv[0])
 words = sys.argv[1:]
-request = {"command": name, "words": words, "cwd": os.getcwd(), "path": os.environ.get("PATH", ""), "file": None}
+request = {
+    "command": name,
+    "words": words,
+    "cwd": os.getcwd(),
+    "path": os.environ.get("PATH", ""),
+    "file": None,
+}
 if name == "qsub" and words and "--" not in words:
     try:
         with open(words[-1], encoding="utf-8", newline="") as handle:
@@ -20,7 +26,9 @@ if name == "qsub":
     folder = os.environ.get("TMPDIR", "/tmp")
     if not os.path.isdir(folder) and request["file"] is not None:
         sys.stderr.write("mkstemp: No such file or directory\n")
-        sys.stderr.write(f"qsub: could not create/open tmp file {folder}/pbsscrptXXXXXX for script\n")
+        sys.stderr.write(
+            f"qsub: could not create/open tmp file {folder}/pbsscrptXXXXXX for script\n"
+        )
         sys.exit(1)
 server, _, port = os.environ.get("PBS_SERVER", "pbs01").partition(":")
 queue, _, host = words[words.index("-q") + 1].partition("@") if "-q" in words else ("", "", "")
@@ -38,11 +46,16 @@ except OSError:
     text = (
         "Couldn't connect to cluster: pbs01"
         if name == "qdel"
-        else f"{name}: cannot connect to server {os.environ.get('PBS_SERVER', 'pbs01')} (errno=15010)"
+        else f"{name}: cannot connect to server "
+        f"{os.environ.get('PBS_SERVER', 'pbs01')} (errno=15010)"
     )
     if name == "qstat" and "json" in words:  # the header says nothing about the server
-        old = os.path.exists(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "old"))
-        start, gap, version, end = ("    ", "", "20.0.0", "") if old else ("\t", "\t", "23.06.06", "\n")
+        old = os.path.exists(
+            os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "old")
+        )
+        start, gap, version, end = (
+            ("    ", "", "20.0.0", "") if old else ("\t", "\t", "23.06.06", "\n")
+        )
         fields = (("timestamp", "0"), ("pbs_version", f'"{version}"'), ("pbs_server", '"pbs01"'))
         lines = ",\n".join(f'{start}"{key}":{gap}{value}' for key, value in fields)
         sys.stdout.write(f"{{\n{lines}\n}}{end}")

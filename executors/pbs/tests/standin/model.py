@@ -1,4 +1,6 @@
-"""What the stand-in knows: its nodes and queues, and its jobs with the attributes that qstat shows."""
+"""What the stand-in knows: its nodes and queues, and its jobs with the attributes that qstat
+shows.
+"""
 
 import subprocess
 import time
@@ -8,13 +10,26 @@ from pathlib import Path
 from typing import Any
 
 SERVER = "pbs01"
-RESOURCES = {"ncpus", "ngpus", "mem", "walltime", "select", "place", "filesystems", "mpiprocs", "ompthreads", "host"}
+RESOURCES = {
+    "ncpus",
+    "ngpus",
+    "mem",
+    "walltime",
+    "select",
+    "place",
+    "filesystems",
+    "mpiprocs",
+    "ompthreads",
+    "host",
+}
 RESOURCES |= {"system", "jobfs", "storage", "nodes", "wd", "gpu_type"}
 
 
 @dataclass
 class Queue:
-    """One queue; times in seconds, None where there is no limit. `route_to` makes it a routing queue."""
+    """One queue; times in seconds, None where there is no limit. `route_to` makes it a routing
+    queue.
+    """
 
     name: str
     walltime: tuple[int | None, int | None] = (None, None)
@@ -50,7 +65,9 @@ class Config:
     queues: dict[str, Queue] = field(default_factory=lab_queues)
     default_queue: str = "workq"
     history: bool = True
-    hook: bool = False  # refuse as the recorded site hook does: walltime, filesystems and a known account
+    hook: bool = (
+        False  # refuse as the recorded site hook does: walltime, filesystems and a known account
+    )
     client: str = "new"  # or "old": which generation of clients answers
     others_shown: bool = True  # whether users see each other's jobs
     speed: float = 1.0
@@ -124,13 +141,22 @@ class Job:
         """`(node01:ncpus=1:ngpus=1)+...`, as exec_vnode and the comments show it."""
         parts = []
         for node, amounts in self.where:
-            parts.append(":".join([f"(node{node + 1:02}", *(f"{k}={_shown(k, v)}" for k, v in amounts.items())]) + ")")
+            parts.append(
+                ":".join(
+                    [f"(node{node + 1:02}", *(f"{k}={_shown(k, v)}" for k, v in amounts.items())]
+                )
+                + ")"
+            )
         return "+".join(parts)
 
     def ranks(self) -> list[int]:
         """The nodes as the node file lists them: each as often as its chunk has mpiprocs."""
-        processes = [int(asked.get("mpiprocs", "1")) for count, asked in self.chunks for _ in range(count)]
-        return [node for (node, _), many in zip(self.where, processes, strict=True) for _ in range(many)]
+        processes = [
+            int(asked.get("mpiprocs", "1")) for count, asked in self.chunks for _ in range(count)
+        ]
+        return [
+            node for (node, _), many in zip(self.where, processes, strict=True) for _ in range(many)
+        ]
 
     def threads(self) -> str:
         """NCPUS and OMP_NUM_THREADS of the job: ompthreads of the first chunk, else its cores."""
@@ -144,7 +170,12 @@ class Job:
         used = None
         if self.started and self.process is not None:
             seconds = int((self.ended or time.time()) - self.started)
-            used = {"cpupercent": "0", "cput": "00:00:00", "mem": "0kb", "ncpus": str(self._total("ncpus"))}
+            used = {
+                "cpupercent": "0",
+                "cput": "00:00:00",
+                "mem": "0kb",
+                "ncpus": str(self._total("ncpus")),
+            }
             used |= {"vmem": "0kb", "walltime": _clock(seconds)}
         ended = self.state == "F"
         shown: dict[str, Any] = {
@@ -182,7 +213,9 @@ class Job:
             "etime": time.ctime(self.submitted),
             "umask": f"{self.umask:o}" if self.umask is not None else None,
             "run_count": str(self.run_count) if self.run_count else None,
-            "Stageout_status": str(int(self.delivered)) if ended and self.started and self.stages_out else None,
+            "Stageout_status": str(int(self.delivered))
+            if ended and self.started and self.stages_out
+            else None,
             "Exit_status": str(self.exit_status) if self.exit_status is not None else None,
             "Submit_arguments": self.arguments,
             "history_timestamp": str(int(self.ended or self.modified)) if ended else None,
@@ -193,13 +226,19 @@ class Job:
         return {key: value for key, value in shown.items() if value is not None}
 
     def _resource_list(self) -> dict[str, str]:
-        found = {key: value for key, value in self.resources.items() if key not in {"select", "place", "walltime"}}
+        found = {
+            key: value
+            for key, value in self.resources.items()
+            if key not in {"select", "place", "walltime"}
+        }
         for key in ("mpiprocs", "ncpus", "ngpus"):
             total = self._total(key)
             if total or key == "ncpus":
                 found[key] = str(total)
         found["nodect"] = str(sum(count for count, _ in self.chunks))
-        found["place"] = self.resources.get("place", "free" if "select" in self.resources else "pack")
+        found["place"] = self.resources.get(
+            "place", "free" if "select" in self.resources else "pack"
+        )
         found["select"] = self.resources.get("select", f"1:ncpus={self._total('ncpus')}")
         if self.walltime is not None:
             found["walltime"] = _clock(self.walltime)
@@ -210,8 +249,12 @@ class Job:
         return sum(count * int(amounts.get(key, default)) for count, amounts in self.chunks)
 
 
-def flat(attributes: dict[str, Any], escape: Callable[[str], str] = str) -> Iterator[tuple[str, str]]:
-    """Attributes as text and DSV name them: Resource_List.ncpus; the variables, each escaped, in one value."""
+def flat(
+    attributes: dict[str, Any], escape: Callable[[str], str] = str
+) -> Iterator[tuple[str, str]]:
+    """Attributes as text and DSV name them: Resource_List.ncpus; the variables, each escaped, in
+    one value.
+    """
     for key, value in attributes.items():
         if key == "Variable_List":
             yield key, ",".join(f"{name}={escape(text)}" for name, text in value.items())

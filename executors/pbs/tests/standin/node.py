@@ -10,7 +10,9 @@ from .model import Job
 
 
 def start(job: Job, spool: Path) -> None:
-    """Run the script of a job with what PBS gives it, its output in `spool` unless it is to be seen live."""
+    """Run the script of a job with what PBS gives it, its output in `spool` unless it is to be seen
+    live.
+    """
     spool.mkdir(parents=True, exist_ok=True)
     script, scratch = spool / "job.SC", spool / "tmp"
     script.write_text(job.script, encoding="utf-8")
@@ -67,11 +69,18 @@ def deliver(job: Job, spool: Path) -> bool:
     """Put the output of an ended job where it belongs; whether that went well."""
     if "d" in job.keep or (job.removes and job.exit_status == 0):
         return True
-    for source, target in [(spool / "out", job.output), *([] if job.join else [(spool / "err", job.error)])]:
+    for source, target in [
+        (spool / "out", job.output),
+        *([] if job.join else [(spool / "err", job.error)]),
+    ]:
         kept = Path.home() / target.name if job.keep == "oe" else target
-        final = kept / f"{job.id}.{'OU' if source.name == 'out' else 'ER'}" if kept.is_dir() else kept
+        final = (
+            kept / f"{job.id}.{'OU' if source.name == 'out' else 'ER'}" if kept.is_dir() else kept
+        )
         try:
-            with os.fdopen(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as handle:
+            with os.fdopen(
+                os.open(final, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb"
+            ) as handle:
                 handle.write(source.read_bytes())
             if final.is_file():
                 final.chmod(0o666 & ~(0o077 if job.umask is None else job.umask))
@@ -83,7 +92,11 @@ def deliver(job: Job, spool: Path) -> bool:
 def say_in_output(job: Job, spool: Path, words: str) -> None:
     """Add what the node has to say to a running job's output."""
     live = "d" in job.keep
-    target = (job.output if live else spool / "out") if job.join else (job.error if live else spool / "err")
+    target = (
+        (job.output if live else spool / "out")
+        if job.join
+        else (job.error if live else spool / "err")
+    )
     with target.open("a") as handle:
         handle.write(words)
 

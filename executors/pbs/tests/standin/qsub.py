@@ -1,4 +1,6 @@
-"""qsub: its arguments read and refused in the order and the words of the recorded server and client."""
+"""qsub: its arguments read and refused in the order and the words of the recorded server and
+client.
+"""
 
 import getopt
 import getpass
@@ -104,7 +106,9 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
     cwd = Path(request["cwd"])
     number = pbs.next_number()
     queue = found.get("-q", pbs.config.default_queue)
-    output, errors = (_path(found.get(f"-{letter}"), cwd, f"{name}.{letter}{number}") for letter in "oe")
+    output, errors = (
+        _path(found.get(f"-{letter}"), cwd, f"{name}.{letter}{number}") for letter in "oe"
+    )
     return Job(
         number=number,
         name=name,
@@ -219,15 +223,30 @@ def _resources(values: list[str]) -> dict[str, str]:
             if key not in RESOURCES:
                 raise RefusalError(187, f"qsub: Unknown resource Resource_List.{key}\n")
             resources[key] = text
-    mixed = next((key for key in ("ncpus", "ngpus", "mem") if key in resources and "select" in resources), None)
+    mixed = next(
+        (key for key in ("ncpus", "ngpus", "mem") if key in resources and "select" in resources),
+        None,
+    )
     if mixed:
-        raise RefusalError(5, f'qsub: "-lresource=" cannot be used with "select" or "place", resource is: {mixed}\n')
+        raise RefusalError(
+            5,
+            f'qsub: "-lresource=" cannot be used with "select" or "place", resource is: {mixed}\n',
+        )
     return resources
 
 
 def _chunks(resources: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
     if "select" not in resources:
-        return [(1, {key: value for key, value in resources.items() if key in {"ncpus", "ngpus", "mem"}})]
+        return [
+            (
+                1,
+                {
+                    key: value
+                    for key, value in resources.items()
+                    if key in {"ncpus", "ngpus", "mem"}
+                },
+            )
+        ]
     chunks = []
     for text in resources["select"].split("+"):
         first, *parts = text.split(":")
@@ -238,7 +257,9 @@ def _chunks(resources: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
         for part in parts if first.isdigit() else [first, *parts]:
             key, equals, value = part.partition("=")
             if not equals:
-                raise RefusalError(166, "qsub: Illegal attribute or resource value Resource_List.select\n")
+                raise RefusalError(
+                    166, "qsub: Illegal attribute or resource value Resource_List.select\n"
+                )
             if key not in RESOURCES:
                 raise RefusalError(187, f"qsub: Unknown resource: {key}\n")
             amount(key, value) if key in {"ncpus", "ngpus", "mem"} else None
@@ -250,7 +271,9 @@ def _chunks(resources: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
 def _seconds(text: str) -> int:
     fields = text.split(":")
     if len(fields) > 3 or not all(field.isdigit() for field in fields):
-        raise RefusalError(166, "qsub: Illegal attribute or resource value Resource_List.walltime\n")
+        raise RefusalError(
+            166, "qsub: Illegal attribute or resource value Resource_List.walltime\n"
+        )
     return sum(int(field) * 60**power for power, field in enumerate(reversed(fields)))
 
 
@@ -272,7 +295,9 @@ def _checked_queue(pbs: "StandIn", job: Job) -> Queue:
         raise RefusalError(159, "qsub: Unauthorized Request \n")
     if queue.route_to is None and not _within_limits(job, queue):
         raise RefusalError(_LIMITS[0], _LIMITS[2])
-    held = sum(other.queue == queue.name and other.state not in {"F", "X"} for other in pbs.jobs.values())
+    held = sum(
+        other.queue == queue.name and other.state not in {"F", "X"} for other in pbs.jobs.values()
+    )
     if queue.max_queued is not None and held >= queue.max_queued:
         raise RefusalError(38, "qsub: would exceed queue generic's per-user limit\n")
     return queue
@@ -293,6 +318,7 @@ def _hook(job: Job) -> None:
 def _within_limits(job: Job, queue: Queue) -> bool:
     nodes = sum(count for count, _ in job.chunks)
     return all(
-        (low is None or value is None or value >= low) and (high is None or value is None or value <= high)
+        (low is None or value is None or value >= low)
+        and (high is None or value is None or value <= high)
         for value, (low, high) in ((nodes, queue.nodes), (job.walltime, queue.walltime))
     )

@@ -1,4 +1,6 @@
-"""How jobs are printed: `qstat -f` as text (folded or wide), as JSON of either client generation, as DSV; tables."""
+"""How jobs are printed: `qstat -f` as text (folded or wide), as JSON of either client generation,
+as DSV; tables.
+"""
 
 import contextlib
 import json
@@ -9,9 +11,13 @@ from typing import Any
 from .model import SERVER, Job, flat
 
 _LIMIT = 78
-_NUMBER = re.compile(r"(?!0\d)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?!0\d)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|infinity|nan)$", re.IGNORECASE
+)
 _DIGITS = re.compile(r"-?\d[\d.eE+-]*")  # read by strtod: 007 is 7
-_ESCAPED = {ord(plain): f"\\{letter}" for plain, letter in zip('\\"\n\r\t\b\f', '\\"nrtbf', strict=True)}
+_ESCAPED = {
+    ord(plain): f"\\{letter}" for plain, letter in zip('\\"\n\r\t\b\f', '\\"nrtbf', strict=True)
+}
 _TEXTS = {"Job_Name", "Account_Name", "project"}  # what new clients never take for JSON
 
 
@@ -26,13 +32,16 @@ def text(job: Job, wide: bool) -> str:
 def dsv(job: Job, delimiter: str = "|") -> str:
     """`qstat -f -F dsv`: one line a job; commas and line ends within variables are escaped."""
     fields = [f"Job Id: {job.id}"]
-    for key, value in flat(job.attributes(), lambda text: text.replace(r"\\", r"\\\\").replace(",", r"\,")):
+    for key, value in flat(
+        job.attributes(), lambda text: text.replace(r"\\", r"\\\\").replace(",", r"\,")
+    ):
         fields.append(f"{key}={value}".replace("\n", r"\n"))
     return delimiter.join(fields) + "\n"
 
 
 def json_new(jobs: list[Job], shown: int | None = 1) -> str:
-    """JSON of clients since 2023-12: the `shown` jobs of the first id only, all where no id was given (None).
+    """JSON of clients since 2023-12: the `shown` jobs of the first id only, all where no id was
+    given (None).
 
     Values that are JSON change their type.
     """
@@ -43,16 +52,21 @@ def json_new(jobs: list[Job], shown: int | None = 1) -> str:
 
 
 def json_old(jobs: list[Job]) -> str:
-    """JSON of clients before that: all jobs; numbers in C's sense go unquoted; an empty variable swallows the next.
+    """JSON of clients before that: all jobs; numbers in C's sense go unquoted; an empty variable
+    swallows the next.
 
-    It may be invalid: what the C locale cannot print becomes a caret and the byte plus 64, which can be a quote.
+    It may be invalid: what the C locale cannot print becomes a caret and the byte plus 64, which
+    can be a quote.
     """
     content = _header("20.0.0")
     lines = [
-        f'    "{key}":{value if isinstance(value, int) else _quoted(str(value))}' for key, value in content.items()
+        f'    "{key}":{value if isinstance(value, int) else _quoted(str(value))}'
+        for key, value in content.items()
     ]
     if jobs:
-        inner = ",\n".join(f'        "{job.id}":{_old_object(_swallowed(job.attributes()), 2)}' for job in jobs)
+        inner = ",\n".join(
+            f'        "{job.id}":{_old_object(_swallowed(job.attributes()), 2)}' for job in jobs
+        )
         lines.append('    "Jobs":{\n' + inner + "\n    }")
     return "{\n" + ",\n".join(lines) + "\n}" + ("\n" if jobs else "")
 
@@ -66,15 +80,34 @@ def table(jobs: list[Job]) -> str:
     return head + "".join(_row(job) for job in jobs)
 
 
-def table_of_requests(jobs: list[Job], wide: bool = False, nodes: bool = False, comments: bool = False) -> str:
-    """`qstat -u`, `-a`, `-H`: what was asked for, `wide` (-w), with `nodes` (-n1) and `comments` (-s)."""
+def table_of_requests(
+    jobs: list[Job], wide: bool = False, nodes: bool = False, comments: bool = False
+) -> str:
+    """`qstat -u`, `-a`, `-H`: what was asked for, `wide` (-w), with `nodes` (-n1) and `comments`
+    (-s).
+    """
     if not jobs:
         return ""
-    titles = ["Job ID", "Username", "Queue", "Jobname", "SessID", "NDS", "TSK", "Memory", "Time", "S", "Time"]
+    titles = [
+        "Job ID",
+        "Username",
+        "Queue",
+        "Jobname",
+        "SessID",
+        "NDS",
+        "TSK",
+        "Memory",
+        "Time",
+        "S",
+        "Time",
+    ]
     widths = [30, 15, 15, 15, 8, 4, 5, 6, 5, 1, 5] if wide else [15, 8, 8, 10, 6, 3, 3, 6, 5, 1, 5]
     before = sum(widths[:7]) + 7
     head = f"\n{SERVER}: \n{'':{before}}Req'd  Req'd   Elap\n"
-    head += " ".join(f"{title:{width}}" for title, width in zip(titles, widths, strict=True)).rstrip() + "\n"
+    head += (
+        " ".join(f"{title:{width}}" for title, width in zip(titles, widths, strict=True)).rstrip()
+        + "\n"
+    )
     head += " ".join("-" * width for width in widths) + "\n"
     rows = []
     for job in jobs:
@@ -140,12 +173,19 @@ def _header(version: str) -> dict[str, Any]:
 def _new_value(value: Any, depth: int, key: str = "") -> str:
     if isinstance(value, dict):
         pad = "\t" * depth
-        rows = ",\n".join(f'{pad}\t"{name}":\t{_new_value(inner, depth + 1, name)}' for name, inner in value.items())
+        rows = ",\n".join(
+            f'{pad}\t"{name}":\t{_new_value(inner, depth + 1, name)}'
+            for name, inner in value.items()
+        )
         return f"{{\n{rows}\n{pad}}}"
     text = str(value)
     if key not in _TEXTS:
         with contextlib.suppress(ValueError):
-            return _new_number(float(text)) if _DIGITS.fullmatch(text) else json.dumps(_only_json(text))
+            return (
+                _new_number(float(text))
+                if _DIGITS.fullmatch(text)
+                else json.dumps(_only_json(text))
+            )
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -157,7 +197,9 @@ def _new_number(value: float) -> str:
 
 
 def _only_json(value: str) -> Any:
-    """A value that JSON knows. Raises ValueError for others, also for those that only Python takes for JSON."""
+    """A value that JSON knows. Raises ValueError for others, also for those that only Python takes
+    for JSON.
+    """
     if value.lstrip("-") in {"NaN", "Infinity"}:
         raise ValueError(value)
     return json.loads(value)
@@ -175,9 +217,16 @@ def _old_object(value: dict[str, Any], depth: int) -> str:
 def _quoted(value: str) -> str:
     if _NUMBER.match(value):
         return value
-    plain = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)  # the server's own escapes are taken off first
+    plain = re.sub(
+        r"\\(.)", r"\1", value, flags=re.DOTALL
+    )  # the server's own escapes are taken off first
     return (
-        '"' + "".join(_ESCAPED.get(byte) or _printable(byte) for byte in plain.encode(errors="surrogateescape")) + '"'
+        '"'
+        + "".join(
+            _ESCAPED.get(byte) or _printable(byte)
+            for byte in plain.encode(errors="surrogateescape")
+        )
+        + '"'
     )
 
 
@@ -196,4 +245,6 @@ def _swallowed(attributes: dict[str, Any]) -> dict[str, Any]:
         variables[key] = value
         if value == "":
             empty = key
-    return {key: variables if key == "Variable_List" else value for key, value in attributes.items()}
+    return {
+        key: variables if key == "Variable_List" else value for key, value in attributes.items()
+    }

@@ -1,4 +1,6 @@
-"""The server: a socket for the clients, one thread that schedules, starts and kills jobs, and levers for tests."""
+"""The server: a socket for the clients, one thread that schedules, starts and kills jobs, and
+levers for tests.
+"""
 
 import json
 import shutil
@@ -21,7 +23,8 @@ _ATTEMPTS = 21
 
 
 class StandIn:
-    """A PBS of its own in a temporary folder. `bin` holds the commands; `calls` lists every command that was run.
+    """A PBS of its own in a temporary folder. `bin` holds the commands; `calls` lists every command
+    that was run.
 
     `taken` counts what clients have asked so far, also of a hung server.
     """
@@ -51,7 +54,10 @@ class StandIn:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self.resume()
@@ -79,7 +85,8 @@ class StandIn:
                 try:
                     self.wfile.write(json.dumps(answer).encode())
                 except OSError:
-                    return  # the client was cut by its time-out; what it asked for is done all the same
+                    # the client was cut by its time-out; what it asked for is done all the same
+                    return
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             daemon_threads = True
@@ -112,7 +119,9 @@ class StandIn:
         self._answering.set()
 
     def fail_node(self, node: int) -> None:
-        """A node is lost, and noticed: its rerunable jobs are queued again, the others end with -20."""
+        """A node is lost, and noticed: its rerunable jobs are queued again, the others end with
+        -20.
+        """
         with self.lock:
             self.down_nodes.add(node)
             for job in self.jobs.values():
@@ -125,7 +134,9 @@ class StandIn:
                         self._bury(job, 93)
 
     def restart_mom(self, job_id: int) -> None:
-        """The daemon of a job's node is restarted: a rerunable job runs again, another ends with -4."""
+        """The daemon of a job's node is restarted: a rerunable job runs again, another ends with
+        -4.
+        """
         with self.lock:
             job = self.jobs[job_id]
             self._kill_at_once(job)
@@ -205,8 +216,13 @@ class StandIn:
             elif job.kill_at is not None:
                 if now >= job.kill_at:
                     signal_session(job.process.pid, signal.SIGKILL)
-            elif job.walltime is not None and now - (job.started or now) > job.walltime / self.config.speed:
-                words = f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
+            elif (
+                job.walltime is not None
+                and now - (job.started or now) > job.walltime / self.config.speed
+            ):
+                words = (
+                    f"=>> PBS: job killed: walltime {job.walltime} exceeded limit {job.walltime}\n"
+                )
                 say_in_output(job, self.spool / job.id, words)
                 job.comment = f"{job.comment} and exceeded resource walltime"
                 self._terminate(job, -29)
@@ -245,7 +261,9 @@ class StandIn:
 
     def _place(self, job: Job) -> tuple[list[tuple[int, dict[str, int]]] | None, str]:
         limits = {"ncpus": self.config.ncpus, "ngpus": self.config.ngpus, "mem": self.config.mem_mb}
-        free = {node: dict(limits) for node in range(self.config.nodes) if node not in self.down_nodes}
+        free = {
+            node: dict(limits) for node in range(self.config.nodes) if node not in self.down_nodes
+        }
         for other in self.jobs.values():
             if other.state in {"R", "E"}:
                 for node, amounts in other.where:
@@ -256,12 +274,16 @@ class StandIn:
         short = "host"
         scatter = "scatter" in job.resources.get("place", "")
         for count, asked in job.chunks:
-            amounts = {"ncpus": 1} | {key: amount(key, value) for key, value in asked.items() if key in limits}
+            amounts = {"ncpus": 1} | {
+                key: amount(key, value) for key, value in asked.items() if key in limits
+            }
             for _ in range(count):
                 taken = {node for node, _ in where} if scatter else set()
                 found = None
                 for node, left in free.items():
-                    lacking = next((key for key, value in amounts.items() if left[key] < value), None)
+                    lacking = next(
+                        (key for key, value in amounts.items() if left[key] < value), None
+                    )
                     if lacking is None and node not in taken:
                         found = node
                         break
@@ -285,7 +307,9 @@ class StandIn:
         status = code if code >= 0 else 256 - code
         job.exit_status = job.terminated if job.terminated is not None else status
         job.delivered = deliver(job, self.spool / job.id)
-        job.leaves_exiting = job.ended + (self.config.exiting if job.delivered else self.config.undeliverable)
+        job.leaves_exiting = job.ended + (
+            self.config.exiting if job.delivered else self.config.undeliverable
+        )
         job.change("E", 51)
 
     def _terminate(self, job: Job, status: int) -> None:

@@ -10,12 +10,14 @@ from plm_embed.io.terminal import say
 
 @click.command()
 @click.argument("results", type=EXISTING, default=Path("results"))
-@click.option("--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron.")
+@click.option(
+    "--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron."
+)
 def watch(results: Path, once: bool) -> None:
     """Show a running campaign: progress, time left, every worker, what failed and where its log is.
 
-    Reads only small files of the results folder, so it runs anywhere that sees the folder. Ctrl-C ends it, and nothing
-    else.
+    Reads only small files of the results folder, so it runs anywhere that sees the folder. Ctrl-C
+    ends it, and nothing else.
 
     \b
     Example:
@@ -36,31 +38,46 @@ def watch(results: Path, once: bool) -> None:
 @click.option(
     "--site",
     default="",
-    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a YAML file like executors/pbs has. "
+    help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a "
+    "YAML file like executors/pbs has. "
     "Without it, the configuration's, or the one that is recognised here.",
 )
 @click.option("--queue", default="", help="Queue of the site; without it, its default one.")
-@click.option("--device", default="", help="Device to plan for, such as A100; without it, the site's or the one here.")
 @click.option(
-    "--measure", is_flag=True, help="Try some of the sequences on the device that is here, for half a minute."
+    "--device",
+    default="",
+    help="Device to plan for, such as A100; without it, the site's or the one here.",
 )
-@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads of each worker, for --measure.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Try some of the sequences on the device that is here, for half a minute.",
+)
+@click.option(
+    "--threads",
+    default=1,
+    type=click.IntRange(1),
+    help="CPU threads of each worker, for --measure.",
+)
 @click.option(
     "--workers",
     default=0,
     type=click.IntRange(0),
-    help="Embed jobs that will run here at a time, for --measure; 0: one per GPU, without GPUs one per core.",
+    help="Embed jobs that will run here at a time, for --measure; 0: one "
+    "per GPU, without GPUs one per core.",
 )
 @click.option(
     "--lengths",
     type=EXISTING,
-    help="Plan by a table of lengths (lines of `length number`, or another campaign's summary.json), not by the input.",
+    help="Plan by a table of lengths (lines of `length number`, or another "
+    "campaign's summary.json), not by the input.",
 )
 @click.option(
     "--elsewhere",
     multiple=True,
     type=EXISTING,
-    help="Folder of completion records (results/MODEL/embedded) of another campaign with this model (repeatable).",
+    help="Folder of completion records (results/MODEL/embedded) of another "
+    "campaign with this model (repeatable).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
@@ -76,10 +93,11 @@ def plan(
     elsewhere: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions, bytes, the command.
+    """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions,
+    bytes, the command.
 
-    The plan is kept as plan.json in the results folder, and the report compares it with what happened. Once vectors of
-    the campaign are stored, a plan is only shown.
+    The plan is kept as plan.json in the results folder, and the report compares it with what
+    happened. Once vectors of the campaign are stored, a plan is only shown.
 
     \b
     Example:
@@ -93,7 +111,9 @@ def plan(
     from plm_embed.planning.input import read_config
     from plm_embed.planning.view import show
 
-    question = planning.Question(configfile, site, queue, device, measure, threads, workers, elsewhere, lengths)
+    question = planning.Question(
+        configfile, site, queue, device, measure, threads, workers, elsewhere, lengths
+    )
     found = planning.plan(question)
     kept = Path(read_config(configfile)["results"]) / "plan.json"
     if not (found.stored and kept.exists()):
@@ -106,9 +126,12 @@ def plan(
 
 @click.command(cls=Step)
 @click.argument("results", type=EXISTING, default=Path("results"))
-@click.option("--output", type=PATH, help="The HTML file to write; without it, report.html in RESULTS.")
+@click.option(
+    "--output", type=PATH, help="The HTML file to write; without it, report.html in RESULTS."
+)
 def report(results: Path, output: Path | None) -> None:
-    """Write the report: one HTML file about a campaign, finished or not, that needs neither network nor server.
+    """Write the report: one HTML file about a campaign, finished or not, that needs neither network
+    nor server.
 
     For machines, the same goes into ro-crate-metadata.json in RESULTS.
 

@@ -19,18 +19,28 @@ from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooli
 @click.option(
     "--source",
     type=PATH,
-    help="A fair-esm .pt file or a Hugging Face folder; without it the published file is downloaded.",
+    help="A fair-esm .pt file or a Hugging Face folder; without it "
+    "the published file is downloaded.",
 )
 @click.option(
-    "--output", required=True, type=PATH, help="Folder for model.safetensors, manifest.json and self_test.npz."
+    "--output",
+    required=True,
+    type=PATH,
+    help="Folder for model.safetensors, manifest.json and self_test.npz.",
 )
-@click.option("--record", type=PATH, help="Also write the manifest to this file: a campaign's note of what it uses.")
+@click.option(
+    "--record",
+    type=PATH,
+    help="Also write the manifest to this file: a campaign's note of what it uses.",
+)
 def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
-    """Adopt or download model weights, verify and convert them, and compute the self-test's golden vectors.
+    """Adopt or download model weights, verify and convert them, and compute the self-test's golden
+    vectors.
 
     \b
     Example:
-      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --output resources/weights/esm2_t33_650M_UR50D
+      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt \\
+        --output resources/weights/esm2_t33_650M_UR50D
     """
     from plm_embed.jobs.prepare_weights import prepare
     from plm_embed.models.manifest import write_manifest
@@ -43,27 +53,68 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
 
 @click.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=PATH)
-@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
-@click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
-@click.option("--embedded", required=True, type=PATH, help="Folder for the buckets' completion records.")
-@click.option("--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON).")
-@click.option("--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable).")
 @click.option(
-    "--layers", multiple=True, type=int, default=(-1,), help="0 to the number of layers, -1: last (repeatable)."
+    "--weights",
+    "weights_folder",
+    required=True,
+    type=EXISTING,
+    help="Folder made by `plm-embed weights`.",
 )
-@click.option("--pooling", multiple=True, type=choice(Pooling), default=("mean",), help="What is stored (repeatable).")
+@click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
+@click.option(
+    "--embedded", required=True, type=PATH, help="Folder for the buckets' completion records."
+)
+@click.option(
+    "--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON)."
+)
+@click.option(
+    "--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable)."
+)
+@click.option(
+    "--layers",
+    multiple=True,
+    type=int,
+    default=(-1,),
+    help="0 to the number of layers, -1: last (repeatable).",
+)
+@click.option(
+    "--pooling",
+    multiple=True,
+    type=choice(Pooling),
+    default=("mean",),
+    help="What is stored (repeatable).",
+)
 @click.option(
     "--compute-dtype",
     default="auto",
     type=click.Choice(["auto", *get_args(ComputeDtype)]),
     help="auto: bfloat16 from compute capability 8.0 on, else float32.",
 )
-@click.option("--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk.")
-@click.option("--long-sequences", default="whole", type=choice(LongPolicy), help="What happens above --max-residues.")
-@click.option("--max-residues", default=0, type=click.IntRange(0), help="Longest piece for the model; 0: no limit.")
-@click.option("--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share.")
+@click.option(
+    "--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk."
+)
+@click.option(
+    "--long-sequences",
+    default="whole",
+    type=choice(LongPolicy),
+    help="What happens above --max-residues.",
+)
+@click.option(
+    "--max-residues",
+    default=0,
+    type=click.IntRange(0),
+    help="Longest piece for the model; 0: no limit.",
+)
+@click.option(
+    "--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share."
+)
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
-@click.option("--nodes", default=1, type=click.IntRange(1), help="Nodes of the PBS job; the workers are per node.")
+@click.option(
+    "--nodes",
+    default=1,
+    type=click.IntRange(1),
+    help="Nodes of the PBS job; the workers are per node.",
+)
 @click.option(
     "--workers",
     "--gpus",
@@ -72,12 +123,38 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     metavar="N|all",
     help="Processes, one per GPU; all: of those visible.",
 )
-@click.option("--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers.")
-@click.option("--toks-per-batch", default=0, type=click.IntRange(0), help="Tokens per batch; 0: the device's default.")
-@click.option("--scratch", default="auto", help="Node-local folder; auto: find one; '': write beside the store.")
-@click.option("--flush-minutes", default=5.0, type=click.FloatRange(0), help="A kill loses at most this much work.")
-@click.option("--per-residue-limit-gb", default=100.0, type=click.FloatRange(0), help="More per-residue output: stop.")
-@click.option("--minutes", default=0.0, type=click.FloatRange(0), help="Walltime of the SLURM or PBS job; 0: none.")
+@click.option(
+    "--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers."
+)
+@click.option(
+    "--toks-per-batch",
+    default=0,
+    type=click.IntRange(0),
+    help="Tokens per batch; 0: the device's default.",
+)
+@click.option(
+    "--scratch",
+    default="auto",
+    help="Node-local folder; auto: find one; '': write beside the store.",
+)
+@click.option(
+    "--flush-minutes",
+    default=5.0,
+    type=click.FloatRange(0),
+    help="A kill loses at most this much work.",
+)
+@click.option(
+    "--per-residue-limit-gb",
+    default=100.0,
+    type=click.FloatRange(0),
+    help="More per-residue output: stop.",
+)
+@click.option(
+    "--minutes",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Walltime of the SLURM or PBS job; 0: none.",
+)
 def embed(
     *,
     buckets: tuple[Path, ...],
@@ -107,10 +184,11 @@ def embed(
 
     \b
     Example:
-      plm-embed embed results/sequences/buckets/*.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+      plm-embed embed results/sequences/buckets/*.parquet \\
+        --weights resources/weights/esm2_t33_650M_UR50D \\
         --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
-    """
+"""
     from plm_embed.inference.settings import Settings
     from plm_embed.jobs.attempts import noted
     from plm_embed.jobs.gpus import Meter, visible_gpus
@@ -122,7 +200,9 @@ def embed(
     from plm_embed.sites.scheduler import job_id
 
     if nodes > 1:
-        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)  # of a repeated option the last counts
+        on_all_nodes(
+            nodes, [*sys.argv[1:], "--nodes", "1"], output
+        )  # of a repeated option the last counts
         return
     settings = Settings(
         layers=layers,

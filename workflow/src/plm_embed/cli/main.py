@@ -12,13 +12,22 @@ from plm_embed.cli import campaign, embed, results, sequences, startup
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
-OF_PATHS = (errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+OF_PATHS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
 """What the system says when a path that a user named is of no use."""
 LEAN = ("deduplicate", "scan", "split", "gather")
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep their traceback.
+    """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep
+    their traceback.
 
     A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
     """
@@ -48,7 +57,9 @@ def main() -> None:
         os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
-@click.group(name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.group(
+    name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(__version__)
 @click.pass_context
 def group(context: click.Context) -> None:

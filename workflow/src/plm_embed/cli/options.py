@@ -15,7 +15,9 @@ from plm_embed.io.terminal import printable
 class _Path(click.Path):
     """A path as text that every system can hold; what has to be there is a file or a folder."""
 
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
         if re.search("[\0\ud800-\udfff]", str(value)):
             self.fail(f"{value}: is no text in UTF-8; rename it", param, context)
         path = Path(str(super().convert(value, param, context)))
@@ -48,7 +50,9 @@ class Workers(click.ParamType[int]):
 
     name = "workers"
 
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> int:
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
         number: int = 0 if value == "all" else click.IntRange(0).convert(value, param, context)
         return number
 
@@ -56,12 +60,24 @@ class Workers(click.ParamType[int]):
 def campaign_options(command: Command) -> Command:
     """The places of a campaign that both gather and validate need."""
     for option in (
-        click.option("--records", required=True, type=PATH, help="records.parquet: what became of every input record."),
+        click.option(
+            "--records",
+            required=True,
+            type=PATH,
+            help="records.parquet: what became of every input record.",
+        ),
         click.option("--index", required=True, type=PATH, help="Parquet index of the master."),
         click.option("--master", required=True, type=PATH, help="Master HDF5 file."),
         click.option("--store", required=True, type=EXISTING, help="Store of vectors."),
-        click.option("--embedded", required=True, type=EXISTING, help="Folder with the completion records."),
-        click.option("--sequences", required=True, type=EXISTING, help="Folder made by `plm-embed deduplicate`."),
+        click.option(
+            "--embedded", required=True, type=EXISTING, help="Folder with the completion records."
+        ),
+        click.option(
+            "--sequences",
+            required=True,
+            type=EXISTING,
+            help="Folder made by `plm-embed deduplicate`.",
+        ),
     ):
         command = option(command)
     return command

@@ -1,4 +1,6 @@
-"""Commands about results: gather and prove them, export them, compare them, import them, tidy their store."""
+"""Commands about results: gather and prove them, export them, compare them, import them, tidy their
+store.
+"""
 
 import json
 import sys
@@ -15,14 +17,21 @@ from plm_embed.io.terminal import say
 
 @click.command()
 @click.argument("store", type=EXISTING)
-@click.option("--part-mb", default=1000, type=click.IntRange(1), help="Size that merged parts should have.")
-@click.option("--keep-hours", default=24.0, type=click.FloatRange(0), help="How long replaced parts stay for readers.")
+@click.option(
+    "--part-mb", default=1000, type=click.IntRange(1), help="Size that merged parts should have."
+)
+@click.option(
+    "--keep-hours",
+    default=24.0,
+    type=click.FloatRange(0),
+    help="How long replaced parts stay for readers.",
+)
 def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     """Merge the small parts of a store into large ones. Safe while others read it and jobs publish.
 
-    Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after that removes them.
-    Until then the store takes twice the space of what was merged. Nothing else has to be done: completion records stay
-    true.
+    Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after
+    that removes them. Until then the store takes twice the space of what was merged. Nothing else
+    has to be done: completion records stay true.
 
     \b
     Example:
@@ -32,7 +41,8 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 
     done = run(store, 1_000_000 * part_mb, keep_hours)
     say(
-        f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts removed "
+        f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts "
+        "removed "
         f"({done.freed / 1e6:,.1f} MB)"
     )
 
@@ -40,7 +50,12 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 @click.command()
 @click.argument("first", type=EXISTING)
 @click.argument("second", type=EXISTING)
-@click.option("--tolerance", default=0.0, type=click.FloatRange(0), help="Numbers that differ by no more are equal.")
+@click.option(
+    "--tolerance",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Numbers that differ by no more are equal.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
 def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     """Compare two masters: the same keys? the same vectors? which differ, and by how much?
@@ -61,22 +76,46 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
 
 @click.command("import")
 @click.argument("master", type=EXISTING)
-@click.option("--index", required=True, type=EXISTING, help="Parquet index of the master: row, and ids or cache_key.")
+@click.option(
+    "--index",
+    required=True,
+    type=EXISTING,
+    help="Parquet index of the master: row, and ids or cache_key.",
+)
 @click.option("--index-id", default="id", help="Column of the index with the ids of the records.")
-@click.option("--sequences", required=True, multiple=True, type=EXISTING, help="The sequence files (repeatable).")
+@click.option(
+    "--sequences",
+    required=True,
+    multiple=True,
+    type=EXISTING,
+    help="The sequence files (repeatable).",
+)
 @click.option("--id-column", default="id", help="Column with the record id (tables only).")
-@click.option("--sequence-column", default="sequence", help="Column with the residues (tables only).")
-@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
+@click.option(
+    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
+@click.option(
+    "--weights",
+    "weights_folder",
+    required=True,
+    type=EXISTING,
+    help="Folder made by `plm-embed weights`.",
+)
 @click.option("--store", required=True, type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
 @click.option(
     "--compute-dtype",
     default="float32",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="What the vectors were computed in; the campaign that reuses them has to ask for the same.",
+    help="What the vectors were computed in; the campaign that "
+    "reuses them has to ask for the same.",
 )
-@click.option("--storage-dtype", default="float16", type=click.Choice(["float16", "float32", "bfloat16"]))
-@click.option("--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare.")
+@click.option(
+    "--storage-dtype", default="float16", type=click.Choice(["float16", "float32", "bfloat16"])
+)
+@click.option(
+    "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
+)
 def import_(
     *,
     master: Path,
@@ -92,18 +131,21 @@ def import_(
     storage_dtype: StorageDtype,
     sample: int,
 ) -> None:
-    """Adopt a master of another program (data sets emb and emb_keys) as a store, after a check of its vectors.
+    """Adopt a master of another program (data sets emb and emb_keys) as a store, after a check of
+    its vectors.
 
-    Random rows are computed again by fair-esm. If they are not the mean over the residues alone, as where the end token
-    of padded sequences was pooled in, the master is refused with the measured deviation. Sequences that may have been
-    cut, and rows without a sequence, are left out; a campaign computes them. Name the store in `store` or `reuse`.
+    Random rows are computed again by fair-esm. If they are not the mean over the residues alone, as
+    where the end token of padded sequences was pooled in, the master is refused with the measured
+    deviation. Sequences that may have been cut, and rows without a sequence, are left out; a
+    campaign computes them. Name the store in `store` or `reuse`.
 
     \b
     Example:
-      plm-embed import old/master_esm2_embeddings.h5 --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
+      plm-embed import old/master_esm2_embeddings.h5 \\
+        --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
         --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
         --weights resources/weights/esm2_t33_650M_UR50D --store imported
-    """
+"""
     from plm_embed.inference.settings import Settings
     from plm_embed.master.import_master import Files, adopt
     from plm_embed.sequences.records import Table
@@ -112,7 +154,8 @@ def import_(
     settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
     done = adopt(files, store, weights_folder, settings, sample)
     say(
-        f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative distance to the reference "
+        f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative "
+        "distance to the reference "
         f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
     )
     for reason, count in done.left_out.items():
@@ -121,19 +164,31 @@ def import_(
 
 @click.command(cls=Step)
 @campaign_options
-@click.option("--output", type=PATH, help="gathered.json: a record that the three files were written.")
-@click.option("--workflow-commit", default="", help="Commit of the workflow, for the master's provenance.")
+@click.option(
+    "--output", type=PATH, help="gathered.json: a record that the three files were written."
+)
+@click.option(
+    "--workflow-commit", default="", help="Commit of the workflow, for the master's provenance."
+)
 def gather(
-    *, sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, output: Path | None,
+    *,
+    sequences: Path,
+    embedded: Path,
+    store: Path,
+    master: Path,
+    index: Path,
+    records: Path,
+    output: Path | None,
     workflow_commit: str,
-) -> None:  # fmt: skip
+) -> None:
     """Merge the parts of the store into the master file, in key order, and write its index.
 
     \b
     Example (with M for results/esm2_t33_650M_UR50D):
       plm-embed gather --sequences results/sequences --embedded M/embedded --store M/store \\
-        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet --records results/records.parquet
-    """
+        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
+        --records results/records.parquet
+"""
     from plm_embed.master.gather import gather as run
     from plm_embed.master.gathered import write_record
 
@@ -144,13 +199,27 @@ def gather(
 
 @click.command(cls=Step)
 @campaign_options
-@click.option("--weights", "weights_folder", required=True, type=EXISTING, help="Folder made by `plm-embed weights`.")
 @click.option(
-    "--spot-checks", default=16, type=click.IntRange(0), help="Random rows to embed again by the reference path."
+    "--weights",
+    "weights_folder",
+    required=True,
+    type=EXISTING,
+    help="Folder made by `plm-embed weights`.",
 )
-@click.option("--report", required=True, type=PATH, help="validation.json: every check and its result.")
 @click.option(
-    "--checksums", required=True, type=PATH, help="SHA-256 list of the results, written only when all is well."
+    "--spot-checks",
+    default=16,
+    type=click.IntRange(0),
+    help="Random rows to embed again by the reference path.",
+)
+@click.option(
+    "--report", required=True, type=PATH, help="validation.json: every check and its result."
+)
+@click.option(
+    "--checksums",
+    required=True,
+    type=PATH,
+    help="SHA-256 list of the results, written only when all is well.",
 )
 def validate(
     *,
@@ -189,9 +258,14 @@ def validate(
         checksums=checksums,
     )
     if problems:
-        if not any("`" in problem for problem in problems):  # none says what to do: the fault is in what gather wrote
+        if not any(
+            "`" in problem for problem in problems
+        ):  # none says what to do: the fault is in what gather wrote
             problems += ["`snakemake --forcerun gather` writes these files again from the store"]
-        raise StoreError("\n  ".join([f"{master} is not valid ({report} has the details):", *problems]), path=master)
+        raise StoreError(
+            "\n  ".join([f"{master} is not valid ({report} has the details):", *problems]),
+            path=master,
+        )
 
 
 @click.command()
@@ -203,9 +277,16 @@ def validate(
     type=click.Choice(["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]),
     help="What other tools expect.",
 )
-@click.option("--representation", default="emb", help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.")
+@click.option(
+    "--representation",
+    default="emb",
+    help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.",
+)
 def export(
-    master: Path, output: Path, to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"], representation: str
+    master: Path,
+    output: Path,
+    to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"],
+    representation: str,
 ) -> None:
     """Write embeddings in the form that another tool loads.
 

@@ -26,10 +26,18 @@ def _reading(command: Command) -> Command:
             type=click.Choice(["skip", "substitute"]),
             help="Letters that ESM-2 lacks: skip the record, or substitute X.",
         ),
-        click.option("--keep", multiple=True, help="Column to carry into the index (tables only; repeatable)."),
-        click.option("--sequence-column", default="sequence", help="Column with the residues (tables only)."),
+        click.option(
+            "--keep",
+            multiple=True,
+            help="Column to carry into the index (tables only; repeatable).",
+        ),
+        click.option(
+            "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+        ),
         click.option("--id-column", default="id", help="Column with the record id (tables only)."),
-        click.option("--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets."),
+        click.option(
+            "--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets."
+        ),
     ):
         command = option(command)
     return command
@@ -37,7 +45,9 @@ def _reading(command: Command) -> Command:
 
 @click.command(cls=Step)
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
-@click.option("--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/.")
+@click.option(
+    "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
+)
 @_reading
 @click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
 def deduplicate(
@@ -52,7 +62,8 @@ def deduplicate(
     gaps: Literal["remove", "skip"],
     memory_mb: int,
 ) -> None:
-    """Read sequence files, account for every record, find the unique sequences, cut them into buckets.
+    """Read sequence files, account for every record, find the unique sequences, cut them into
+    buckets.
 
     \b
     Example:
@@ -74,8 +85,15 @@ def deduplicate(
 
 @click.command(cls=Step)
 @click.argument("sequences", type=PATH)
-@click.option("--number", required=True, type=click.IntRange(0), help="Place of this file among the inputs, from 0.")
-@click.option("--output", required=True, type=PATH, help="Folder for what split and collect take up.")
+@click.option(
+    "--number",
+    required=True,
+    type=click.IntRange(0),
+    help="Place of this file among the inputs, from 0.",
+)
+@click.option(
+    "--output", required=True, type=PATH, help="Folder for what split and collect take up."
+)
 @_reading
 def scan(
     *,
@@ -89,7 +107,8 @@ def scan(
     unknown_residues: Literal["skip", "substitute"],
     gaps: Literal["remove", "skip"],
 ) -> None:
-    """Read one of many sequence files: the first of three steps that do what deduplicate does, in parallel jobs.
+    """Read one of many sequence files: the first of three steps that do what deduplicate does, in
+    parallel jobs.
 
     \b
     Example:
@@ -100,18 +119,33 @@ def scan(
     from plm_embed.sequences.scan import scan as run
 
     table = Table(id_column, sequence_column, keep)
-    run(sequences, number, output, buckets=buckets, table=table, policy=ResiduePolicy(unknown_residues, gaps))
+    run(
+        sequences,
+        number,
+        output,
+        buckets=buckets,
+        table=table,
+        policy=ResiduePolicy(unknown_residues, gaps),
+    )
 
 
 @click.command(cls=Step)
 @click.argument("scans", nargs=-1, required=True, type=EXISTING)
-@click.option("--range", "number", required=True, type=click.IntRange(0, 63), help="Which range of buckets, from 0.")
+@click.option(
+    "--range",
+    "number",
+    required=True,
+    type=click.IntRange(0, 63),
+    help="Which range of buckets, from 0.",
+)
 @click.option("--output", required=True, type=PATH, help="Folder for the files of these buckets.")
 @click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
 def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int) -> None:
-    """Find the unique sequences of a range of buckets in the scans of all inputs, which are named in their order.
+    """Find the unique sequences of a range of buckets in the scans of all inputs, which are named
+    in their order.
 
-    The ranges are the buckets themselves when there are at most 64 of them, else 64 groups of neighbours.
+    The ranges are the buckets themselves when there are at most 64 of them, else 64 groups of
+    neighbours.
 
     \b
     Example:
@@ -123,9 +157,25 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
 
 
 @click.command(cls=Step)
-@click.option("--scan", "scans", multiple=True, required=True, type=EXISTING, help="A scan, in the inputs' order.")
-@click.option("--split", "splits", multiple=True, required=True, type=EXISTING, help="A split, in the ranges' order.")
-@click.option("--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/.")
+@click.option(
+    "--scan",
+    "scans",
+    multiple=True,
+    required=True,
+    type=EXISTING,
+    help="A scan, in the inputs' order.",
+)
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    required=True,
+    type=EXISTING,
+    help="A split, in the ranges' order.",
+)
+@click.option(
+    "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
+)
 def collect(*, scans: tuple[Path, ...], splits: tuple[Path, ...], output: Path) -> None:
     """Bring scans and splits together into what deduplicate writes, byte for byte.
 

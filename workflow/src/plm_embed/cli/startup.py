@@ -7,12 +7,15 @@ from importlib.abc import MetaPathFinder
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Arrow gives no memory back to the system, which would clear it when it is taken again."""
 NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
-"""They are cleared whole, and most buffers of text fill them in part. With the other one a sixth of the time of
-deduplicate; where few large buffers are used again and again, as in gather, huge pages are faster."""
+"""They are cleared whole, and most buffers of text fill them in part. With the other one a sixth of
+the time of deduplicate; where few large buffers are used again and again, as in gather, huge pages
+are faster."""
 
 
 class _Pandas(MetaPathFinder):
-    """Lets pandas seem absent: Arrow would load it to look for pandas' types, for as long as all else takes to load."""
+    """Lets pandas seem absent: Arrow would load it to look for pandas' types, for as long as all
+    else takes to load.
+    """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 
 class Packer:
-    """Hands out batches of at most `budget` tokens, longest first, so that memory errors come early.
+    """Hands out batches of at most `budget` tokens, longest first, so that memory errors come
+    early.
 
-    Each batch starts with the longest piece left and is filled with the longest that still fit. A piece longer than
-    the budget gets a batch of its own. The budget may be lowered between two batches.
+    Each batch starts with the longest piece left and is filled with the longest that still fit. A
+    piece longer than the budget gets a batch of its own. The budget may be lowered between two
+    batches.
     """
 
     def __init__(self, costs: Sequence[int], budget: int) -> None:

@@ -1,7 +1,8 @@
-"""Batches through the model: prepared ahead in a thread, queued on the device, pooled there, fetched when done.
+"""Batches through the model: prepared ahead in a thread, queued on the device, pooled there,
+fetched when done.
 
-On a GPU three things happen at a time: a thread packs the next batch, the device computes one, and the host takes over
-the pooled vectors of the one before. On a CPU they happen one after the other.
+On a GPU three things happen at a time: a thread packs the next batch, the device computes one, and
+the host takes over the pooled vectors of the one before. On a CPU they happen one after the other.
 """
 
 import time
@@ -26,14 +27,17 @@ Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
 
 SHARE_OF_FREE_MEMORY = 0.8
-"""What batches may take; the rest is for fragments, and for sequences longer than those that were measured."""
+"""What batches may take; the rest is for fragments, and for sequences longer than those that were
+measured.
+"""
 
 
 @dataclass(frozen=True)
 class Launched:
     """A batch on its way: `rows` are its pooled rows by representation, in pinned memory on CUDA.
 
-    marks: CUDA events of the begin, of the end and of the rows' arrival; none on a CPU, where the batch is done.
+    marks: CUDA events of the begin, of the end and of the rows' arrival; none on a CPU, where the
+    batch is done.
     """
 
     sequences: list[str]
@@ -44,7 +48,9 @@ class Launched:
 
 @dataclass
 class Inference:
-    """Runs sequences through a model. busy: seconds that the device was at work on what was collected."""
+    """Runs sequences through a model. busy: seconds that the device was at work on what was
+    collected.
+    """
 
     model: Engine
     fingerprint: Fingerprint
@@ -70,11 +76,17 @@ class Inference:
         return Launched(sequences, batch, rows, marks)
 
     def collect(self, launched: Launched) -> list[Vectors]:
-        """The vectors of a batch, when it is done. What is not finite in float16 is computed again in fp32."""
+        """The vectors of a batch, when it is done. What is not finite in float16 is computed again
+        in fp32.
+        """
         self._wait(launched)
         found = self._split(launched)
         if self.model.dtype == torch.float16:
-            broken = [i for i, vectors in enumerate(found) if not all(np.isfinite(v).all() for v in vectors.values())]
+            broken = [
+                i
+                for i, vectors in enumerate(found)
+                if not all(np.isfinite(v).all() for v in vectors.values())
+            ]
             # fp32 takes twice the memory that the budget was measured for
             for batch in Packer([launched.batch.lengths[i] for i in broken], self.model.rows):
                 texts = [launched.sequences[broken[at]] for at in batch]
@@ -107,7 +119,9 @@ class Inference:
         for name, rows in launched.rows.items():
             # pinned memory is scarce: the next batches need it
             array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
-            parts = np.split(array, np.cumsum(lengths)[:-1]) if is_per_residue(name) else list(array)
+            parts = (
+                np.split(array, np.cumsum(lengths)[:-1]) if is_per_residue(name) else list(array)
+            )
             for vectors, part in zip(found, parts, strict=True):
                 vectors[name] = part
         return found
@@ -129,15 +143,17 @@ def token_budget(model: Engine, layers: Sequence[int]) -> int:
 
 
 def budget_from(free: int, taken: int, rows: int, largest: int) -> int:
-    """Tokens for `free` bytes when `rows` tokens take `taken` bytes: a multiple of `rows`, at least one, at most
-    `largest`."""
+    """Tokens for `free` bytes when `rows` tokens take `taken` bytes: a multiple of `rows`, at least
+    one, at most `largest`."""
     slices = int(SHARE_OF_FREE_MEMORY * free / max(taken, 1))
     return max(rows, min(largest, slices * rows))
 
 
 @dataclass
 class Prefetch:
-    """Batches of a packer, with their sequences packed; `ahead` of them in a thread before they are asked for."""
+    """Batches of a packer, with their sequences packed; `ahead` of them in a thread before they are
+    asked for.
+    """
 
     packer: Packer
     costs: Sequence[int]
@@ -155,7 +171,8 @@ class Prefetch:
             self._pool.shutdown(cancel_futures=True)
 
     def next(self) -> tuple[list[int], Batch] | None:
-        """The next batch's indices and the batch; None when there are no more, until some are put back.
+        """The next batch's indices and the batch; None when there are no more, until some are put
+        back.
 
         What `prepare` raises is raised here; then the batch still waits.
         """
@@ -178,7 +195,9 @@ class Prefetch:
         return self._waiting.popleft()[0]
 
     def put_back(self, indices: list[int], budget: int) -> None:
-        """Have these packed again, in batches of at most `budget` tokens, and all that was packed ahead too."""
+        """Have these packed again, in batches of at most `budget` tokens, and all that was packed
+        ahead too.
+        """
         self.packer.budget = budget
         for each in (indices, *(taken for taken, _ in self._waiting)):
             self.packer.put_back([self.costs[at] for at in each], each)

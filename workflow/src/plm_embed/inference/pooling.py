@@ -1,4 +1,6 @@
-"""From representations to what is stored. Only the rows are pooled that the batch calls residues."""
+"""From representations to what is stored. Only the rows are pooled that the batch calls
+residues.
+"""
 
 import torch
 from torch import Tensor
@@ -25,7 +27,9 @@ def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
 
 
 def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """All sequences of a packed batch by the way that is fast on their device; see `pool_packed`."""
+    """All sequences of a packed batch by the way that is fast on their device; see
+    `pool_packed`.
+    """
     if hidden.is_cuda:
         return pool_packed(pooling, hidden, batch)
     pieces = zip(batch.split(hidden), batch.residues, strict=True)
@@ -34,10 +38,12 @@ def pool_batch(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
-    """Reduce all sequences of a packed batch where they lie: a few operations, whatever their number.
+    """Reduce all sequences of a packed batch where they lie: a few operations, whatever their
+    number.
 
     `hidden` (T, D) fp32, on the device of the batch. Returns (n, D), or (sum of L, D) for
-    `per_residue`. Each sum runs along one sequence in its order, so it does not depend on the batch.
+    `per_residue`. Each sum runs along one sequence in its order, so it does not depend on the
+    batch.
     """
     if pooling == "per_residue":
         pieces = zip(batch.split(hidden), batch.residues, strict=True)
@@ -46,5 +52,7 @@ def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
         return hidden[batch.boundaries[:-1].long()]
     # unsafe: the lengths are right, and looking at them would make the CPU wait for the device
     rows = hidden[: sum(batch.lengths)]
-    reduced: Tensor = torch.segment_reduce(rows, pooling, lengths=batch.segments, axis=0, unsafe=True)
+    reduced: Tensor = torch.segment_reduce(
+        rows, pooling, lengths=batch.segments, axis=0, unsafe=True
+    )
     return reduced[1::3]

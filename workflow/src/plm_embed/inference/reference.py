@@ -14,7 +14,9 @@ from plm_embed.models.manifest import Manifest
 from plm_embed.windows import combine, spans
 
 
-def hidden_states(folder: Path, sequences: Sequence[str], layers: Sequence[int]) -> list[dict[int, Tensor]]:
+def hidden_states(
+    folder: Path, sequences: Sequence[str], layers: Sequence[int]
+) -> list[dict[int, Tensor]]:
     """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
     manifest, tensors = weights.load(folder)
     return manifest.family.reference(manifest, tensors, sequences, layers)
@@ -25,13 +27,17 @@ def reference_vectors(
 ) -> list[dict[str, NDArray[np.float32]]]:
     """What should be stored for each sequence, before it is rounded to the storage dtype.
 
-    Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Raises ValueError for a sequence
-    that the long-sequence policy gives no vector.
+    Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Raises
+    ValueError for a sequence that the long-sequence policy gives no vector.
     """
     where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(where):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    pieces = [sequence[low:high] for sequence, cut in zip(sequences, where, strict=True) for low, high in cut]
+    pieces = [
+        sequence[low:high]
+        for sequence, cut in zip(sequences, where, strict=True)
+        for low, high in cut
+    ]
     manifest, tensors = weights.load(folder)
     family = manifest.family
     hidden = iter(family.reference(manifest, tensors, pieces, fingerprint.layers))
@@ -42,7 +48,10 @@ def reference_vectors(
             {
                 representation(pooling, layer): combine(
                     pooling,
-                    [pool(pooling, state[layer], family.residues(len(state[layer]))).numpy() for state in states],
+                    [
+                        pool(pooling, state[layer], family.residues(len(state[layer]))).numpy()
+                        for state in states
+                    ],
                     cut,
                 )
                 for pooling in fingerprint.pooling
@@ -52,8 +61,13 @@ def reference_vectors(
     return found
 
 
-def last_means(manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str]) -> NDArray[np.float32]:
+def last_means(
+    manifest: Manifest, tensors: Mapping[str, Tensor], sequences: Sequence[str]
+) -> NDArray[np.float32]:
     """Means over the residues after the last layer, (sequences, D)."""
     family = manifest.family
-    states = [found[manifest.layers] for found in family.reference(manifest, tensors, sequences, [manifest.layers])]
+    states = [
+        found[manifest.layers]
+        for found in family.reference(manifest, tensors, sequences, [manifest.layers])
+    ]
     return np.stack([pool("mean", state, family.residues(len(state))).numpy() for state in states])

@@ -1,4 +1,6 @@
-"""From settings to a fingerprint: layer -1, dtype `auto` and length limits become what they stand for."""
+"""From settings to a fingerprint: layer -1, dtype `auto` and length limits become what they stand
+for.
+"""
 
 import torch
 
@@ -10,12 +12,15 @@ from plm_embed.models.manifest import Manifest
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
-    """Resolve layer -1 and dtype `auto`; raise ConfigError when the model cannot do what is asked."""
+    """Resolve layer -1 and dtype `auto`; raise ConfigError when the model cannot do what is
+    asked.
+    """
     count = manifest.layers + 1
     layers = tuple(layer + count if layer < 0 else layer for layer in settings.layers)
     if not set(layers) <= set(range(count)) or len(set(layers)) < len(layers):
         raise ConfigError(
-            f"embedding.layers: {list(settings.layers)}: {manifest.model} has layers 0 to {manifest.layers}, "
+            f"embedding.layers: {list(settings.layers)}: {manifest.model} has layers 0 to "
+            f"{manifest.layers}, "
             "-1 is the last\nname existing layers, each once",
             key="embedding.layers",
         )
@@ -33,11 +38,14 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
 
 
 def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
-    """Models with learned positions have a hard limit: `whole` then means that longer sequences are skipped."""
+    """Models with learned positions have a hard limit: `whole` then means that longer sequences are
+    skipped.
+    """
     limit = manifest.max_residues
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
-            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an overlap below it "
+            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "
+            "overlap below it "
             f"(max_residues {long.max_residues}, overlap {long.overlap})",
             key="embedding.long_sequences",
         )

@@ -1,7 +1,7 @@
 """Golden vectors of the very weights in use, and the check against them at the start of each job.
 
-The reference path writes them once when the weights are prepared; every job compares its own device, kernel and dtype
-with them before it computes anything that is kept.
+The reference path writes them once when the weights are prepared; every job compares its own
+device, kernel and dtype with them before it computes anything that is kept.
 """
 
 import hashlib
@@ -32,14 +32,19 @@ PROBES = (
     "MLAGVSERTIDPKQNFYMHWCXBUZO",
 )
 PAIR = ((PROBES[1] + PROBES[0]) * 6)[:600], ((PROBES[0] + PROBES[1]) * 6)[:600]
-"""Long, and of one length: a kernel that shares out its work by what else is in the call shows it with these."""
+"""Long, and of one length: a kernel that shares out its work by what else is in the call shows it
+with these.
+"""
 PAIR_LAYERS = 2
-"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 residues take their time."""
+"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 residues take
+their time.
+"""
 FILE = "self_test.npz"
 
 
 def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32, beside the weights.
+    """Embed the probes by the reference path; write their last-layer means, (probes, D) fp32,
+    beside the weights.
 
     Returns the SHA-256 of the file, which is left alone when it is right already.
     """
@@ -57,7 +62,9 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
         raise WeightsError(
-            f"{path} is missing, damaged or of other weights", remedy=remedy(manifest, folder), path=path
+            f"{path} is missing, damaged or of other weights",
+            remedy=remedy(manifest, folder),
+            path=path,
         )
     with np.load(io.BytesIO(content)) as stored:
         return torch.from_numpy(stored["mean"])
@@ -66,8 +73,9 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
 def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
     """Compare the engine with the golden vectors; raise DeviceError when they disagree.
 
-    Returns `relative_error` and `cosine` (worst over the probes), `batch_invariant`: whether probes, and a pair of 600
-    residues, give the same bits alone and in company, and the names of the kernels in use.
+    Returns `relative_error` and `cosine` (worst over the probes), `batch_invariant`: whether
+    probes, and a pair of 600 residues, give the same bits alone and in company, and the names of
+    the kernels in use.
     """
     golden = _golden(folder, engine.manifest)
     last = engine.manifest.layers
@@ -79,7 +87,8 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
     if not good:
         raise DeviceError(
             f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} "
-            f"in {engine.precision} differ from the reference (relative error {relative:.1e}, cosine {cosine:.6f})\n"
+            f"in {engine.precision} differ from the reference (relative error {relative:.1e}, "
+            f"cosine {cosine:.6f})\n"
             "nothing was computed; exclude this node or device, or report it with this line"
         )
     invariant = torch.equal(together, alone) and _pair_is_invariant(engine)
@@ -104,8 +113,12 @@ def _pair_is_invariant(engine: Engine) -> bool:
     )
 
 
-def _run(engine: Engine, sequences: list[str], layer: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does it."""
+def _run(
+    engine: Engine, sequences: list[str], layer: int
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does
+    it.
+    """
     batch = engine.prepare(sequences).to(engine.device)
     hidden = engine.forward(batch, [layer])[layer]
     return batch.split(hidden), pool_batch("mean", hidden, batch)

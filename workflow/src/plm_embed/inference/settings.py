@@ -1,4 +1,6 @@
-"""Settings of the embed job, without the libraries that carry them out: the parent of the workers stays light."""
+"""Settings of the embed job, without the libraries that carry them out: the parent of the workers
+stays light.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -11,6 +11,8 @@ from plm_embed.io.terminal import printable
 class Terminal(Console):
     """A console on which only rich's own styles and moves reach the terminal raw."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)

@@ -1,4 +1,6 @@
-"""A large file over HTTP: streamed, resumed after an interruption, in place only when it is whole."""
+"""A large file over HTTP: streamed, resumed after an interruption, in place only when it is
+whole.
+"""
 
 import logging
 from pathlib import Path
@@ -13,15 +15,19 @@ from plm_embed.io.sealed import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = (10, 60)  # seconds to connect, and between two blocks: a firewall that drops packets must not hang a run
+TIMEOUT = (
+    10,
+    60,
+)  # seconds to connect, and between two blocks: a firewall that drops packets must not hang a run
 BLOCK = 1 << 16  # a lost connection costs at most one block that was not yet whole
 
 
 def download(url: str, path: Path) -> None:
     """Fetch `url` to `path` through `path.part`, which a later call goes on with.
 
-    A lost connection is taken up again as long as each attempt brings the file further. Raises PlmEmbedError when the
-    server cannot be reached, refuses, or sends another length than it says; what has arrived stays for the next call.
+    A lost connection is taken up again as long as each attempt brings the file further. Raises
+    PlmEmbedError when the server cannot be reached, refuses, or sends another length than it says;
+    what has arrived stays for the next call.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -33,7 +39,10 @@ def download(url: str, path: Path) -> None:
         except requests.RequestException as error:
             if _size(part) <= before:
                 kept = (
-                    f" {_size(part) / 1e9:.3f} GB have arrived; the same command goes on from there." if before else ""
+                    f" {_size(part) / 1e9:.3f} GB have arrived; the same command goes on from "
+                    "there."
+                    if before
+                    else ""
                 )
                 raise PlmEmbedError(f"{url} cannot be fetched: {_reason(error)}.{kept}") from None
             log.info("connection lost after %.3f GB of %s; going on", _size(part) / 1e9, path.name)
@@ -44,23 +53,32 @@ def download(url: str, path: Path) -> None:
 
 
 def _go_on(url: str, part: Path) -> None:
-    """One request for what `part` still lacks. The note beside it says of which file (url, validator, length) it is."""
+    """One request for what `part` still lacks. The note beside it says of which file (url,
+    validator, length) it is.
+    """
     note = _note(part)
     have = _size(part) if note.get("url") == url else 0
     if have and have == note["bytes"]:
         return
     headers = {"Accept-Encoding": "identity"}
     if have and note["validator"]:
-        # If-Range: a file that has changed since comes whole instead of being glued to the old beginning.
+        # If-Range: a file that has changed since comes whole instead of being glued to the old
+        # beginning.
         headers |= {"Range": f"bytes={have}-", "If-Range": note["validator"]}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
             part.unlink()
-            raise PlmEmbedError(f"{url}: the server has only {have} of the {note['bytes']} bytes that it announced.")
+            raise PlmEmbedError(
+                f"{url}: the server has only {have} of the {note['bytes']} bytes that it announced."
+            )
         if not answer.ok:
-            raise PlmEmbedError(f"{url} cannot be fetched: HTTP {answer.status_code} {answer.reason}.")
+            raise PlmEmbedError(
+                f"{url} cannot be fetched: HTTP {answer.status_code} {answer.reason}."
+            )
         if "Content-Length" not in answer.headers:
-            raise PlmEmbedError(f"{url} cannot be fetched safely: the server does not say how long the file is.")
+            raise PlmEmbedError(
+                f"{url} cannot be fetched safely: the server does not say how long the file is."
+            )
         resumed = answer.status_code == requests.codes.partial_content
         if not resumed:
             have = 0
@@ -75,13 +93,16 @@ def _go_on(url: str, part: Path) -> None:
                     file.write(block)
                     meter.advance(len(block) / 1e9)
     if _size(part) != total:
-        raise PlmEmbedError(f"{url}: {_size(part)} bytes arrived of {total}. Run the same command again to go on.")
+        raise PlmEmbedError(
+            f"{url}: {_size(part)} bytes arrived of {total}. Run the same command again to go on."
+        )
 
 
 def _length(url: str, announced: str) -> int:
     if not announced.strip().isdecimal():
         raise PlmEmbedError(
-            f"{url} cannot be fetched safely: the server says that the file has {announced[:40]!r} bytes."
+            f"{url} cannot be fetched safely: the server says that the file has "
+            f"{announced[:40]!r} bytes."
         )
     return int(announced)
 
@@ -91,7 +112,9 @@ def _note_path(part: Path) -> Path:
 
 
 def _note(part: Path) -> dict[str, Any]:
-    """What the note beside `part` says; empty when there is none, or it is damaged: the download then starts again."""
+    """What the note beside `part` says; empty when there is none, or it is damaged: the download
+    then starts again.
+    """
     try:
         return read_sealed(_note_path(part), "a note of a download", "")
     except PlmEmbedError:
@@ -103,7 +126,9 @@ def _size(path: Path) -> int:
 
 
 def _reason(error: requests.RequestException) -> str:
-    """The innermost cause, which is what a person can act on: 'Connection refused', 'Name or service not known'."""
+    """The innermost cause, which is what a person can act on: 'Connection refused', 'Name or
+    service not known'.
+    """
     cause: BaseException = error
     while (inner := cause.__cause__ or cause.__context__) is not None:
         cause = inner

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def exclusive(final: Path) -> Iterator[None]:
-    """Keep other processes from making `final` at the same time: they wait here until this one is done.
+    """Keep other processes from making `final` at the same time: they wait here until this one is
+    done.
 
     A process that ends, however it ends, lets go. On a filesystem without locks nobody waits.
     """
@@ -47,10 +48,11 @@ def exclusive(final: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(final: Path) -> Iterator[Path]:
-    """Yield a path beside `final`; rename it to `final` when the block succeeds, remove it when it fails.
+    """Yield a path beside `final`; rename it to `final` when the block succeeds, remove it when it
+    fails.
 
-    A rename within a folder is atomic on POSIX and network filesystems, so a reader (or a rerun after a
-    kill) sees the whole file or none. The temporary name starts with `.tmp-`.
+    A rename within a folder is atomic on POSIX and network filesystems, so a reader (or a rerun
+    after a kill) sees the whole file or none. The temporary name starts with `.tmp-`.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.parent / f".tmp-{secrets.token_hex(8)}-{final.name}"
@@ -78,18 +80,28 @@ def sync(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON with sorted keys, atomically."""
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def whole_files(folder: Path, pattern: str) -> list[Path]:
-    """The files in a folder that match, by name, but not those that are being written there under a hidden name."""
+    """The files in a folder that match, by name, but not those that are being written there under a
+    hidden name.
+    """
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files in and below a folder; 0 if there is none. Others may be at work in it."""
+    """Bytes of a file, or of all files in and below a folder; 0 if there is none. Others may be at
+    work in it.
+    """
     total = 0
-    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names) if path.is_dir() else [path]
+    files = (
+        (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        if path.is_dir()
+        else [path]
+    )
     for file in files:
         with suppress(FileNotFoundError):
             found = file.stat()

@@ -1,4 +1,6 @@
-"""Parquet files read in bounded pieces, with the checksums of their pages, and a number for every input record."""
+"""Parquet files read in bounded pieces, with the checksums of their pages, and a number for every
+input record.
+"""
 
 import hashlib
 import io
@@ -18,7 +20,9 @@ from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
 _CELL_BYTES = 8  # what a cell counts for besides its text
-_KEYS = frozenset({"key", "cache_key"})  # random digits: compressing them would take longer than all else together
+_KEYS = frozenset(
+    {"key", "cache_key"}
+)  # random digits: compressing them would take longer than all else together
 _LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
 _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 
@@ -39,7 +43,8 @@ class _HashedFile(io.FileIO):
 
 
 class RowGroupWriter:
-    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it starts.
+    """Collects rows and writes a row group for every 8 MiB; a row belongs to the group in which it
+    starts.
 
     `sha256` of the file is known once it is whole.
     """
@@ -76,7 +81,9 @@ class RowGroupWriter:
 
 @contextmanager
 def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]:
-    """A writer of `final`, which appears whole when the block succeeds and not at all when it fails."""
+    """A writer of `final`, which appears whole when the block succeeds and not at all when it
+    fails.
+    """
     compressed = [name for name in schema.names if name not in _KEYS]
     with atomic_path(final) as temporary, _HashedFile(temporary) as file:
         with pq.ParquetWriter(
@@ -85,7 +92,10 @@ def row_group_writer(final: Path, schema: pa.Schema) -> Iterator[RowGroupWriter]
             compression={name: "zstd" if name in compressed else "none" for name in schema.names},
             compression_level=dict.fromkeys(compressed, 1),
             use_dictionary=[name for name in schema.names if name not in _LONG | _COUNTED],
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED} or None,
+            column_encoding={
+                name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED
+            }
+            or None,
             write_statistics=[name for name in schema.names if name not in ("sequence", "header")],
             write_page_checksum=True,
         ) as writer:
@@ -118,12 +128,18 @@ def _reading(path: Path, remedy: str = "") -> Iterator[None]:
 
 
 def parquet_file(source: Any, **options: Any) -> pq.ParquetFile:
-    """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is an OSError."""
+    """A Parquet file whose pages are read with their checksums, if it has them; a damaged page is
+    an OSError.
+    """
     return pq.ParquetFile(source, page_checksum_verification=True, **options)
 
 
-def record_batches(path: Path, columns: list[str] | None, rows: int, remedy: str = "") -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file in order, at most `rows` at a time. StoreError when it is missing or damaged."""
+def record_batches(
+    path: Path, columns: list[str] | None, rows: int, remedy: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file in order, at most `rows` at a time. StoreError when it is missing
+    or damaged.
+    """
     with _reading(path, remedy):
         file = parquet_file(path)
     with file:
@@ -136,8 +152,11 @@ def record_batches(path: Path, columns: list[str] | None, rows: int, remedy: str
             yield batch
 
 
-def read_batches(path: Path, columns: list[str] | None = None, remedy: str = "") -> Iterator[pa.Table]:
-    """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut equally.
+def read_batches(
+    path: Path, columns: list[str] | None = None, remedy: str = ""
+) -> Iterator[pa.Table]:
+    """The rows of a Parquet file in order, 65,536 at a time, so that equal numbers of rows are cut
+    equally.
 
     StoreError, with the remedy, when the file is missing or damaged.
     """

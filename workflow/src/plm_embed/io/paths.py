@@ -11,7 +11,9 @@ from plm_embed.words import did_you_mean
 
 
 def unusable(path: str, *, in_rules: bool = True) -> str:
-    """Why a path cannot be used whatever lies there, in words; empty when it can. `in_rules`: Snakemake expands it."""
+    """Why a path cannot be used whatever lies there, in words; empty when it can. `in_rules`:
+    Snakemake expands it.
+    """
     if in_rules and set("{}<>") & set(path):
         return "must not hold braces or < >, which Snakemake takes for wildcards"
     if re.match(r"\$\w+(/|$)", path):
@@ -29,7 +31,9 @@ def folder_problem(folder: str) -> str:
 
 
 def missing(path: Path) -> str:
-    """Why there is nothing to be read at a path, with the nearest name in its folder; else empty."""
+    """Why there is nothing to be read at a path, with the nearest name in its folder; else
+    empty.
+    """
     wrong = _trouble(path)
     if wrong in ("", "a file"):
         return ""
@@ -52,7 +56,9 @@ def input_problems(inputs: Sequence[Path]) -> Iterator[str]:
 
 
 def _trouble(path: Path) -> str:
-    """What hinders a path from being a folder: 'not there', 'a file', or what the system says; empty: it is one."""
+    """What hinders a path from being a folder: 'not there', 'a file', or what the system says;
+    empty: it is one.
+    """
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -61,11 +67,15 @@ def _trouble(path: Path) -> str:
 
 
 def _not_found(path: Path) -> str:
-    """'not found', with the nearest name in its folder, or with the first folder that does not exist."""
+    """'not found', with the nearest name in its folder, or with the first folder that does not
+    exist.
+    """
     if path.is_symlink():
         return "is a link to something that is not there"
     if path.parent.is_dir():
         names = os.listdir(path.parent) if os.access(path.parent, os.R_OK) else []  # noqa: PTH208
         return "not found" + did_you_mean(path.name, names)
     absent = next(folder for folder in reversed(path.parents) if not folder.is_dir())
-    return f"not found: there is no folder {absent}" + ("" if path.is_absolute() else f" in {Path.cwd()}")
+    return f"not found: there is no folder {absent}" + (
+        "" if path.is_absolute() else f" in {Path.cwd()}"
+    )

@@ -42,11 +42,19 @@ class Meter:
 
 @contextmanager
 def progress(label: str, total: float, unit: str, bar: bool = True) -> Iterator[Meter]:
-    """A meter that draws on stderr when that is a terminal and a `bar` is wanted, and logs otherwise."""
+    """A meter that draws on stderr when that is a terminal and a `bar` is wanted, and logs
+    otherwise.
+    """
     if not (bar and sys.stderr.isatty()):
         yield Meter(label, total, unit, None)
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from plm_embed.io.console import Terminal
 

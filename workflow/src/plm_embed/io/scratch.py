@@ -25,7 +25,20 @@ CANDIDATES = (
 )
 """Tried in this order by `auto`. On Polaris `$TMPDIR` is not the NVMe, `/local/scratch` is."""
 
-NETWORK = {"lustre", "nfs", "nfs4", "gpfs", "beegfs", "cifs", "smb3", "ceph", "afs", "panfs", "fuse.sshfs", "dvs"}
+NETWORK = {
+    "lustre",
+    "nfs",
+    "nfs4",
+    "gpfs",
+    "beegfs",
+    "cifs",
+    "smb3",
+    "ceph",
+    "afs",
+    "panfs",
+    "fuse.sshfs",
+    "dvs",
+}
 MEMORY = {"tmpfs", "ramfs"}
 LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
@@ -40,8 +53,9 @@ SECONDS_TO_LOCK = 60
 def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
     """Yield an empty private folder with room for `needed` bytes; remove it at the end.
 
-    `wanted`: `auto` tries CANDIDATES; a path must be fit, or ConfigError says why it is not; "" takes `fallback`, a
-    folder beside the store, as `auto` does when nothing else is fit. Folders that killed jobs left behind are removed.
+    `wanted`: `auto` tries CANDIDATES; a path must be fit, or ConfigError says why it is not; ""
+    takes `fallback`, a folder beside the store, as `auto` does when nothing else is fit. Folders
+    that killed jobs left behind are removed.
     """
     if wanted == "auto":
         base = next((path for path in _expanded(CANDIDATES) if not unfit(path, needed)), None)
@@ -50,7 +64,8 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
         reason = unfit(path, needed, memory_allowed=True)
         if reason:
             raise ConfigError(
-                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to write beside the store",
+                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to "
+                "write beside the store",
                 key="speed.scratch",
                 path=wanted,
             )
@@ -97,7 +112,9 @@ def unfit(path: str, needed: int, *, memory_allowed: bool = False) -> str:
 
 
 def filesystem(path: str, mounts: Path = Path("/proc/mounts")) -> str:
-    """Type of the filesystem that holds `path`, as the kernel names it ("ext4", "lustre"); empty if unknown."""
+    """Type of the filesystem that holds `path`, as the kernel names it ("ext4", "lustre"); empty if
+    unknown.
+    """
     real = os.path.realpath(path)
     best, kind = "", ""
     try:
@@ -120,13 +137,17 @@ def _expanded(candidates: tuple[str, ...]) -> list[str]:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock for as long as this process lives: the sign that the folder is in use."""
     with (folder / ".lock").open("w") as handle:
-        with suppress(OSError):  # some network filesystems know no locks; then nobody cleans up there either
+        with suppress(
+            OSError
+        ):  # some network filesystems know no locks; then nobody cleans up there either
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
 def _remove_abandoned(base: Path) -> None:
-    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends, however it ends."""
+    """Remove what killed jobs of this user left: the kernel drops a lock when its process ends,
+    however it ends.
+    """
     for lock in base.glob(f"{PREFIX}*/.lock"):
         try:
             status = lock.stat()

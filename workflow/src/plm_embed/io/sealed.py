@@ -1,6 +1,8 @@
-"""JSON files that carry the SHA-256 of their own content: a changed bit is named and never believed.
+"""JSON files that carry the SHA-256 of their own content: a changed bit is named and never
+believed.
 
-The key `sha256` of the file is the SHA-256 of everything else in it, as JSON with sorted keys and without white space.
+The key `sha256` of the file is the SHA-256 of everything else in it, as JSON with sorted keys and
+without white space.
 """
 
 import hashlib
@@ -20,11 +22,13 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     write_json(path, {**content, SEAL: _digest(content)})
 
 
-def read_sealed(path: Path, what: str, remedy: str, error: type[PlmEmbedError] = StoreError) -> dict[str, Any]:
+def read_sealed(
+    path: Path, what: str, remedy: str, error: type[PlmEmbedError] = StoreError
+) -> dict[str, Any]:
     """The content of a sealed JSON file, without its seal.
 
-    `error` when it is missing, damaged or changed: it names the path, says that it is not `what` ("a summary of
-    sequences") and has this `remedy` ("run `plm-embed deduplicate` again").
+    `error` when it is missing, damaged or changed: it names the path, says that it is not `what`
+    ("a summary of sequences") and has this `remedy` ("run `plm-embed deduplicate` again").
     """
     try:
         content = json.loads(path.read_bytes())
@@ -35,7 +39,11 @@ def read_sealed(path: Path, what: str, remedy: str, error: type[PlmEmbedError] =
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise error(f"{path}: not {what}, or damaged", remedy=remedy, path=path) from None
     if not sound:
-        raise error(f"{path}: changed since it was written (its sha256 does not fit)", remedy=remedy, path=path)
+        raise error(
+            f"{path}: changed since it was written (its sha256 does not fit)",
+            remedy=remedy,
+            path=path,
+        )
     return dict(content)
 
 

@@ -1,4 +1,6 @@
-"""Rows sorted by key in bounded memory: what fits is sorted at once, the rest is spilled by ranges of key space."""
+"""Rows sorted by key in bounded memory: what fits is sorted at once, the rest is spilled by ranges
+of key space.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +22,18 @@ PIECE = 1 << 24
 
 
 class Range:
-    """A file of the rows with keys in one range, in the order added; each batch in it is sorted by key."""
+    """A file of the rows with keys in one range, in the order added; each batch in it is sorted by
+    key.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.bytes = 0
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
-        self._keys: set[bytes] = set()  # the first two that differ: enough to tell one key from several
+        self._keys: set[bytes] = (
+            set()
+        )  # the first two that differ: enough to tell one key from several
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows)
@@ -61,11 +67,12 @@ def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
 class KeySorter:
     """Takes rows in any order; gives them back sorted by key and, within a key, in the order added.
 
-    Rows have `key` (32 bytes) and `sequence` among their columns. `sequence` comes back null but for the first row
-    of each key: a repeated sequence is held and written once. At most about `memory` bytes are held; more goes to
-    files in a temporary folder in `folder`, which is removed when the `with` block ends. How many files follows
-    from the bytes to come, estimated from `done()`, the fraction of the input that has been added. `span`: between
-    which numbers the first 64 bits of all keys lie.
+    Rows have `key` (32 bytes) and `sequence` among their columns. `sequence` comes back null but
+    for the first row of each key: a repeated sequence is held and written once. At most about
+    `memory` bytes are held; more goes to files in a temporary folder in `folder`, which is removed
+    when the `with` block ends. How many files follows from the bytes to come, estimated from
+    `done()`, the fraction of the input that has been added. `span`: between which numbers the first
+    64 bits of all keys lie.
     """
 
     def __init__(
@@ -77,7 +84,8 @@ class KeySorter:
         span: tuple[int, int] = (0, SPACE),
     ) -> None:
         self._folder, self._schema, self._done, self._span = folder, schema, done, span
-        # sorting holds the rows, one column twice, and the sorted rows; several such before them are being written
+        # sorting holds the rows, one column twice, and the sorted rows; several such before them
+        # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -100,7 +108,9 @@ class KeySorter:
             self._spill()
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
-        """All rows, once. A key's rows come in one batch, or in several if they alone exceed the memory."""
+        """All rows, once. A key's rows come in one batch, or in several if they alone exceed the
+        memory.
+        """
         if not self._spilled:
             if self._rows:
                 yield self._sort()
@@ -152,7 +162,9 @@ class KeySorter:
         spilled.path.unlink(missing_ok=True)
 
     def _divided(self, spilled: Range) -> list[Range]:
-        """The rows of a range in several smaller ones, so that a very frequent key gets one for itself."""
+        """The rows of a range in several smaller ones, so that a very frequent key gets one for
+        itself.
+        """
         seen = [key_words(rows["key"])[::_SAMPLE_EVERY, 0] for rows in spilled.read()]
         sample = np.sort(np.concatenate(seen))
         count = min(2 + 2 * spilled.bytes // self._limit, _MOST_RANGES // 2)
@@ -174,7 +186,10 @@ def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _take(
-    schema: pa.Schema, batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], first: NDArray[np.bool_]
+    schema: pa.Schema,
+    batches: Sequence[pa.RecordBatch],
+    order: NDArray[np.int64],
+    first: NDArray[np.bool_],
 ) -> pa.RecordBatch:
     columns = []
     for name in schema.names:
@@ -185,7 +200,9 @@ def _take(
 
 
 def sort_order(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The stable order of keys (n, 4), most significant word first, and whether a place in it starts a new key."""
+    """The stable order of keys (n, 4), most significant word first, and whether a place in it
+    starts a new key.
+    """
     order = np.argsort(words[:, 0], kind="stable")
     same_word, same_key = _repeats(words[order])
     if (same_word & ~same_key).any():  # two keys with the same first 64 bits
@@ -199,10 +216,17 @@ def _repeats(words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.b
     return same[:, 0], same.all(axis=1)
 
 
-def distribute(rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]) -> None:
-    """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them to."""
+def distribute(
+    rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]
+) -> None:
+    """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them
+    to.
+    """
     inner = np.asarray(bounds, dtype=np.uint64)
-    ends = [*np.searchsorted(key_words(rows["key"])[:, 0], inner, side="left").tolist(), rows.num_rows]
+    ends = [
+        *np.searchsorted(key_words(rows["key"])[:, 0], inner, side="left").tolist(),
+        rows.num_rows,
+    ]
     start = 0
     for part, end in zip(ranges, ends, strict=True):
         if end > start:

@@ -1,4 +1,6 @@
-"""What reaches a terminal or a log: ids, file names and column names are foreign text and must not steer the screen."""
+"""What reaches a terminal or a log: ids, file names and column names are foreign text and must not
+steer the screen.
+"""
 
 import logging
 import re

@@ -1,4 +1,6 @@
-"""Ways to let one thread work while another one reads, writes or compresses: what they do lets go of the lock."""
+"""Ways to let one thread work while another one reads, writes or compresses: what they do lets go
+of the lock.
+"""
 
 import sys
 import threading
@@ -14,7 +16,9 @@ _END: Any = object()
 
 @contextmanager
 def quick_turns() -> Iterator[None]:
-    """Threads that make short calls of the system wait 0.2 ms, not 5 ms each, for a busy one to give way."""
+    """Threads that make short calls of the system wait 0.2 ms, not 5 ms each, for a busy one to
+    give way.
+    """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
     try:
@@ -24,7 +28,9 @@ def quick_turns() -> Iterator[None]:
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
-    """The same items, up to `count` of them made in a thread before they are asked for; errors come in their place."""
+    """The same items, up to `count` of them made in a thread before they are asked for; errors come
+    in their place.
+    """
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(next, items, _END) for _ in range(count))
         while (item := waiting.popleft().result()) is not _END:
@@ -35,7 +41,8 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
 class Behind:
     """Makes calls one after the other in a thread, at most `count` behind; a context manager.
 
-    After a call that fails none is made any more, and the error is raised by the next `do` or at the end.
+    After a call that fails none is made any more, and the error is raised by the next `do` or at
+    the end.
     """
 
     def __init__(self, count: int) -> None:
@@ -73,7 +80,9 @@ P = ParamSpec("P")
 
 
 class OneAtATime:
-    """A thread that runs one function while the caller goes on; the next `run` waits for it. A context manager."""
+    """A thread that runs one function while the caller goes on; the next `run` waits for it. A
+    context manager.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)

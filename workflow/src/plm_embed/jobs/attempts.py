@@ -1,6 +1,8 @@
-"""Attempts: a small file for every start of a submission, so that the report can tell retries and what they cost.
+"""Attempts: a small file for every start of a submission, so that the report can tell retries and
+what they cost.
 
-Nothing depends on them: one that cannot be written is left out. An attempt that was killed has no end.
+Nothing depends on them: one that cannot be written is left out. An attempt that was killed has no
+end.
 """
 
 import json
@@ -25,7 +27,8 @@ FOLDER = "attempts"
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a submission. ended: '' while it runs and for ever after a kill; reason: why it failed, or ''.
+    """One start of a submission. ended: '' while it runs and for ever after a kill; reason: why it
+    failed, or ''.
 
     joules: taken by its GPUs, None where that is not known.
     """
@@ -46,14 +49,22 @@ class Attempt:
         """Until its end; 0 when that is not known."""
         if not self.ended:
             return 0.0
-        return (datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)).total_seconds()
+        return (
+            datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)
+        ).total_seconds()
 
 
 @contextmanager
 def noted(
-    records: Path, submission: str, buckets: Sequence[str], workers: int, energy: Meter | None = None
+    records: Path,
+    submission: str,
+    buckets: Sequence[str],
+    workers: int,
+    energy: Meter | None = None,
 ) -> Iterator[None]:
-    """Note when the block begins, and how and when it ends; `records` is the folder of the completion records."""
+    """Note when the block begins, and how and when it ends; `records` is the folder of the
+    completion records.
+    """
     began = datetime.now(UTC)
     host = socket.gethostname()
     path = records.parent / FOLDER / f"{began:%Y%m%dT%H%M%S%f}-{host}-{os.getpid()}.json"
@@ -77,11 +88,15 @@ def noted(
     finally:
         ended = datetime.now(UTC).isoformat(timespec="milliseconds")
         joules = energy.joules() if energy else None
-        _write(path, note | {"ended": ended, "outcome": outcome, "reason": reason, "joules": joules})
+        _write(
+            path, note | {"ended": ended, "outcome": outcome, "reason": reason, "joules": joules}
+        )
 
 
 def read_attempts(model_folder: Path) -> list[Attempt]:
-    """All attempts at a model's submissions, in the order of their starts; files that are not whole are left out."""
+    """All attempts at a model's submissions, in the order of their starts; files that are not whole
+    are left out.
+    """
     found = []
     for path in whole_files(model_folder / FOLDER, "*.json"):
         try:

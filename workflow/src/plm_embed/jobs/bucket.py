@@ -1,4 +1,6 @@
-"""The embed job of one bucket: what the store lacks is computed, then the completion record is written."""
+"""The embed job of one bucket: what the store lacks is computed, then the completion record is
+written.
+"""
 
 import json
 import logging
@@ -39,7 +41,9 @@ LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
 
 
 class Embedder:
-    """Embeds bucket after bucket on one device. The model is loaded when a bucket first needs it, and then kept."""
+    """Embeds bucket after bucket on one device. The model is loaded when a bucket first needs it,
+    and then kept.
+    """
 
     def __init__(self, weights_folder: Path, store_root: Path, settings: Settings) -> None:
         self.weights_folder = weights_folder
@@ -56,37 +60,54 @@ class Embedder:
         self._model: Engine | None = None
 
     def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
-        """Fill the store with the vectors of one bucket file and write its completion record to `output`.
+        """Fill the store with the vectors of one bucket file and write its completion record to
+        `output`.
 
-        Only keys that no part and no source of `reuse` holds are computed. What was published before a kill stays
-        published; the record is written last. Returns the record.
+        Only keys that no part and no source of `reuse` holds are computed. What was published
+        before a kill stays published; the record is written last. Returns the record.
         """
         started = datetime.now(UTC)
         table = bucket_table(bucket, ["key", "sequence"])
         keys: Keys = np.array(table["key"].to_pylist(), dtype="S64")
         sequences: list[str] = table["sequence"].to_pylist()
         policy = self.store.fingerprint.long_sequences
-        excluded = {i: "too_long" for i, sequence in enumerate(sequences) if not spans(len(sequence), policy)}
+        excluded = {
+            i: "too_long"
+            for i, sequence in enumerate(sequences)
+            if not spans(len(sequence), policy)
+        }
         missing = self.store.missing(keys)
         found = int((~missing).sum())
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int32)
-        reused = self._reuse(keys, lengths, missing & ~np.isin(np.arange(len(keys)), list(excluded)))
+        reused = self._reuse(
+            keys, lengths, missing & ~np.isin(np.arange(len(keys)), list(excluded))
+        )
         if reused.total:
             missing = self.store.missing(keys)
         spared = ~missing
         todo = [int(i) for i in np.flatnonzero(missing) if i not in excluded]
         work: dict[str, Any] = {
-            "computed": 0, "tokens": 0, "busy": None, "busy_seconds": 0.0, "tokens_per_second": None,
-        }  # fmt: skip
+            "computed": 0,
+            "tokens": 0,
+            "busy": None,
+            "busy_seconds": 0.0,
+            "tokens_per_second": None,
+        }
         if todo:
             with (
                 Heartbeat(output.parent, bucket.stem, self.device) as heartbeat,
-                scratch_folder(self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch") as scratch,
+                scratch_folder(
+                    self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch"
+                ) as scratch,
             ):
                 model = self._loaded()
-                computation = Computation(model, self.store, keys, sequences, self._budget, self.settings.bar)
+                computation = Computation(
+                    model, self.store, keys, sequences, self._budget, self.settings.bar
+                )
                 work = computation.run(todo, scratch, self.settings.flush_minutes, heartbeat)
-                self._budget = min(self._budget, max(work["toks_per_batch"], model.rows))  # lowered if memory ran out
+                self._budget = min(
+                    self._budget, max(work["toks_per_batch"], model.rows)
+                )  # lowered if memory ran out
             excluded |= dict.fromkeys(computation.out_of_memory, "out_of_memory")
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
@@ -109,7 +130,9 @@ class Embedder:
             "reused": reused.total,
             "reused_from": dict(reused.counts),
             "reused_devices": sorted(reused.devices),
-            "spared_tokens": self._manifest.family.tokens(int(lengths[spared].sum()), int(spared.sum())),
+            "spared_tokens": self._manifest.family.tokens(
+                int(lengths[spared].sum()), int(spared.sum())
+            ),
             "self_test": self.tested,
             "worker": devices.describe(self.device) | {"job": job_id() or None},
             "versions": {
@@ -125,29 +148,45 @@ class Embedder:
         self._loading = 0.0
         write_sealed(output, record)
         log.info(
-            "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d skipped, %.1f s%s",
-            bucket.stem, len(keys), found, reused.total, record["computed"], len(excluded), record["seconds"],
-            f"; {work['tokens_per_second']:,.0f} tokens/s on {record['worker']['device']}" if todo else "",
-        )  # fmt: skip
+            "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d "
+            "skipped, %.1f s%s",
+            bucket.stem,
+            len(keys),
+            found,
+            reused.total,
+            record["computed"],
+            len(excluded),
+            record["seconds"],
+            f"; {work['tokens_per_second']:,.0f} tokens/s on {record['worker']['device']}"
+            if todo
+            else "",
+        )
         return record
 
     def _reuse(self, keys: Keys, lengths: NDArray[np.int32], wanted: NDArray[np.bool_]) -> Reused:
         if not self.settings.reuse or not wanted.any():
             return Reused()
-        with scratch_folder(self.settings.scratch, 2 * COPY_BYTES, self.store.folder / "scratch") as scratch:
+        with scratch_folder(
+            self.settings.scratch, 2 * COPY_BYTES, self.store.folder / "scratch"
+        ) as scratch:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
     def is_complete(self, bucket: Path, output: Path) -> bool:
-        """Whether `output` is a completion record of this very bucket and fingerprint, whose parts are whole and hold
-        every sequence of the bucket but those that are too long.
+        """Whether `output` is a completion record of this very bucket and fingerprint, whose parts
+        are whole and hold every sequence of the bucket but those that are too long.
         """
         try:
             whole = read_bucket(bucket, output)
             record = whole.completion
-            if record.fingerprint != self.store.fingerprint or "out_of_memory" in record.skipped.values():
+            if (
+                record.fingerprint != self.store.fingerprint
+                or "out_of_memory" in record.skipped.values()
+            ):
                 return False  # this device may have more memory
             parts = current_parts(record.parts, self.store.folder)
-            if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(parts):
+            if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(
+                parts
+            ):
                 return False
             serve(whole, self.store.folder.parent)
         except (PlmEmbedError, FileNotFoundError) as error:
@@ -160,9 +199,13 @@ class Embedder:
             began = time.monotonic()
             try:
                 manifest, tensors = weights.load(self.weights_folder)
-                model = manifest.family.engine(manifest, tensors, self.device, self.store.fingerprint.compute_dtype)
+                model = manifest.family.engine(
+                    manifest, tensors, self.device, self.store.fingerprint.compute_dtype
+                )
                 self.tested = self_test(model, self.weights_folder)
-                self._budget = self.settings.toks_per_batch or token_budget(model, self.store.fingerprint.layers)
+                self._budget = self.settings.toks_per_batch or token_budget(
+                    model, self.store.fingerprint.layers
+                )
             except RuntimeError as error:
                 if out_of_memory(error):
                     raise devices.too_small(self.device) from error

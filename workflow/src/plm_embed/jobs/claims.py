@@ -1,7 +1,9 @@
-"""Claims: a file per bucket that says who computes it, so that two live jobs do not compute the same for long.
+"""Claims: a file per bucket that says who computes it, so that two live jobs do not compute the
+same for long.
 
-Nothing depends on them for correctness (two jobs that compute the same keys do no harm); they only save time. A file
-made with O_EXCL is one owner's on every filesystem, where flock is not (Lustre, NFS).
+Nothing depends on them for correctness (two jobs that compute the same keys do no harm); they only
+save time. A file made with O_EXCL is one owner's on every filesystem, where flock is not (Lustre,
+NFS).
 """
 
 import json
@@ -32,7 +34,8 @@ class Claim:
 
     @classmethod
     def take(cls, path: Path) -> Self | None:
-        """Claim `path`; None while another live owner has it. The claim of a dead owner is taken over.
+        """Claim `path`; None while another live owner has it. The claim of a dead owner is taken
+        over.
 
         Raises OSError when the folder cannot be written to.
         """
@@ -78,7 +81,8 @@ class Claim:
 
 
 def is_stale(path: Path) -> bool:
-    """Whether the owner of a claim is gone: its process on this host, its earlier start of this job, or its beats.
+    """Whether the owner of a claim is gone: its process on this host, its earlier start of this
+    job, or its beats.
 
     Raises OSError when the folder cannot be written to.
     """
@@ -100,8 +104,11 @@ def _myself() -> dict[str, str]:
         "host": socket.gethostname(),
         "pid": str(os.getpid()),
         "job": job_id(),
-        # Snakemake's plugin for SLURM hides the count of restarts from the step; its port is another at each start
-        "start": os.environ.get("SLURM_RESTART_COUNT") or os.environ.get("SLURM_SRUN_COMM_PORT") or "0",
+        # Snakemake's plugin for SLURM hides the count of restarts from the step; its port is
+        # another at each start
+        "start": os.environ.get("SLURM_RESTART_COUNT")
+        or os.environ.get("SLURM_SRUN_COMM_PORT")
+        or "0",
         "token": secrets.token_hex(8),
     }
 
@@ -126,7 +133,9 @@ def _alive(pid: int) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the last beat, by the clock of the filesystem itself: hosts' clocks may differ."""
+    """Seconds since the last beat, by the clock of the filesystem itself: hosts' clocks may
+    differ.
+    """
     probe = path.with_name(f".tmp-{secrets.token_hex(8)}")
     probe.touch()
     try:

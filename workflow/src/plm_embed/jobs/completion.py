@@ -18,11 +18,13 @@ from plm_embed.store.store import PartInfo
 
 
 def worker_shares(records: Iterable[Path], since: datetime) -> list[dict[str, Any]]:
-    """For each worker that completed buckets after `since`: host, GPU, process, buckets, and seconds by use.
+    """For each worker that completed buckets after `since`: host, GPU, process, buckets, and
+    seconds by use.
 
-    `seconds` runs from the begin of its first bucket to the end of the last bucket on its host, so that waiting for the
-    others counts. `busy` is the time in the model, `loading` that of loading and checking it, `idle` the share of
-    `seconds` that is neither. Records of earlier attempts are left out.
+    `seconds` runs from the begin of its first bucket to the end of the last bucket on its host, so
+    that waiting for the others counts. `busy` is the time in the model, `loading` that of loading
+    and checking it, `idle` the share of `seconds` that is neither. Records of earlier attempts are
+    left out.
     """
     spans: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     for path in records:
@@ -32,12 +34,18 @@ def worker_shares(records: Iterable[Path], since: datetime) -> list[dict[str, An
             spans[worker["host"], worker.get("gpu") or "", worker["pid"]].append(record)
     ends: dict[str, datetime] = {}
     for (host, _, _), found in spans.items():
-        ends[host] = max(ends.get(host, since), *(datetime.fromisoformat(record["ended"]) for record in found))
+        ends[host] = max(
+            ends.get(host, since), *(datetime.fromisoformat(record["ended"]) for record in found)
+        )
     return [_shares(*who, found, ends[who[0]]) for who, found in sorted(spans.items())]
 
 
-def _shares(host: str, gpu: str, pid: int, records: list[dict[str, Any]], end: datetime) -> dict[str, Any]:
-    seconds = (end - min(datetime.fromisoformat(record["started"]) for record in records)).total_seconds()
+def _shares(
+    host: str, gpu: str, pid: int, records: list[dict[str, Any]], end: datetime
+) -> dict[str, Any]:
+    seconds = (
+        end - min(datetime.fromisoformat(record["started"]) for record in records)
+    ).total_seconds()
     busy = sum(record["busy_seconds"] for record in records)
     loading = sum(record["loading_seconds"] for record in records)
     return {
@@ -59,12 +67,15 @@ def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
             record = read_sealed(path, "a completion record", "")
         except PlmEmbedError:
             continue
-        if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(record):
+        if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(
+            record
+        ):
             yield record
 
 
 def campaign_records(folder: Path, buckets: int) -> list[dict[str, Any]]:
-    """Whole completion records of the present buckets, by name, of the settings of the one that ended last.
+    """Whole completion records of the present buckets, by name, of the settings of the one that
+    ended last.
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
@@ -76,7 +87,8 @@ def campaign_records(folder: Path, buckets: int) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Savings:
-    """Sequences found in the store and reused; hours: of one device, estimated from its speed; None if it is unknown.
+    """Sequences found in the store and reused; hours: of one device, estimated from its speed; None
+    if it is unknown.
 
     What an interrupted job of the same campaign has computed counts as found when it is run again.
     """
@@ -86,10 +98,14 @@ class Savings:
     hours: float | None
 
     def __str__(self) -> str:
-        """'3 sequences found in the store, 40 taken from earlier results (about 0.5 device-hours)', '' for none."""
+        """'3 sequences found in the store, 40 taken from earlier results (about 0.5 device-hours)',
+        '' for none.
+        """
         counts = {"found in the store": self.found, "taken from earlier results": self.reused}
         words = ", ".join(f"{count:,} {where}" for where, count in counts.items() if count)
-        return words + (f" (about {self.hours:.1f} device-hours)" if words and self.hours is not None else "")
+        return words + (
+            f" (about {self.hours:.1f} device-hours)" if words and self.hours is not None else ""
+        )
 
 
 def savings(records: Iterable[Mapping[str, Any]]) -> Savings:
@@ -133,7 +149,9 @@ def read_completion(path: Path) -> Completion:
             path=path,
             keys_sha256=record["keys_sha256"],
             fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
-            parts=tuple(sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)),
+            parts=tuple(
+                sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)
+            ),
             skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
             devices=(record["worker"]["device"], *record.get("reused_devices", ())),
             versions=record["versions"],
@@ -141,5 +159,7 @@ def read_completion(path: Path) -> Completion:
         )
     except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
         raise StoreError(
-            f"{path}: not a completion record of this version ({error!r})", remedy=EMBED_AGAIN, path=path
+            f"{path}: not a completion record of this version ({error!r})",
+            remedy=EMBED_AGAIN,
+            path=path,
         ) from None

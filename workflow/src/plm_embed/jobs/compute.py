@@ -37,21 +37,36 @@ class Buffer:
         self.keys: list[bytes] = []
         self.bytes = 0
         self._fingerprint = fingerprint
-        self._largest = np.finfo(np.float16 if fingerprint.storage_dtype == "float16" else np.float32).max
+        self._largest = np.finfo(
+            np.float16 if fingerprint.storage_dtype == "float16" else np.float32
+        ).max
         self._lengths: list[int] = []
         self._windows: list[int] = []
-        self._vectors: dict[str, list[NDArray[np.float32]]] = {name: [] for name in fingerprint.representations}
+        self._vectors: dict[str, list[NDArray[np.float32]]] = {
+            name: [] for name in fingerprint.representations
+        }
 
-    def add(self, key: bytes, length: int, windows: int, vectors: dict[str, NDArray[np.float32]]) -> None:
-        """Take the vectors of one sequence; raise PlmEmbedError when a number is not finite in the storage type."""
+    def add(
+        self, key: bytes, length: int, windows: int, vectors: dict[str, NDArray[np.float32]]
+    ) -> None:
+        """Take the vectors of one sequence; raise PlmEmbedError when a number is not finite in the
+        storage type.
+        """
         for name, vector in vectors.items():
-            if is_per_residue(name) and len(vector) != stored_residues(np.array([length]), self._fingerprint)[0]:
-                raise RuntimeError(f"{name} of sequence {key.decode()}: {len(vector)} rows for {length} residues")
+            if (
+                is_per_residue(name)
+                and len(vector) != stored_residues(np.array([length]), self._fingerprint)[0]
+            ):
+                raise RuntimeError(
+                    f"{name} of sequence {key.decode()}: {len(vector)} rows for {length} residues"
+                )
             largest = np.abs(vector).max()
             if not largest <= self._largest:  # NaN compares false
                 raise PlmEmbedError(
-                    f"{name} of sequence {key.decode()} ({length} residues) is not finite or too large to store "
-                    f"({largest:.3g})\nset embedding.compute_dtype and storage_dtype to float32; if they are, "
+                    f"{name} of sequence {key.decode()} ({length} residues) is not finite or too "
+                    "large to store "
+                    f"({largest:.3g})\nset embedding.compute_dtype and storage_dtype to float32; "
+                    "if they are, "
                     "suspect the device"
                 )
             self._vectors[name].append(vector)
@@ -66,7 +81,8 @@ class Buffer:
             length=np.array(self._lengths, dtype=np.int32),
             windows=np.array(self._windows, dtype=np.int32),
             representations={
-                name: vectors if is_per_residue(name) else np.stack(vectors) for name, vectors in self._vectors.items()
+                name: vectors if is_per_residue(name) else np.stack(vectors)
+                for name, vectors in self._vectors.items()
             },
         )
 
@@ -78,7 +94,9 @@ BYTES_PER_PART = 512 << 20
 
 @dataclass
 class Computation:
-    """Computes the vectors of some of `sequences`, whose keys are `keys`, and publishes them in `store`."""
+    """Computes the vectors of some of `sequences`, whose keys are `keys`, and publishes them in
+    `store`.
+    """
 
     model: Engine
     store: Store
@@ -91,11 +109,14 @@ class Computation:
     out_of_memory: list[int] = field(default_factory=list)
     """Indices of sequences that did not fit into the device's memory even alone."""
 
-    def run(self, todo: list[int], scratch: Path, flush_minutes: float, heartbeat: Heartbeat) -> dict[str, Any]:
+    def run(
+        self, todo: list[int], scratch: Path, flush_minutes: float, heartbeat: Heartbeat
+    ) -> dict[str, Any]:
         """Embed the sequences `todo` (indices); returns counts and speed for the completion record.
 
-        A part is published every `flush_minutes` and at the end, so a kill loses at most that much work. SIGTERM and
-        SIGINT publish what is finished and raise PassingError; so does a device that fails, with DeviceError.
+        A part is published every `flush_minutes` and at the end, so a kill loses at most that much
+        work. SIGTERM and SIGINT publish what is finished and raise PassingError; so does a device
+        that fails, with DeviceError.
         """
         pieces = [(i, span) for i in todo for span in self._spans(i)]
         costs = [self.model.cost(stop - start) for _, (start, stop) in pieces]
@@ -109,7 +130,11 @@ class Computation:
         began = flushed = time.monotonic()
         computed = tokens = 0
         interrupted = False
-        with _stop_signal() as stopped, progress("embed", sum(costs), "tokens", self.bar) as meter, Behind(1) as writer:
+        with (
+            _stop_signal() as stopped,
+            progress("embed", sum(costs), "tokens", self.bar) as meter,
+            Behind(1) as writer,
+        ):
             try:
                 for batch, vectors in self._results(inference, packer, pieces, costs):
                     computed += self._take(buffer, waiting, [pieces[at] for at in batch], vectors)
@@ -117,7 +142,10 @@ class Computation:
                     tokens += done
                     meter.advance(done)
                     heartbeat.advance(done, computed)
-                    if buffer.bytes >= BYTES_PER_PART or time.monotonic() - flushed > 60 * flush_minutes:
+                    if (
+                        buffer.bytes >= BYTES_PER_PART
+                        or time.monotonic() - flushed > 60 * flush_minutes
+                    ):
                         writer.do(self._publish, buffer, scratch, provenance)
                         buffer, flushed = Buffer(self.store.fingerprint), time.monotonic()
                     if interrupted := stopped():
@@ -147,10 +175,14 @@ class Computation:
     def _results(
         self, inference: Inference, packer: Packer, pieces: list[tuple[int, Span]], costs: list[int]
     ) -> Iterator[tuple[list[int], list[Vectors]]]:
-        """The indices and vectors of batch after batch. Raises DeviceError when the device is of no more use."""
+        """The indices and vectors of batch after batch. Raises DeviceError when the device is of no
+        more use.
+        """
 
         def texts(batch: list[int]) -> list[str]:
-            return [self.sequences[i][start:stop] for i, (start, stop) in (pieces[at] for at in batch)]
+            return [
+                self.sequences[i][start:stop] for i, (start, stop) in (pieces[at] for at in batch)
+            ]
 
         def prepare(batch: list[int]) -> Batch:
             return self.model.prepare(texts(batch))
@@ -168,7 +200,9 @@ class Computation:
                     if taken:
                         batch = taken[0]
                         launched.append((batch, inference.launch(texts(batch), taken[1])))
-                        if len(launched) <= cuda:  # a GPU has one batch in hand while the host looks at the one before
+                        if (
+                            len(launched) <= cuda
+                        ):  # a GPU has one batch in hand while the host looks at the one before
                             continue
                     batch, waited_for = launched.popleft()
                     vectors = inference.collect(waited_for)
@@ -184,10 +218,15 @@ class Computation:
                     yield batch, vectors
 
     def _take(
-        self, buffer: Buffer, waiting: dict[int, dict[Span, Vectors]], pieces: list[tuple[int, Span]],
+        self,
+        buffer: Buffer,
+        waiting: dict[int, dict[Span, Vectors]],
+        pieces: list[tuple[int, Span]],
         vectors: list[Vectors],
-    ) -> int:  # fmt: skip
-        """Put vectors of pieces into the buffer; pieces wait for the others of their sequence. Sequences finished."""
+    ) -> int:
+        """Put vectors of pieces into the buffer; pieces wait for the others of their sequence.
+        Sequences finished.
+        """
         finished = 0
         for (i, span), found in zip(pieces, vectors, strict=True):
             windows = waiting.setdefault(i, {})
@@ -200,8 +239,12 @@ class Computation:
     def _spans(self, i: int) -> list[Span]:
         return spans(len(self.sequences[i]), self.store.fingerprint.long_sequences)
 
-    def _make_room(self, batches: Prefetch, pieces: list[tuple[int, Span]], batch: list[int]) -> None:
-        """After an out-of-memory error: halve the budget, or give up a sequence that does not fit alone."""
+    def _make_room(
+        self, batches: Prefetch, pieces: list[tuple[int, Span]], batch: list[int]
+    ) -> None:
+        """After an out-of-memory error: halve the budget, or give up a sequence that does not fit
+        alone.
+        """
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
         if len(batch) > 1:
@@ -213,13 +256,19 @@ class Computation:
             # even the smallest batch does not fit: the sequence is not to blame
             raise devices.too_small(self.model.device)
         length = len(self.sequences[i])
-        log.warning("sequence %s of %d residues does not fit into memory: skipped", self.keys[i].decode(), length)
+        log.warning(
+            "sequence %s of %d residues does not fit into memory: skipped",
+            self.keys[i].decode(),
+            length,
+        )
         self.out_of_memory.append(i)
 
     def _finish(self, buffer: Buffer, i: int, windows: dict[Span, Vectors]) -> None:
         fingerprint, where = self.store.fingerprint, self._spans(i)
         vectors = {
-            (name := representation(pooling, layer)): combine(pooling, [windows[span][name] for span in where], where)
+            (name := representation(pooling, layer)): combine(
+                pooling, [windows[span][name] for span in where], where
+            )
             for pooling in fingerprint.pooling
             for layer in fingerprint.layers
         }
@@ -227,7 +276,9 @@ class Computation:
         buffer.add(self.keys[i], length, window_count(length, fingerprint.long_sequences), vectors)
 
     def _publish(self, buffer: Buffer, scratch: Path, provenance: dict[str, str]) -> None:
-        """Write what is finished as one part: on scratch first, then beside its final place, then by rename."""
+        """Write what is finished as one part: on scratch first, then beside its final place, then
+        by rename.
+        """
         if not buffer.keys:
             return
         local = scratch / "part.h5"

@@ -1,7 +1,8 @@
-"""A finished campaign, bucket by bucket: its keys, its completion records, and its vectors in key order from the parts.
+"""A finished campaign, bucket by bucket: its keys, its completion records, and its vectors in key
+order from the parts.
 
-Both `gather`, which writes the master, and `validate`, which compares it with the parts, walk over this. Nothing here
-holds more than one bucket's keys and one block of vectors at a time.
+Both `gather`, which writes the master, and `validate`, which compares it with the parts, walk over
+this. Nothing here holds more than one bucket's keys and one block of vectors at a time.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from plm_embed.windows import stored_residues, window_counts
 
 @dataclass(frozen=True)
 class Bucket:
-    """The keys of one bucket that have a vector, sorted (S64 (n,)), and their lengths in residues (int32 (n,))."""
+    """The keys of one bucket that have a vector, sorted (S64 (n,)), and their lengths in residues
+    (int32 (n,)).
+    """
 
     name: str
     keys: Keys
@@ -44,20 +47,28 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
         raise StoreError(
-            f"{record}: made for other sequences or another number of buckets", remedy=EMBED_AGAIN, path=record
+            f"{record}: made for other sequences or another number of buckets",
+            remedy=EMBED_AGAIN,
+            path=record,
         )
     length = table["length"].to_numpy().astype(np.int32)
     skips = np.array(sorted(completion.skipped), dtype="S64")
     kept = ~np.isin(keys, skips)
     if len(keys) - kept.sum() != len(skips):
-        raise StoreError(f"{record}: skips sequences that are not in the bucket", remedy=EMBED_AGAIN, path=record)
+        raise StoreError(
+            f"{record}: skips sequences that are not in the bucket", remedy=EMBED_AGAIN, path=record
+        )
     # what is too long follows from the settings; only a device can say what it has no memory for
     policy = completion.fingerprint.long_sequences
     too_long = (window_counts(length, policy) == 0) & (policy.policy == "skip")
-    said = np.array([name for name, reason in completion.skipped.items() if reason == "too_long"], dtype="S64")
+    said = np.array(
+        [name for name, reason in completion.skipped.items() if reason == "too_long"], dtype="S64"
+    )
     if (np.isin(keys, said) != too_long).any():
         raise StoreError(
-            f"{record}: skips other sequences as too long than are too long", remedy=EMBED_AGAIN, path=record
+            f"{record}: skips other sequences as too long than are too long",
+            remedy=EMBED_AGAIN,
+            path=record,
         )
     return Bucket(path.stem, keys[kept], length[kept], completion)
 
@@ -72,7 +83,9 @@ def named_parts(completion: Completion, store: Path) -> tuple[PartInfo, ...]:
     for part in parts:
         path = folder / part.name
         if not path.is_file():
-            raise StoreError(f"{path}: missing, but {completion.path} names it", remedy=EMBED_AGAIN, path=path)
+            raise StoreError(
+                f"{path}: missing, but {completion.path} names it", remedy=EMBED_AGAIN, path=path
+            )
         if path.stat().st_size != part.bytes:
             raise StoreError(
                 f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}",
@@ -119,7 +132,8 @@ def serve(bucket: Bucket, store: Path) -> Served:
     if (which < 0).any():
         key = bucket.keys[which < 0][0].decode()
         raise StoreError(
-            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts (first: {key})",
+            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts "
+            f"(first: {key})",
             remedy=EMBED_AGAIN,
             path=bucket.completion.path,
         )

@@ -1,4 +1,6 @@
-"""The GPUs of this node, found without touching CUDA: which a worker may use, and which CPU cores lie next to it."""
+"""The GPUs of this node, found without touching CUDA: which a worker may use, and which CPU cores
+lie next to it.
+"""
 
 import os
 import shutil
@@ -16,17 +18,21 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
     if "CUDA_VISIBLE_DEVICES" in environment:
         listed = environment["CUDA_VISIBLE_DEVICES"].split(",")
-        return list(takewhile(lambda name: not name.startswith("-"), filter(None, listed)))  # CUDA stops at -1 too
+        return list(
+            takewhile(lambda name: not name.startswith("-"), filter(None, listed))
+        )  # CUDA stops at -1 too
     return _ask("--query-gpu=index")
 
 
 def near_cores(gpu: str, sysfs: Path = SYSFS) -> set[int]:
     """CPU cores of the NUMA node that a GPU hangs on; empty when that is not known.
 
-    On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never guessed.
+    On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never
+    guessed.
     """
     for address in _ask("--query-gpu=pci.bus_id", f"--id={gpu}"):
-        # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0, 0000:c7:00.0
+        # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0,
+        # 0000:c7:00.0
         folder = sysfs / address[-12:].lower()
         try:
             return _cores((folder / "local_cpulist").read_text())
@@ -60,7 +66,8 @@ def _ask(*words: str) -> list[str]:
 class Meter:
     """Joules since it was made, over the first `count` GPUs that this process may use.
 
-    Known where nvidia-ml-py is installed and every one of them counts its energy (Volta and later, no slices).
+    Known where nvidia-ml-py is installed and every one of them counts its energy (Volta and later,
+    no slices).
     """
 
     def __init__(self, count: int) -> None:
@@ -79,7 +86,9 @@ class Meter:
         self._before = self._read()
 
     def joules(self) -> float | None:
-        """None when it is not known. The counters may be shared: all that ran on these GPUs meanwhile counts."""
+        """None when it is not known. The counters may be shared: all that ran on these GPUs
+        meanwhile counts.
+        """
         after = self._read()
         return None if self._before is None or after is None else after - self._before
 
@@ -89,6 +98,8 @@ class Meter:
         with suppress(Exception):
             import pynvml
 
-            millijoules = [pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles]
+            millijoules = [
+                pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles
+            ]
             return float(sum(millijoules)) / 1000
         return None

@@ -1,7 +1,8 @@
-"""Heartbeats: a small file per worker that says every few seconds what it is doing, for `plm-embed watch`.
+"""Heartbeats: a small file per worker that says every few seconds what it is doing, for `plm-embed
+watch`.
 
-Nothing depends on them: a heartbeat that cannot be written is left out, and one that its worker could not remove (a
-kill) is told by its age.
+Nothing depends on them: a heartbeat that cannot be written is left out, and one that its worker
+could not remove (a kill) is told by its age.
 """
 
 import json
@@ -31,7 +32,9 @@ FOLDER = "workers"
 
 
 class Heartbeat:
-    """What one worker says about one bucket, from entering the `with` block to leaving it. Its file is removed then."""
+    """What one worker says about one bucket, from entering the `with` block to leaving it. Its file
+    is removed then.
+    """
 
     def __init__(self, records: Path, bucket: str, device: "torch.device") -> None:
         """`records` is the folder of the completion records."""
@@ -120,7 +123,9 @@ class Heartbeat:
 
 
 class _Gpu:
-    """One GPU as the driver sees it. All None where nvidia-ml-py or a permission is missing, or on slices (MIG)."""
+    """One GPU as the driver sees it. All None where nvidia-ml-py or a permission is missing, or on
+    slices (MIG).
+    """
 
     def __init__(self, device: "torch.device") -> None:
         self.index: int | None = None

@@ -1,7 +1,8 @@
 """One submission over several nodes: the same command on each, started by what the site has.
 
-The nodes share nothing but the filesystem. Claims keep them off each other's buckets, and any of them writes the
-submission's record when all buckets are complete; so a node that dies does not end the others.
+The nodes share nothing but the filesystem. Claims keep them off each other's buckets, and any of
+them writes the submission's record when all buckets are complete; so a node that dies does not end
+the others.
 """
 
 import logging
@@ -20,29 +21,40 @@ from plm_embed.errors import PassingError, PlmEmbedError
 
 log = logging.getLogger(__name__)
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PBS_JOBID", "TMPDIR", "CUDA_VISIBLE_DEVICES")
-"""Environment that remote shells do not have by themselves: pbs_tmrsh starts with PATH=/bin:/usr/bin."""
+"""Environment that remote shells do not have by themselves: pbs_tmrsh starts with
+PATH=/bin:/usr/bin.
+"""
 
 SECONDS_FOR_STRAGGLERS = 5.0
-"""A lost node never reports. The output says that all buckets are complete, which those that live see in a second."""
+"""A lost node never reports. The output says that all buckets are complete, which those that live
+see in a second.
+"""
 
 
 def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
-    """Run `plm-embed ARGUMENTS` once on each of the job's `nodes` nodes and wait until `output` is there or all ended.
+    """Run `plm-embed ARGUMENTS` once on each of the job's `nodes` nodes and wait until `output` is
+    there or all ended.
 
-    Raises PlmEmbedError when the job has fewer nodes, when nothing can start processes on them, and when all ended
-    without `output`.
+    Raises PlmEmbedError when the job has fewer nodes, when nothing can start processes on them, and
+    when all ended without `output`.
     """
     output.unlink(missing_ok=True)
     hosts = allocated_hosts(os.environ)
     if len(hosts) < nodes:
         raise PlmEmbedError(
-            f"{nodes} nodes asked for, the job has {len(hosts)} ({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
-            "a submission over several nodes runs in a PBS job; elsewhere set the resource nodes to 1"
+            f"{nodes} nodes asked for, the job has {len(hosts)} "
+            f"({', '.join(hosts) or 'PBS_NODEFILE is not set'})\n"
+            "a submission over several nodes runs in a PBS job; elsewhere set the resource nodes "
+            "to 1"
         )
     command = [sys.executable, "-m", "plm_embed", *arguments]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal"))  # by way of `finally`
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal")
+    )  # by way of `finally`
     lines = Path(os.environ["PBS_NODEFILE"]).read_text().split()
-    started = [subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ, lines)]
+    started = [
+        subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ, lines)
+    ]
     log.info("started on %s", ", ".join(hosts[:nodes]))
     try:
         _wait(started, output)
@@ -51,7 +63,10 @@ def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
             process.terminate()
     if not output.exists():
         codes = ", ".join(str(process.returncode) for process in started)
-        raise PassingError(f"not all buckets are embedded (exit codes of the nodes: {codes}); the reasons are above")
+        raise PassingError(
+            f"not all buckets are embedded (exit codes of the nodes: {codes}); the reasons are "
+            "above"
+        )
 
 
 def allocated_hosts(environment: Mapping[str, str]) -> list[str]:
@@ -64,19 +79,41 @@ def allocated_hosts(environment: Mapping[str, str]) -> list[str]:
 
 
 def commands(
-    hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str], lines: Sequence[str]
+    hosts: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    lines: Sequence[str],
 ) -> list[list[str]]:
     """The processes to start here so that `command` runs once on each host, in this folder.
 
-    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh, pbsdsh or ssh host by
-    host, and a plain process for this host. `lines` are those of the job's node file: pbsdsh counts hosts by them.
+    PALS mpiexec (Cray, Polaris) where it is, told not to end the others with one; else pbs_tmrsh,
+    pbsdsh or ssh host by host, and a plain process for this host. `lines` are those of the job's
+    node file: pbsdsh counts hosts by them.
     """
     passed = ["env", *(f"{name}={environment[name]}" for name in PASSED_ON if name in environment)]
     if _pals_mpiexec():
-        per_node = ["-n", str(len(hosts)), "--ppn", "1", "--hosts", ",".join(hosts), "--cpu-bind", "none"]
-        # PALS gives each rank a TMPDIR that is too long for Unix sockets (107 bytes); `env` puts ours back
+        per_node = [
+            "-n",
+            str(len(hosts)),
+            "--ppn",
+            "1",
+            "--hosts",
+            ",".join(hosts),
+            "--cpu-bind",
+            "none",
+        ]
+        # PALS gives each rank a TMPDIR that is too long for Unix sockets (107 bytes); `env` puts
+        # ours back
         temporary = [word for word in passed if word.startswith("TMPDIR=")]
-        return [["mpiexec", "--no-abort-on-failure", *per_node, *(["env", *temporary] if temporary else []), *command]]
+        return [
+            [
+                "mpiexec",
+                "--no-abort-on-failure",
+                *per_node,
+                *(["env", *temporary] if temporary else []),
+                *command,
+            ]
+        ]
     remote = next((tool for tool in ("pbs_tmrsh", "pbsdsh", "ssh") if shutil.which(tool)), None)
     here = socket.gethostname().split(".")[0]
     found = []
@@ -92,7 +129,13 @@ def commands(
             call = {
                 "pbs_tmrsh": ["pbs_tmrsh", host, *shell],
                 "pbsdsh": ["pbsdsh", "-n", str(lines.index(host)), "--", *shell],
-                "ssh": ["ssh", "-o", "BatchMode=yes", host, script],  # which hands its words to a shell
+                "ssh": [
+                    "ssh",
+                    "-o",
+                    "BatchMode=yes",
+                    host,
+                    script,
+                ],  # which hands its words to a shell
             }
             found.append(call[remote])
     return found
@@ -103,7 +146,9 @@ def _pals_mpiexec() -> bool:
     if shutil.which("mpiexec") is None:
         return False
     try:
-        said = subprocess.run(["mpiexec", "--help"], capture_output=True, text=True, check=False, timeout=60)
+        said = subprocess.run(
+            ["mpiexec", "--help"], capture_output=True, text=True, check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "--no-abort-on-failure" in said.stdout + said.stderr

@@ -1,6 +1,8 @@
-"""Weights adopted or downloaded once: checked, converted, compared with what is known of the published ones.
+"""Weights adopted or downloaded once: checked, converted, compared with what is known of the
+published ones.
 
-Campaigns share a weights folder. What is right in it is never written again, and it never becomes other weights.
+Campaigns share a weights folder. What is right in it is never written again, and it never becomes
+other weights.
 """
 
 import hashlib
@@ -20,7 +22,14 @@ from plm_embed.io.download import download
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import checkpoints, published, weights
 from plm_embed.models.family import Layout
-from plm_embed.models.manifest import MANIFEST, Manifest, Published, Source, read_manifest, write_manifest
+from plm_embed.models.manifest import (
+    MANIFEST,
+    Manifest,
+    Published,
+    Source,
+    read_manifest,
+    write_manifest,
+)
 from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
@@ -28,18 +37,24 @@ PROOFS: tuple[Published, ...] = get_args(Published)
 
 
 def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
-    """Make `output` a weights folder of `model` from `source`, or from a download when there is no source.
+    """Make `output` a weights folder of `model` from `source`, or from a download when there is no
+    source.
 
-    `source` is fair-esm's .pt file or a Hugging Face folder (config.json, safetensors). Does nothing when `output` is
-    intact and made from the same source. Raises WeightsError when the source cannot be read, is not `model`, or is not
-    what `output` holds. Of several processes with one `output`, one works and the others wait for it.
+    `source` is fair-esm's .pt file or a Hugging Face folder (config.json, safetensors). Does
+    nothing when `output` is intact and made from the same source. Raises WeightsError when the
+    source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
+    one `output`, one works and the others wait for it.
     """
     with exclusive(output):
         made = _made(output)
         if source is not None:
             path = Path(source).absolute()
             return _adopt(model, path, output, made)
-        if made and made.model == model.name and (made.source.url in model.urls or made.published == "sha256"):
+        if (
+            made
+            and made.model == model.name
+            and (made.source.url in model.urls or made.published == "sha256")
+        ):
             if not (wrong := _damage(output, made)):
                 log.info("%s: %s is already there and intact", output, model.name)
                 return made
@@ -56,7 +71,9 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a weights folder, which has its tensors: the self-test's golden vectors, and last the manifest."""
+    """Complete a weights folder, which has its tensors: the self-test's golden vectors, and last
+    the manifest.
+    """
     with (folder / weights.TENSORS).open("rb", buffering=0) as file:
         digest = self_test.write_golden(folder, manifest, weights.Tensors(file))
     manifest = replace(manifest, self_test_sha256=digest)
@@ -82,11 +99,17 @@ def _sha256(path: Path) -> str:
     return sha256_file(path) if path.is_file() else ""
 
 
-def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None) -> Manifest:
+def _adopt(
+    model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
+) -> Manifest:
     layout = checkpoints.layout_of(path)
     digests = {file: sha256_file(file) for file in checkpoints.files_of(path, layout, model)}
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
-    if made and made.model == model.name and (made.source.layout, made.source.sha256) == (layout, source.sha256):
+    if (
+        made
+        and made.model == model.name
+        and (made.source.layout, made.source.sha256) == (layout, source.sha256)
+    ):
         if not (wrong := _damage(output, made)):
             log.info("%s: already made from %s and intact", output, path)
             return made
@@ -96,8 +119,10 @@ def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: s
     asked = (model.name, sha256, checkpoint.said.token_dropout)
     if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
         raise WeightsError(
-            f"weights_folder: {output} holds other weights ({made.model}, SHA-256 {made.weights_sha256[:12]}) than "
-            f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they are not replaced.\n"
+            f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
+            f"{made.weights_sha256[:12]}) than "
+            f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they are "
+            "not replaced.\n"
             f"Choose another weights_folder, or delete {output} if nothing needs it.",
             path=output,
         )
@@ -132,12 +157,22 @@ def _adopt(model: Model, path: Path, output: Path, made: Manifest | None, url: s
 def _combined(digests: Mapping[Path, str]) -> str:
     if len(digests) == 1:
         return next(iter(digests.values()))
-    return hashlib.sha256("".join(f"{digest}  {file.name}\n" for file, digest in digests.items()).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{digest}  {file.name}\n" for file, digest in digests.items()).encode()
+    ).hexdigest()
 
 
-def _published(manifest: Manifest, layout: Layout, digests: Mapping[Path, str], tensors: Path) -> Published:
-    """Whether these are the published weights: by the SHA-256 of the files, else by what the model answers."""
-    holding = [digest for file, digest in digests.items() if layout == "fair-esm" or file.suffix == ".safetensors"]
+def _published(
+    manifest: Manifest, layout: Layout, digests: Mapping[Path, str], tensors: Path
+) -> Published:
+    """Whether these are the published weights: by the SHA-256 of the files, else by what the model
+    answers.
+    """
+    holding = [
+        digest
+        for file, digest in digests.items()
+        if layout == "fair-esm" or file.suffix == ".safetensors"
+    ]
     if published.is_published(manifest.model, holding):
         return "sha256"
     answers = published.known_answers(manifest.model)
@@ -146,14 +181,23 @@ def _published(manifest: Manifest, layout: Layout, digests: Mapping[Path, str], 
     with tensors.open("rb", buffering=0) as file:
         means = last_means(manifest, weights.Tensors(file), published.peptides())
     errors = np.linalg.norm(means - answers, axis=1) / np.linalg.norm(answers, axis=1)
-    log.info("%s: known answers within %.2g (relative; bound %g)", manifest.model, errors.max(), published.TOLERANCE)
+    log.info(
+        "%s: known answers within %.2g (relative; bound %g)",
+        manifest.model,
+        errors.max(),
+        published.TOLERANCE,
+    )
     return "known answers" if errors.max() <= published.TOLERANCE else "no"
 
 
 def _fetch(model: Model, path: Path) -> str:
-    """Download the model's .pt to `path`, unless a whole download is already there; return the URL used."""
+    """Download the model's .pt to `path`, unless a whole download is already there; return the URL
+    used.
+    """
     if not model.urls:
-        raise WeightsError(f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file.")
+        raise WeightsError(
+            f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file."
+        )
     known = published.pt_file(model.name).get("sha256")
     failures = []
     for url in model.urls:
@@ -165,11 +209,14 @@ def _fetch(model: Model, path: Path) -> str:
             continue
         if known and (found := sha256_file(path)) != known:
             path.unlink()
-            failures.append(f"{url} has SHA-256 {found}; the published file has {known}: it was not used.")
+            failures.append(
+                f"{url} has SHA-256 {found}; the published file has {known}: it was not used."
+            )
             continue
         return url
     staged = shlex.quote(str((path.parent.parent / path.name).absolute()))
     raise WeightsError(
-        f"weights: {' '.join(failures)}\nRun again; or fetch it where there is a network: curl -LO {model.urls[0]}\n"
+        f"weights: {' '.join(failures)}\nRun again; or fetch it where there is a network: curl "
+        f"-LO {model.urls[0]}\n"
         f"then copy it to {staged} and set in the config: `weights: {staged}`"
     )

@@ -1,7 +1,8 @@
 """A submission: the buckets that one scheduler job embeds, on one GPU or on all GPUs of its nodes.
 
-The parent hands buckets to its workers, largest first. Parents on other nodes may work on the same list: claims keep
-them off each other's buckets. A failed bucket or a broken GPU does not stop the others.
+The parent hands buckets to its workers, largest first. Parents on other nodes may work on the same
+list: claims keep them off each other's buckets. A failed bucket or a broken GPU does not stop the
+others.
 """
 
 import logging
@@ -38,12 +39,16 @@ SECONDS_BETWEEN_SIGNALS = 0.2
 SECONDS_BETWEEN_LOOKS = 1.0
 """At the folders of records and claims, while there is nothing to take."""
 SECONDS_BETWEEN_ATTEMPTS = 60.0
-"""To take a bucket that another holds: whether its claim is stale costs a network filesystem several requests."""
+"""To take a bucket that another holds: whether its claim is stale costs a network filesystem
+several requests.
+"""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a submission is asked to do. `records` is the folder for completion records and claims."""
+    """What a submission is asked to do. `records` is the folder for completion records and
+    claims.
+    """
 
     buckets: tuple[Path, ...]
     weights: Path
@@ -55,23 +60,34 @@ class Plan:
 
 
 def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
-    """Embed all buckets of the plan, then write `output`: a summary that says that each has its completion record.
+    """Embed all buckets of the plan, then write `output`: a summary that says that each has its
+    completion record.
 
-    What was done stays done, and a repetition does only the rest. Raises PassingError when a bucket could not be done,
-    and PlmEmbedError when a repetition would not do it either.
+    What was done stays done, and a repetition does only the rest. Raises PassingError when a bucket
+    could not be done, and PlmEmbedError when a repetition would not do it either.
     """
     submission = Submission(plan, settings)
     with _signals(submission):
         submission.run()
-    lacking = [bucket.stem for bucket in plan.buckets if not (plan.records / f"{bucket.stem}.json").exists()]
+    lacking = [
+        bucket.stem
+        for bucket in plan.buckets
+        if not (plan.records / f"{bucket.stem}.json").exists()
+    ]
     if submission.problems or lacking:
         problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
         error = PassingError if submission.passing or not submission.problems else PlmEmbedError
         raise error("\n  ".join(["not all buckets are embedded:", *problems]))
-    shares = worker_shares([plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began)
+    shares = worker_shares(
+        [plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began
+    )
     if shares:
         worst = max(shares, key=lambda worker: worker["idle"])
-        log.info("%d workers; the idlest one was idle for %.1f %% of its time", len(shares), 100 * worst["idle"])
+        log.info(
+            "%d workers; the idlest one was idle for %.1f %% of its time",
+            len(shares),
+            100 * worst["idle"],
+        )
     names = sorted(bucket.stem for bucket in plan.buckets)
     write_sealed(output, {"schema_version": 1, "buckets": names, "workers": shares})
 
@@ -81,7 +97,9 @@ class Submission:
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.plan = plan
-        self.settings = replace(settings, threads=max(1, settings.threads // plan.workers), bar=plan.workers == 1)
+        self.settings = replace(
+            settings, threads=max(1, settings.threads // plan.workers), bar=plan.workers == 1
+        )
         self.problems: list[str] = []
         self.passing = False  # whether another attempt may solve a problem
         self._unusable = ""  # what is wrong with the folder of records and claims
@@ -90,7 +108,8 @@ class Submission:
         self._pending = sorted(plan.buckets, key=lambda bucket: (-self._sizes[bucket], bucket))
         self.began = datetime.now(UTC)
         self._recorded = self._records()
-        # when to try for a claimed bucket: at once if it was claimed before the start, by an owner that may be dead
+        # when to try for a claimed bucket: at once if it was claimed before the start, by an owner
+        # that may be dead
         self._attempt_at = dict.fromkeys(self._claimed(), 0.0)
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
@@ -102,22 +121,29 @@ class Submission:
         self._end = time.monotonic() + 60 * plan.minutes if plan.minutes else float("inf")
 
     def run(self) -> None:
-        threads = [threading.Thread(target=self._drive, args=(slot,)) for slot in range(len(self._gpus))]
+        threads = [
+            threading.Thread(target=self._drive, args=(slot,)) for slot in range(len(self._gpus))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            # The kernel may give a signal to any thread, and its handler runs in this one, but not while it waits for a
-            # lock. A job that was stopped (SIGSTOP, scontrol suspend) and ends would miss the end that is announced.
+            # The kernel may give a signal to any thread, and its handler runs in this one, but not
+            # while it waits for a lock. A job that was stopped (SIGSTOP, scontrol suspend) and ends
+            # would miss the end that is announced.
             while thread.is_alive():
                 thread.join(SECONDS_BETWEEN_SIGNALS)
         if self._unusable:
             self.problems.append(self._unusable)
             return
         if self._stopping:
-            self.problems.append("stopped by a signal; run it again: only the rest will be computed")
+            self.problems.append(
+                "stopped by a signal; run it again: only the rest will be computed"
+            )
         left = ", ".join(bucket.stem for bucket in self._pending)
         if left and not self._broken and self._time_is_short(self._pending[-1]):
-            self.problems.append(f"no time left for {left}; run it again, or ask for a longer runtime")
+            self.problems.append(
+                f"no time left for {left}; run it again, or ask for a longer runtime"
+            )
         elif left and not self._stopping:
             self.problems += [*self._broken, f"no working device left for {left}"]
         self.passing = self.passing or bool(left) or self._stopping
@@ -133,16 +159,23 @@ class Submission:
             return [None] * self.plan.workers
         gpus = visible_gpus()
         if gpus and len(gpus) < self.plan.workers and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            log.warning("this node shows %d GPUs, not %d: the others are lost to it", len(gpus), self.plan.workers)
+            log.warning(
+                "this node shows %d GPUs, not %d: the others are lost to it",
+                len(gpus),
+                self.plan.workers,
+            )
         elif len(gpus) < self.plan.workers:
             raise PlmEmbedError(
-                f"{self.plan.workers} workers for {len(gpus)} visible GPUs ({', '.join(gpus) or 'none'})\n"
+                f"{self.plan.workers} workers for {len(gpus)} visible GPUs "
+                f"({', '.join(gpus) or 'none'})\n"
                 "request as many GPUs as the rule's resource `gpu` says"
             )
         return gpus[: self.plan.workers]
 
     def _drive(self, slot: int) -> None:
-        """One worker's life: bucket after bucket, started anew after a failure, until nothing is left to do."""
+        """One worker's life: bucket after bucket, started anew after a failure, until nothing is
+        left to do.
+        """
         in_a_row = 0
         while in_a_row < FAILURES_IN_A_ROW and self._work_may_come():
             taken, began, computed, failure = None, time.monotonic(), False, None
@@ -155,11 +188,18 @@ class Submission:
                 computed = worker.embed(taken[0], self.plan.records / f"{taken[0].stem}.json")
                 in_a_row = 0
             except Exception as error:
-                # whatever it was (a process that could not be started, for one), the bucket is not done
-                failure = error if isinstance(error, WorkerError) else WorkerError(f"{type(error).__name__}: {error}")
+                # whatever it was (a process that could not be started, for one), the bucket is not
+                # done
+                failure = (
+                    error
+                    if isinstance(error, WorkerError)
+                    else WorkerError(f"{type(error).__name__}: {error}")
+                )
                 self._workers.pop(slot, None)
                 in_a_row = FAILURES_IN_A_ROW if failure.blames == "device" else in_a_row + 1
-                log.warning("worker %d: %s%s", slot, f"bucket {taken[0].stem}: " if taken else "", failure)
+                log.warning(
+                    "worker %d: %s%s", slot, f"bucket {taken[0].stem}: " if taken else "", failure
+                )
             if taken:
                 taken[1].release()
                 self._note(taken[0], time.monotonic() - began, computed, failure)
@@ -169,9 +209,13 @@ class Submission:
             self._workers.pop(slot).close()
 
     def _worker(self, slot: int) -> Worker:
-        """The slot's worker, started if there is none and checked before it claims anything; raises WorkerError."""
+        """The slot's worker, started if there is none and checked before it claims anything; raises
+        WorkerError.
+        """
         if slot not in self._workers:
-            self._workers[slot] = Worker(self.plan.weights, self.plan.store, self.settings, self._gpus[slot])
+            self._workers[slot] = Worker(
+                self.plan.weights, self.plan.store, self.settings, self._gpus[slot]
+            )
             if self._stopping:  # the signal came before there was a worker to tell
                 self._workers[slot].terminate()
             self._workers[slot].wait_until_ready()
@@ -185,18 +229,24 @@ class Submission:
             return not self._stopping and bool(self._pending)
 
     def _next(self) -> tuple[Path, Claim] | None:
-        """The next bucket; None when there is none, or when records and claims cannot be read or written any more."""
+        """The next bucket; None when there is none, or when records and claims cannot be read or
+        written any more.
+        """
         try:
             return self._next_free()
         except OSError as error:
             where = error.filename2 or error.filename or self.plan.records
             self.passing = not no_space(error) and not isinstance(error, PermissionError)
-            self._unusable = no_space(error) or f"{where}: {error.strerror}; mend that and run it again"
+            self._unusable = (
+                no_space(error) or f"{where}: {error.strerror}; mend that and run it again"
+            )
             self.stop()
             return None
 
     def _next_free(self) -> tuple[Path, Claim] | None:
-        """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may still fail theirs."""
+        """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may
+        still fail theirs.
+        """
         with self._changed:
             while not self._stopping and (self._pending or self._active):
                 self._drop_what_others_did()
@@ -205,7 +255,10 @@ class Submission:
                 held, now = self._claimed(), time.monotonic()
                 for bucket in self._pending:
                     soonest = now + SECONDS_BETWEEN_ATTEMPTS
-                    if bucket.stem in held and self._attempt_at.setdefault(bucket.stem, soonest) > now:
+                    if (
+                        bucket.stem in held
+                        and self._attempt_at.setdefault(bucket.stem, soonest) > now
+                    ):
                         continue
                     if self._time_is_short(bucket):
                         continue
@@ -220,17 +273,25 @@ class Submission:
         return None
 
     def _drop_what_others_did(self) -> None:
-        """Forget pending buckets whose completion record was written since the start: its writer has just checked it.
+        """Forget pending buckets whose completion record was written since the start: its writer
+        has just checked it.
 
-        Older records are left to a worker, which compares them with the bucket, the settings and the store.
+        Older records are left to a worker, which compares them with the bucket, the settings and
+        the store.
         """
         new = {name for name, stamp in self._records().items() if self._recorded.get(name) != stamp}
-        self._pending = [bucket for bucket in self._pending if bucket.stem not in new or bucket in self._failures]
+        self._pending = [
+            bucket for bucket in self._pending if bucket.stem not in new or bucket in self._failures
+        ]
 
     def _records(self) -> dict[str, int]:
-        """Inode of each completion record by bucket: records are replaced by rename, never written in place."""
+        """Inode of each completion record by bucket: records are replaced by rename, never written
+        in place.
+        """
         with suppress(FileNotFoundError), os.scandir(self.plan.records) as entries:
-            return {entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")}
+            return {
+                entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")
+            }
         return {}
 
     def _claimed(self) -> set[str]:
@@ -239,8 +300,12 @@ class Submission:
             return {path.name for path in (self.plan.records / "claims").iterdir()}
         return set()
 
-    def _note(self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None) -> None:
-        """Take down how a bucket ended; one that failed is tried again unless it or its user is to blame."""
+    def _note(
+        self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None
+    ) -> None:
+        """Take down how a bucket ended; one that failed is tried again unless it or its user is to
+        blame.
+        """
         with self._changed:
             self._active -= 1
             if failure is None and computed:
@@ -249,7 +314,9 @@ class Submission:
             elif failure is None:
                 pass  # it was complete already, and says nothing about the speed
             elif not self._stopping:
-                self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[failure.blames]
+                self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[
+                    failure.blames
+                ]
                 if self._failures[bucket] < FAILURES_PER_BUCKET:
                     self._pending.insert(0, bucket)
                 else:
@@ -273,7 +340,9 @@ def _signals(submission: Submission) -> Iterator[None]:
     def stop(_: int, __: FrameType | None) -> None:
         submission.stop()
 
-    before: dict[int, Any] = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[int, Any] = {
+        number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:

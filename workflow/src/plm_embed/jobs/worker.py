@@ -1,7 +1,7 @@
 """One process per GPU: it embeds the buckets that its parent sends, with the model loaded once.
 
-The parent never touches CUDA. A worker that fails in any way ends its process, and with it whatever state the device
-was left in; the parent decides what happens to the bucket.
+The parent never touches CUDA. A worker that fails in any way ends its process, and with it whatever
+state the device was left in; the parent decides what happens to the bucket.
 """
 
 import ctypes
@@ -32,13 +32,16 @@ from plm_embed.jobs.gpus import near_cores
 Blames = Literal["", "device", "user"]
 CONTEXT = multiprocessing.get_context("spawn")
 SECONDS_TO_START = 900.0
-"""A worker that has not checked its device by then hangs; libraries on a busy network filesystem load in minutes."""
+"""A worker that has not checked its device by then hangs; libraries on a busy network filesystem
+load in minutes.
+"""
 
 
 class WorkerError(Exception):
     """A worker ended without finishing its bucket; says why.
 
-    blames: "device" when another device may do the same bucket, "user" when trying again is of no use, else "".
+    blames: "device" when another device may do the same bucket, "user" when trying again is of no
+    use, else "".
     """
 
     def __init__(self, reason: str, blames: Blames = "") -> None:
@@ -49,10 +52,14 @@ class WorkerError(Exception):
 class Worker:
     """The parent's handle on one worker process."""
 
-    def __init__(self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
+    def __init__(
+        self, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
+    ) -> None:
         """Start the process. `gpu` becomes its CUDA_VISIBLE_DEVICES; None leaves that as it is."""
         self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=serve, args=(theirs, weights_folder, store, settings, gpu), daemon=True)
+        self._process = CONTEXT.Process(
+            target=serve, args=(theirs, weights_folder, store, settings, gpu), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -60,12 +67,17 @@ class Worker:
         """Wait until the worker has checked its device; raises WorkerError when that failed."""
         if not self._connection.poll(SECONDS_TO_START):
             self._process.kill()
-            self._process.join(10)  # the kernel may never let go of a process that waits for a broken device
-            raise WorkerError(f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device")
+            self._process.join(
+                10
+            )  # the kernel may never let go of a process that waits for a broken device
+            raise WorkerError(
+                f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device"
+            )
         self._answer()
 
     def embed(self, bucket: Path, output: Path) -> bool:
-        """Have one bucket embedded and its completion record written; raises WorkerError when the worker ended.
+        """Have one bucket embedded and its completion record written; raises WorkerError when the
+        worker ended.
 
         Returns whether anything had to be computed.
         """
@@ -80,7 +92,9 @@ class Worker:
             self._process.join()
             code = self._process.exitcode or 0
             names = {number.value: number.name for number in signal.Signals}
-            raise WorkerError(f"killed by {names.get(-code, -code)}" if code < 0 else f"ended with {code}") from None
+            raise WorkerError(
+                f"killed by {names.get(-code, -code)}" if code < 0 else f"ended with {code}"
+            ) from None
         if isinstance(answer, tuple):
             self._process.join()
             raise WorkerError(*answer)
@@ -97,14 +111,19 @@ class Worker:
         self._process.join()
 
 
-def serve(connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None) -> None:
-    """The worker's process: check the device, embed each bucket received; after a failure say what went wrong and end.
+def serve(
+    connection: Connection, weights_folder: Path, store: Path, settings: Settings, gpu: str | None
+) -> None:
+    """The worker's process: check the device, embed each bucket received; after a failure say what
+    went wrong and end.
 
-    The answers: True for the device, then for each bucket whether anything was computed; or what went wrong and who is
-    to blame.
+    The answers: True for the device, then for each bucket whether anything was computed; or what
+    went wrong and who is to blame.
     """
     log_to_stderr()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends the workers in order
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent too, which ends the workers in order
     _end_with_parent()
     if gpu is not None:
         _take(gpu)
@@ -120,7 +139,10 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         while True:
             bucket, output = connection.recv()
             embedder = embedder or Embedder(weights_folder, store, settings)
-            computed = not embedder.is_complete(bucket, output) and embedder.embed(bucket, output)["computed"] > 0
+            computed = (
+                not embedder.is_complete(bucket, output)
+                and embedder.embed(bucket, output)["computed"] > 0
+            )
             connection.send(computed)
     except EOFError:
         return
@@ -136,7 +158,9 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
         if not mendable:
             traceback.print_exc()
         # another device may do the same bucket
-        blames = "user" if mendable else "device" if device_lost(error) or out_of_memory(error) else ""
+        blames = (
+            "user" if mendable else "device" if device_lost(error) or out_of_memory(error) else ""
+        )
         connection.send((mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             _end_at_once()
@@ -144,7 +168,9 @@ def serve(connection: Connection, weights_folder: Path, store: Path, settings: S
 
 
 def _end_at_once() -> NoReturn:
-    """Without cleaning up: once a CUDA context is lost, to give back pinned memory aborts the process."""
+    """Without cleaning up: once a CUDA context is lost, to give back pinned memory aborts the
+    process.
+    """
     logging.shutdown()
     sys.stderr.flush()
     os._exit(1)
@@ -160,7 +186,9 @@ def _take(gpu: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed pipe must do."""
+    """Have the kernel send SIGTERM when the parent dies, however it dies. Without Linux, the closed
+    pipe must do.
+    """
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -1,7 +1,9 @@
-"""Attention within each of several packed sequences, by the best kernel that a device has for a dtype.
+"""Attention within each of several packed sequences, by the best kernel that a device has for a
+dtype.
 
-Every kernel here computes a sequence's rows by operations whose shapes and order depend on that sequence alone, so its
-bits do not depend on its company. `math` is the exception: it serves where torch has nothing better.
+Every kernel here computes a sequence's rows by operations whose shapes and order depend on that
+sequence alone, so its bits do not depend on its company. `math` is the exception: it serves where
+torch has nothing better.
 """
 
 import logging
@@ -26,22 +28,26 @@ SCORE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Packed:
-    """Where the sequences lie in the rows: `lengths`, and on the device `boundaries` (n + 1,) int32, 0 first."""
+    """Where the sequences lie in the rows: `lengths`, and on the device `boundaries` (n + 1,)
+    int32, 0 first.
+    """
 
     lengths: tuple[int, ...]
     boundaries: Tensor
 
 
 Attend = Callable[[Tensor, Packed], Tensor]
-"""qkv (T, 3, H, d) and the sequences in it -> (T, D), contiguous; zero in the rows behind the last sequence."""
+"""qkv (T, 3, H, d) and the sequences in it -> (T, D), contiguous; zero in the rows behind the last
+sequence.
+"""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One way to compute attention.
 
-    label: its part of the engine's name in the fingerprint; kernels that differ by more than rounding bits have
-    different ones. name: for logs and completion records.
+    label: its part of the engine's name in the fingerprint; kernels that differ by more than
+    rounding bits have different ones. name: for logs and completion records.
     """
 
     label: str
@@ -54,7 +60,9 @@ class Kernel:
 
 @cache
 def choose(device: torch.device, dtype: torch.dtype, heads: int, width: int) -> Kernel:
-    """The first kernel that works for `heads` of `width`: each is tried on the device, against plain arithmetic."""
+    """The first kernel that works for `heads` of `width`: each is tried on the device, against
+    plain arithmetic.
+    """
     for kernel in _candidates(device, dtype):
         problem = _problem(kernel, device, dtype, heads, width)
         if not problem:
@@ -73,8 +81,13 @@ def _candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
         return
     if half and torch.cuda.get_device_capability(device) >= (8, 0):
         yield from _variable_length()
-    for backend, label in ((SDPBackend.EFFICIENT_ATTENTION, "efficient"), (SDPBackend.MATH, "math")):
-        yield Kernel(label, f"torch SDPA ({label}), equal lengths together", partial(_sdpa_by, backend))
+    for backend, label in (
+        (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
+        (SDPBackend.MATH, "math"),
+    ):
+        yield Kernel(
+            label, f"torch SDPA ({label}), equal lengths together", partial(_sdpa_by, backend)
+        )
 
 
 def _variable_length() -> Iterator[Kernel]:
@@ -84,8 +97,11 @@ def _variable_length() -> Iterator[Kernel]:
     except ImportError:  # torch before 2.10
         pass
     else:
-        logging.getLogger("torch.nn.attention.varlen").setLevel(logging.WARNING)  # it would log every call
-        # Splitting keys among blocks would depend on the batch. Where torch cannot be told, it never splits.
+        logging.getLogger("torch.nn.attention.varlen").setLevel(
+            logging.WARNING
+        )  # it would log every call
+        # Splitting keys among blocks would depend on the batch. Where torch cannot be told, it
+        # never splits.
         one: Callable[..., Any] = partial(varlen_attn, num_splits=1)
         yield Kernel("varlen", "torch varlen_attn, num_splits=1", partial(_varlen, one))
         yield Kernel("varlen", "torch varlen_attn", partial(_varlen, varlen_attn))
@@ -97,7 +113,9 @@ def _variable_length() -> Iterator[Kernel]:
         yield Kernel("varlen", "flash_attn", partial(_varlen, flash_attn_varlen_func))
 
 
-def _problem(kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int) -> str:
+def _problem(
+    kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int
+) -> str:
     """Why a kernel does not serve, in words; empty when it does."""
     lengths = (40, 3, 129)
     random = torch.Generator().manual_seed(1)
@@ -113,7 +131,11 @@ def _problem(kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: in
             devices.synchronize(device)  # raises what it says on a device that is lost
             return f"{type(error).__name__}: {error}".splitlines()[0]
     worst = float(((found - expected).abs() / (1 + expected.abs())).max())
-    return "" if worst <= (1e-4 if dtype == torch.float32 else 0.02) else f"its result is off by {worst:.2g}"
+    return (
+        ""
+        if worst <= (1e-4 if dtype == torch.float32 else 0.02)
+        else f"its result is off by {worst:.2g}"
+    )
 
 
 def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
@@ -122,13 +144,17 @@ def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
 
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
-    """torch's scaled_dot_product_attention; neighbours of equal length share one call, so no mask is needed."""
+    """torch's scaled_dot_product_attention; neighbours of equal length share one call, so no mask
+    is needed.
+    """
     out = _room(qkv)
     start = 0
     for length, run in groupby(packed.lengths):
         count = len(list(run))
         stop = start + count * length
-        query, key, value = qkv[start:stop].view(count, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)  # (n, H, L, d)
+        query, key, value = (
+            qkv[start:stop].view(count, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
+        )  # (n, H, L, d)
         result = F.scaled_dot_product_attention(query, key, value)
         out[start:stop] = result.transpose(1, 2).reshape(stop - start, -1)
         start = stop
@@ -143,16 +169,22 @@ def _sdpa_by(backend: SDPBackend, qkv: Tensor, packed: Packed) -> Tensor:
 
 
 def _varlen(function: Callable[..., Any], qkv: Tensor, packed: Packed) -> Tensor:
-    """FlashAttention over variable lengths: the unused rows behind the last sequence belong to none."""
+    """FlashAttention over variable lengths: the unused rows behind the last sequence belong to
+    none.
+    """
     query, key, value = qkv.unbind(1)  # (T, H, d), strided
     longest, used = max(packed.lengths), sum(packed.lengths)
-    out: Tensor = function(query, key, value, packed.boundaries, packed.boundaries, longest, longest).flatten(1)
+    out: Tensor = function(
+        query, key, value, packed.boundaries, packed.boundaries, longest, longest
+    ).flatten(1)
     out[used:] = 0
     return out
 
 
 def blocked(qkv: Tensor, packed: Packed) -> Tensor:
-    """Matrix products and softmax over blocks of heads, or of one head's queries, whose scores stay in the cache."""
+    """Matrix products and softmax over blocks of heads, or of one head's queries, whose scores stay
+    in the cache.
+    """
     out = _room(qkv)
     start = 0
     for length in packed.lengths:

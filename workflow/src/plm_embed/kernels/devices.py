@@ -27,7 +27,9 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -> ComputeDtype:
-    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32 elsewhere."""
+    """`auto` is bfloat16 on compute capability 8.0 or newer, else float32. ConfigError for tfloat32
+    elsewhere.
+    """
     modern = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if wanted == "tfloat32" and not modern:
         raise ConfigError(
@@ -42,7 +44,9 @@ def choose_dtype(wanted: ComputeDtype | Literal["auto"], device: torch.device) -
 
 
 def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["auto"]) -> None:
-    """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32, half-precision sums."""
+    """Fix what would otherwise let the numbers depend on the machine's settings: threads, TF32,
+    half-precision sums.
+    """
     torch.set_num_threads(threads)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = wanted == "tfloat32"
@@ -51,9 +55,14 @@ def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["a
 
 
 def check(device: torch.device) -> None:
-    """Allocate and multiply on the device; raise DeviceError when it cannot, or when the product is wrong."""
+    """Allocate and multiply on the device; raise DeviceError when it cannot, or when the product is
+    wrong.
+    """
     size = 512
-    named = f"{device.type} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}".strip() + f" on {socket.gethostname()}"
+    named = (
+        f"{device.type} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}".strip()
+        + f" on {socket.gethostname()}"
+    )
     try:
         ones = torch.ones(size, size, device=device)
         total = float((ones @ ones).sum())  # small powers of two: exact in any precision and order
@@ -85,7 +94,9 @@ def device_name(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            return next(
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -97,7 +108,9 @@ def synchronize(device: torch.device) -> None:
 
 def too_small(device: torch.device) -> DeviceError:
     """What to say when a device lacks the memory for the model and the smallest batch."""
-    return DeviceError(f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model")
+    return DeviceError(
+        f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model"
+    )
 
 
 def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
@@ -106,6 +119,8 @@ def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
         return None
     said = str(error).strip().splitlines()[0]
     return DeviceError(
-        f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of {socket.gethostname()} failed: {said}\n"
-        "what was finished is in the store; run it again, on another device if this one fails again (see dmesg for Xid)"
+        f"CUDA error: the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of "
+        f"{socket.gethostname()} failed: {said}\n"
+        "what was finished is in the store; run it again, on another device if this one fails "
+        "again (see dmesg for Xid)"
     )

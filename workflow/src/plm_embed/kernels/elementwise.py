@@ -1,4 +1,6 @@
-"""What a layer does besides matrix products and attention: layer norms, residual sums, rotary angles, all in fp32."""
+"""What a layer does besides matrix products and attention: layer norms, residual sums, rotary
+angles, all in fp32.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -36,8 +38,8 @@ class _Rotate(Protocol):
 class Elementwise:
     """One way to compute them. name: for logs and completion records.
 
-    norm: layer norm of x (n, D) fp32 in `dtype`. add_norm: the same after x += term, which changes x.
-    rotate: turns q and k in qkv (n, 3, H, d) in place; cosine, sine (n, d / 2).
+    norm: layer norm of x (n, D) fp32 in `dtype`. add_norm: the same after x += term, which changes
+    x. rotate: turns q and k in qkv (n, 3, H, d) in place; cosine, sine (n, d / 2).
     """
 
     name: str
@@ -76,13 +78,17 @@ def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> El
         fused = _fused()
         problem = _problem(fused, device, dtype, dim, heads)
     except Exception as error:
-        # no Triton, no compiler for what it launches, a GPU that it does not know: torch's operations always work
+        # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
+        # operations always work
         if out_of_memory(error):  # says nothing about the kernels
             raise
         devices.synchronize(device)  # raises what it says on a device that is lost
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     if problem:
-        log.warning("Triton's kernels cannot be used (%s): torch's own operations serve, more slowly", problem)
+        log.warning(
+            "Triton's kernels cannot be used (%s): torch's own operations serve, more slowly",
+            problem,
+        )
         return PLAIN
     return fused
 
@@ -99,7 +105,9 @@ def _fused() -> Elementwise:
     return Elementwise("Triton", norm, add_norm, triton.rotate)
 
 
-def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> str:
+def _problem(
+    tried: Elementwise, device: torch.device, dtype: torch.dtype, dim: int, heads: int
+) -> str:
     """What differs from the plain operations, in words; empty when nothing does."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(1))
     rows, half = 5, dim // heads // 2
@@ -108,10 +116,20 @@ def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, dim: 
     angle = draw(rows, half).to(device)
     found: list[tuple[Tensor, ...]] = []
     for each in (PLAIN, tried):
-        x, turned = draw(rows, dim, generator=torch.Generator().manual_seed(2)).to(device), qkv.clone()
+        x, turned = (
+            draw(rows, dim, generator=torch.Generator().manual_seed(2)).to(device),
+            qkv.clone(),
+        )
         first = each.norm(x, by, dtype)
         second = each.add_norm(x, term, by, dtype)
         each.rotate(turned, angle.cos(), angle.sin())
         found.append((first, second, x, turned))
-    worst = max(float(((ours - plain).abs() / (1 + plain.abs())).max()) for plain, ours in zip(*found, strict=True))
-    return "" if worst <= (1e-4 if dtype == torch.float32 else 0.01) else f"they are off by {worst:.2g}"
+    worst = max(
+        float(((ours - plain).abs() / (1 + plain.abs())).max())
+        for plain, ours in zip(*found, strict=True)
+    )
+    return (
+        ""
+        if worst <= (1e-4 if dtype == torch.float32 else 0.01)
+        else f"they are off by {worst:.2g}"
+    )

@@ -6,10 +6,12 @@ from torch import Tensor
 
 
 class Linear:
-    """y = x W^T + b, with an exact-erf GELU on request; x (n, in) -> (n, out), in the dtype of the weights.
+    """y = x W^T + b, with an exact-erf GELU on request; x (n, in) -> (n, out), in the dtype of the
+    weights.
 
-    torch's default fp32 path on CPUs is MKL, which does not use AVX-512 on AMD; oneDNN does, and is 2.3 x faster
-    there. Its prepacked form is a private operator of torch (the one that torch.compile emits), hence the fall-back.
+    torch's default fp32 path on CPUs is MKL, which does not use AVX-512 on AMD; oneDNN does, and is
+    2.3 x faster there. Its prepacked form is a private operator of torch (the one that
+    torch.compile emits), hence the fall-back.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
@@ -19,7 +21,9 @@ class Linear:
         self._weight = weight if self._packed is None else None
 
     def __call__(self, x: Tensor, gelu: bool = False, out: Tensor | None = None) -> Tensor:
-        """The result; it is written to `out` when there is one. x in fp32 has half-precision weights used in fp32."""
+        """The result; it is written to `out` when there is one. x in fp32 has half-precision
+        weights used in fp32.
+        """
         y: Tensor
         if x.dtype != self._bias.dtype:
             y = F.linear(x, self._plain().to(x.dtype), self._bias.to(x.dtype))

@@ -1,8 +1,9 @@
-"""Layer norm with residual sum, and rotary angles, as one pass over memory each: Triton kernels for CUDA.
+"""Layer norm with residual sum, and rotary angles, as one pass over memory each: Triton kernels for
+CUDA.
 
-On a modern GPU the plain operations of torch take nearly as long as all matrix products of ESM-2 650M, since each of
-them reads and writes whole matrices. Blocks are fixed and not tuned at run time: the order of a sum must not depend
-on the day.
+On a modern GPU the plain operations of torch take nearly as long as all matrix products of ESM-2
+650M, since each of them reads and writes whole matrices. Blocks are fixed and not tuned at run
+time: the order of a sum must not depend on the day.
 """
 
 # mypy: ignore-errors
@@ -59,31 +60,55 @@ def _rotate_kernel(  # noqa: PLR0917
     angle = pair % half
     cosine = tl.load(cosine_ptr + token * half + angle, mask=inside, other=0.0)
     sine = tl.load(sine_ptr + token * half + angle, mask=inside, other=0.0)
-    # q, k and v of a token follow one another, so it takes 3/2 of the room of q and k: 3 * pairs numbers
+    # q, k and v of a token follow one another, so it takes 3/2 of the room of q and k: 3 * pairs
+    # numbers
     first_ptr = qkv_ptr + token * 3 * pairs + pair // half * (2 * half) + angle
     first = tl.load(first_ptr, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(first_ptr + half, mask=inside, other=0.0).to(tl.float32)
     tl.store(first_ptr, (first * cosine - second * sine).to(qkv_ptr.dtype.element_ty), mask=inside)
-    tl.store(first_ptr + half, (second * cosine + first * sine).to(qkv_ptr.dtype.element_ty), mask=inside)
+    tl.store(
+        first_ptr + half, (second * cosine + first * sine).to(qkv_ptr.dtype.element_ty), mask=inside
+    )
 
 
 def norm(
-    x: Tensor, weight: Tensor, bias: Tensor, *, epsilon: float, dtype: torch.dtype, term: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    epsilon: float,
+    dtype: torch.dtype,
+    term: Tensor | None = None,
 ) -> Tensor:
-    """Layer norm of x (n, D) fp32 in `dtype`; `term` (n, D) is added to x, in place, before. All contiguous."""
+    """Layer norm of x (n, D) fp32 in `dtype`; `term` (n, D) is added to x, in place, before. All
+    contiguous.
+    """
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     width = x.shape[1]
     block = triton.next_power_of_2(width)
     warps = min(max(block // 256, 1), 16)
     _norm_kernel[(len(x),)](
-        x, x if term is None else term, weight, bias, out, width, block, epsilon, term is not None, num_warps=warps
+        x,
+        x if term is None else term,
+        weight,
+        bias,
+        out,
+        width,
+        block,
+        epsilon,
+        term is not None,
+        num_warps=warps,
     )
     return out
 
 
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """Rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place; cosine, sine (n, d / 2) fp32."""
+    """Rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place; cosine, sine (n, d / 2)
+    fp32.
+    """
     half = cosine.shape[-1]
     pairs = 2 * qkv.shape[2] * half
     block = triton.next_power_of_2(pairs)
-    _rotate_kernel[(len(qkv),)](qkv, cosine, sine, pairs, half, block, num_warps=min(max(block // 256, 1), 16))
+    _rotate_kernel[(len(qkv),)](
+        qkv, cosine, sine, pairs, half, block, num_warps=min(max(block // 256, 1), 16)
+    )

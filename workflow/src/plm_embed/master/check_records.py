@@ -1,4 +1,6 @@
-"""Checks of the index and of records.parquet: every input record is answered, and both say the same about it."""
+"""Checks of the index and of records.parquet: every input record is answered, and both say the same
+about it.
+"""
 
 import zlib
 from collections import Counter
@@ -18,8 +20,16 @@ from plm_embed.master.findings import Findings, Problem
 from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, verified
 
-_DECIDED = ("status", "reason", "detail", "events", "row")  # what gather may change in a record, or add
-_SEEN = np.dtype([("row", "<i8"), ("key", "S64"), ("length", "<i4"), ("text", "<u4")])  # row counts from 1; 0: none
+_DECIDED = (
+    "status",
+    "reason",
+    "detail",
+    "events",
+    "row",
+)  # what gather may change in a record, or add
+_SEEN = np.dtype(
+    [("row", "<i8"), ("key", "S64"), ("length", "<i4"), ("text", "<u4")]
+)  # row counts from 1; 0: none
 
 
 class RecordCheck:
@@ -30,7 +40,9 @@ class RecordCheck:
         self._sequences = sequences
         self._numbers = RecordNumbers(sequences)
         self._seen = RecordTable(folder, self._numbers.places, _SEEN)
-        self.statuses: dict[str, Counter[str]] = {source: Counter() for source in self._numbers.sources}
+        self.statuses: dict[str, Counter[str]] = {
+            source: Counter() for source in self._numbers.sources
+        }
         self.reasons: Counter[str] = Counter()
         self.index_rows = 0
 
@@ -41,7 +53,9 @@ class RecordCheck:
         self._seen.close()
 
     def index(self, index: Path, file: h5py.File) -> None:
-        """Rows of the index run through all rows of the master in order; key and length are those of the master."""
+        """Rows of the index run through all rows of the master in order; key and length are those
+        of the master.
+        """
         with self._findings.check("index") as problem:
             kept = [name for name in read_schema(index).names if name not in INDEX_COLUMNS]
             count, last = file["emb_keys"].shape[0], -1
@@ -54,8 +68,10 @@ class RecordCheck:
                 if bad.any():
                     at = int(np.flatnonzero(bad)[0])
                     problem(
-                        f"entry {self.index_rows + at:,} ({_name(table, at)}) has row {row[at]:,} after row "
-                        f"{row[at - 1] if at else last:,}: rows of the master are skipped, repeated or unknown"
+                        f"entry {self.index_rows + at:,} ({_name(table, at)}) has row {row[at]:,} "
+                        "after row "
+                        f"{row[at - 1] if at else last:,}: rows of the master are skipped, "
+                        "repeated or unknown"
                     )
                     return
                 if len(row):
@@ -74,20 +90,27 @@ class RecordCheck:
             if last != count - 1:
                 problem(f"ends at row {last:,}, the master at row {count - 1:,}")
 
-    def _compare_master(self, table: pa.Table, row: NDArray[np.int64], file: h5py.File, problem: Problem) -> None:
+    def _compare_master(
+        self, table: pa.Table, row: NDArray[np.int64], file: h5py.File, problem: Problem
+    ) -> None:
         first, stop = int(row[0]), int(row[-1]) + 1
-        keys, lengths = file["emb_keys"][first:stop][row - first], file["length"][first:stop][row - first]
+        keys, lengths = (
+            file["emb_keys"][first:stop][row - first],
+            file["length"][first:stop][row - first],
+        )
         for name, wrong in (
             ("cache_key", key_array(table["cache_key"]) != keys),
             ("length", table["length"].to_numpy() != lengths),
         ):
             for at in np.flatnonzero(wrong).tolist():
                 problem(
-                    f"{_name(table, at)}: {name} is {table[name][at]}, row {row[at]:,} of the master says otherwise"
+                    f"{_name(table, at)}: {name} is {table[name][at]}, row {row[at]:,} of the "
+                    "master says otherwise"
                 )
 
     def records(self, records: Path, skipped: dict[bytes, str]) -> None:
-        """Every input record is in `records`, in order and unchanged, with one fate that the index confirms.
+        """Every input record is in `records`, in order and unchanged, with one fate that the index
+        confirms.
 
         `skipped`: the keys that have no vector, with the reason.
         """
@@ -104,12 +127,22 @@ class RecordCheck:
                 for name in expected.schema.names:
                     if name not in _DECIDED and not found[name].equals(expected[name]):
                         at = int(np.flatnonzero(_differ(found[name], expected[name]))[0])
-                        problem(f"{_name(found, at)}: {name} is {found[name][at]}, the input says {expected[name][at]}")
-                self._fates(expected, found, self._seen.values[self._numbers.of(found)], problem, skipped)
+                        problem(
+                            f"{_name(found, at)}: {name} is {found[name][at]}, the input says "
+                            f"{expected[name][at]}"
+                        )
+                self._fates(
+                    expected, found, self._seen.values[self._numbers.of(found)], problem, skipped
+                )
         self._add_up()
 
     def _fates(
-        self, before: pa.Table, after: pa.Table, seen: NDArray[np.void], problem: Problem, skipped: dict[bytes, str]
+        self,
+        before: pa.Table,
+        after: pa.Table,
+        seen: NDArray[np.void],
+        problem: Problem,
+        skipped: dict[bytes, str],
     ) -> None:
         """What became of a batch of records, against the input, the index and the skipped keys."""
         status = np.array(after["status"].to_pylist(), dtype=object)
@@ -118,9 +151,15 @@ class RecordCheck:
         accepted = pc.equal(before["status"], "accepted").to_numpy()
         has = row >= 0
         expected = np.where(~has, "skipped", np.where(eventful, "embedded_with_events", "embedded"))
-        self._each(after, status != expected, problem, "its status is not what its row and events say")
-        self._each(after, has & ~accepted, problem, "has a vector, though its residues were refused")
-        self._each(after, seen["row"] != row + 1, problem, "the index gives it another row, or none")
+        self._each(
+            after, status != expected, problem, "its status is not what its row and events say"
+        )
+        self._each(
+            after, has & ~accepted, problem, "has a vector, though its residues were refused"
+        )
+        self._each(
+            after, seen["row"] != row + 1, problem, "the index gives it another row, or none"
+        )
         keys = key_array(pc.fill_null(after["key"], "-" * 64))
         kept = [name for name in before.schema.names if name not in _BEFORE_KEPT]
         same = (seen["key"] == keys) & (seen["text"] == _digests(after, kept))
@@ -136,10 +175,22 @@ class RecordCheck:
         for at in np.flatnonzero(~has).tolist():
             reason = skipped.get(keys[at]) if accepted[at] else refused[at]
             if reason is None or reasons[at] != reason:
-                problem(f"{_name(after, at)}: no vector and reason {reasons[at]!r}, expected {reason or 'a vector'}")
-        self._each(after, has & np.array([reason is not None for reason in reasons]), problem, "a vector and a reason")
-        self.reasons.update(str(reason) for reason, there in zip(reasons, has, strict=True) if not there)
-        for pair, count in Counter(zip(after["source"].to_pylist(), status.tolist(), strict=True)).items():
+                problem(
+                    f"{_name(after, at)}: no vector and reason {reasons[at]!r}, expected "
+                    f"{reason or 'a vector'}"
+                )
+        self._each(
+            after,
+            has & np.array([reason is not None for reason in reasons]),
+            problem,
+            "a vector and a reason",
+        )
+        self.reasons.update(
+            str(reason) for reason, there in zip(reasons, has, strict=True) if not there
+        )
+        for pair, count in Counter(
+            zip(after["source"].to_pylist(), status.tolist(), strict=True)
+        ).items():
             self.statuses.setdefault(pair[0], Counter())[pair[1]] += count
 
     @staticmethod
@@ -153,7 +204,9 @@ class RecordCheck:
                 answered = self.statuses[source].total()
                 if answered != count:
                     problem(f"{source}: {count:,} records in the input, {answered:,} answered")
-            embedded = sum(each["embedded"] + each["embedded_with_events"] for each in self.statuses.values())
+            embedded = sum(
+                each["embedded"] + each["embedded_with_events"] for each in self.statuses.values()
+            )
             if embedded != self.index_rows:
                 problem(f"{embedded:,} records are embedded, the index has {self.index_rows:,}")
 
@@ -164,7 +217,9 @@ class RecordCheck:
             "records": total.total(),
             "statuses": dict(sorted(total.items())),
             "skipped": dict(sorted(self.reasons.items())),
-            "sources": {source: dict(sorted(each.items())) for source, each in self.statuses.items()},
+            "sources": {
+                source: dict(sorted(each.items())) for source, each in self.statuses.items()
+            },
         }
 
 
@@ -182,7 +237,9 @@ def _digests(table: pa.Table, kept: list[str]) -> NDArray[np.uint32]:
     return np.array([zlib.crc32(text.encode()) for text in texts], dtype=np.uint32)
 
 
-def _aligned(first: Iterator[pa.Table], second: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:
+def _aligned(
+    first: Iterator[pa.Table], second: Iterator[pa.Table]
+) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Batches of two files side by side; where one file ends early, its batch is empty."""
     for one in first:
         other = next(second, None)
@@ -202,4 +259,6 @@ def _first_lost(expected: pa.Table, found: pa.Table) -> str:
 
 
 def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], dtype=bool)
+    return np.array(
+        [a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], dtype=bool
+    )

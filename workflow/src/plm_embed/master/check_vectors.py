@@ -1,4 +1,6 @@
-"""Checks of completion records, parts and master: every vector is there, once, in order, and what its part holds."""
+"""Checks of completion records, parts and master: every vector is there, once, in order, and what
+its part holds.
+"""
 
 from bisect import bisect_left
 from pathlib import Path
@@ -28,8 +30,11 @@ _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826
 _LISTED = 100
 
 
-def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tuple[Plan, dict[bytes, str]]:
-    """Look at every completion record. Returns what they say together, and the reason for each skipped key.
+def check_completion(
+    findings: Findings, sequences: Path, embedded: Path
+) -> tuple[Plan, dict[bytes, str]]:
+    """Look at every completion record. Returns what they say together, and the reason for each
+    skipped key.
 
     The plan names the buckets whose record is sound; StoreError when there is none.
     """
@@ -43,7 +48,10 @@ def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tup
             plan = plan or Plan(bucket.completion.fingerprint, sound)
             if bucket.completion.fingerprint != plan.fingerprint:
                 differences = "; ".join(bucket.completion.fingerprint.differences(plan.fingerprint))
-                problem(f"{bucket.completion.path}: another fingerprint than that of bucket {sound[0]} ({differences})")
+                problem(
+                    f"{bucket.completion.path}: another fingerprint than that of bucket "
+                    f"{sound[0]} ({differences})"
+                )
                 continue
             sound.append(name)
             plan.count(bucket)
@@ -54,12 +62,16 @@ def check_completion(findings: Findings, sequences: Path, embedded: Path) -> tup
 
 
 def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> None:
-    """Every part that a completion record names is there, unchanged, and of the fingerprint; so are all others."""
+    """Every part that a completion record names is there, unchanged, and of the fingerprint; so are
+    all others.
+    """
     folder = store_folder(store, plan.fingerprint) / "parts"
     named: dict[str, PartInfo] = {}
     with findings.check("parts") as problem:
         for name in plan.names:
-            for part in current_parts(read_completion(embedded / f"{name}.json").parts, folder.parent):
+            for part in current_parts(
+                read_completion(embedded / f"{name}.json").parts, folder.parent
+            ):
                 if named.setdefault(part.name, part) != part:
                     problem(f"{part.name}: completion records disagree about its size or hash")
     for name, part in sorted(named.items()):
@@ -68,7 +80,10 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
             if not path.is_file():
                 problem(f"{path}: missing, though completion records name it")
             elif path.stat().st_size != part.bytes:
-                problem(f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} (truncated?)")
+                problem(
+                    f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} "
+                    "(truncated?)"
+                )
             elif sha256_file(path) != part.sha256:
                 problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
     for path in part_files(folder):
@@ -120,9 +135,17 @@ class MasterCheck:
                 if dataset.shape != shape:
                     wrong(f"{name} has shape {dataset.shape}, expected {shape}")
                 elif storage_dtype(dataset) != plan.fingerprint.storage_dtype:
-                    wrong(f"{name} is stored as {dataset.dtype}, expected {plan.fingerprint.storage_dtype}")
-            for name in sorted(set(file["representations"]) - set(plan.fingerprint.representations)):
-                problem(f"{name} is not among the representations of the fingerprint: nothing vouches for it")
+                    wrong(
+                        f"{name} is stored as {dataset.dtype}, expected "
+                        f"{plan.fingerprint.storage_dtype}"
+                    )
+            for name in sorted(
+                set(file["representations"]) - set(plan.fingerprint.representations)
+            ):
+                problem(
+                    f"{name} is not among the representations of the fingerprint: nothing vouches "
+                    "for it"
+                )
             pooled = [name for name in plan.fingerprint.representations if not is_per_residue(name)]
             if pooled and file["emb"] != file["representations"][pooled[0]]:
                 wrong(f"emb is not {pooled[0]}")
@@ -139,7 +162,9 @@ class MasterCheck:
                 for at in np.flatnonzero(keys <= previous).tolist():
                     increasing = False
                     what = "a duplicate of" if keys[at] == previous[at] else "out of order after"
-                    problem(f"row {start + at:,}: key {text(keys[at])} is {what} {text(previous[at])}")
+                    problem(
+                        f"row {start + at:,}: key {text(keys[at])} is {what} {text(previous[at])}"
+                    )
                 before = keys[-1]
         return increasing
 
@@ -153,7 +178,10 @@ class MasterCheck:
                 for key in np.setdiff1d(bucket.keys, held):
                     problem(f"bucket {name}: key {key.decode()} has no row")
                 for key in np.setdiff1d(held, bucket.keys):
-                    problem(f"bucket {name}: key {text(key)} has a row, but is not in the input or was skipped")
+                    problem(
+                        f"bucket {name}: key {text(key)} has a row, but is not in the input or "
+                        "was skipped"
+                    )
                 return
             with self._findings.check("rows equal their parts") as differs:
                 served = serve(bucket, store)
@@ -166,7 +194,9 @@ class MasterCheck:
         bounds = bucket_bounds(buckets)[int(name) : int(name) + 2]
         # 2**64 in hexadecimal would sort first: the end of the last bucket is the end of the file
         low, high = (
-            self.count if bound == 1 << 64 else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
+            self.count
+            if bound == 1 << 64
+            else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
             for bound in bounds
         )
         return low, high
@@ -182,15 +212,22 @@ class MasterCheck:
         if "offset" in self._file:
             counts = np.diff(self._file["offset"][start : stop + 1])
             for at in np.flatnonzero(counts != served.residues).tolist():
-                problem(f"row {start + at:,}: offset leaves room for {counts[at]} residues, not {served.residues[at]}")
+                problem(
+                    f"row {start + at:,}: offset leaves room for {counts[at]} residues, not "
+                    f"{served.residues[at]}"
+                )
 
     def _checksums(self, name: str, start: int, expected: checksums.Sums, problem: Problem) -> None:
         kept = checksums.kept(self._file, name, np.arange(start, start + len(expected)))
         if kept is not None:
             for at in np.flatnonzero(kept != expected).tolist():
-                problem(f"row {start + at:,}: the checksum of {name} is not that of what its part holds")
+                problem(
+                    f"row {start + at:,}: the checksum of {name} is not that of what its part holds"
+                )
 
-    def _block(self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem) -> None:
+    def _block(
+        self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem
+    ) -> None:
         first, stop = start + block.start, start + block.stop
         for name, expected in block.bits.items():
             dataset = self._file["representations"][name]
@@ -213,7 +250,9 @@ class MasterCheck:
                 part = served.parts[served.part[block.start + row]].name
                 key = bucket.keys[block.start + row].decode()
                 problem(f"row {first + row:,} of {name} (key {key}) differs from its part {part}")
-            numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(np.float32, copy=False)
+            numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(
+                np.float32, copy=False
+            )
             squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
             self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
             finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
@@ -223,12 +262,16 @@ class MasterCheck:
                     infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
 
     def norm_statistics(self) -> dict[str, dict[str, Any]]:
-        """By representation: how the vectors' norms are distributed, and the rows whose norm is far from the rest.
+        """By representation: how the vectors' norms are distributed, and the rows whose norm is far
+        from the rest.
 
-        Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look and no proof of an
-        error; the farthest 100 are listed.
+        Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a
+        look and no proof of an error; the farthest 100 are listed.
         """
-        return {name: _distribution(norms, self._file["emb_keys"]) for name, norms in self._norms.items()}
+        return {
+            name: _distribution(norms, self._file["emb_keys"])
+            for name, norms in self._norms.items()
+        }
 
 
 def _distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class Findings:
     def check(self, name: str) -> Iterator[Problem]:
         """Run one check; the block calls what is yielded with every problem that it finds.
 
-        A file that cannot be read ends the check, and is itself a problem, but does not end the validation.
+        A file that cannot be read ends the check, and is itself a problem, but does not end the
+        validation.
         """
         self._problems.setdefault(name, [])
         self._count.setdefault(name, 0)

@@ -1,4 +1,6 @@
-"""The gather job: parts of the store to one master file in key order, its index, and what became of every record."""
+"""The gather job: parts of the store to one master file in key order, its index, and what became of
+every record.
+"""
 
 import json
 import logging
@@ -44,10 +46,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Plan:
-    """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in `dims`.
+    """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in
+    `dims`.
 
-    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices and versions: from
-    all completion records.
+    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices
+    and versions: from all completion records.
     """
 
     fingerprint: Fingerprint
@@ -81,17 +84,27 @@ class Plan:
     def bytes(self) -> int:
         width = storage_bytes(self.fingerprint.storage_dtype)
         columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
-        return columns * self.vectors + sum(width * rows * dim for rows, dim in self.shapes.values())
+        return columns * self.vectors + sum(
+            width * rows * dim for rows, dim in self.shapes.values()
+        )
 
 
 def gather(  # noqa: PLR0917
-    sequences: Path, embedded: Path, store: Path, master: Path, index: Path, records: Path, provenance: dict[str, Any],
-) -> None:  # fmt: skip
-    """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at all.
+    sequences: Path,
+    embedded: Path,
+    store: Path,
+    master: Path,
+    index: Path,
+    records: Path,
+    provenance: dict[str, Any],
+) -> None:
+    """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at
+    all.
 
-    `provenance` becomes attributes of the master. The bytes depend on the input records, the vectors and the
-    provenance, not on the number of buckets or parts. Anything missing or unfitting raises PlmEmbedError before
-    the first byte is written, and so does a disk with too little room. A part whose bytes have changed raises it too.
+    `provenance` becomes attributes of the master. The bytes depend on the input records, the
+    vectors and the provenance, not on the number of buckets or parts. Anything missing or unfitting
+    raises PlmEmbedError before the first byte is written, and so does a disk with too little room.
+    A part whose bytes have changed raises it too.
     """
     plan = make_plan(sequences, embedded, store)
     numbers = RecordNumbers(sequences)
@@ -127,7 +140,8 @@ def gather(  # noqa: PLR0917
                 start += len(bucket.keys)
             fates.write(accounted, final, tables.go_on)
 
-        # reads every bucket a second time, which is quick, so that nothing of it has to wait for the vectors
+        # reads every bucket a second time, which is quick, so that nothing of it has to wait for
+        # the vectors
         tables.run(write_tables)
         memory = Memory()
         start, flat = 0, 0
@@ -143,7 +157,9 @@ def gather(  # noqa: PLR0917
                     residues = served.residues[block.start : block.stop]
                     write_checksums(file, representation, start + block.start, bits, residues)
                     writer.write(
-                        representation, residue if is_per_residue(representation) else start + block.start, bits
+                        representation,
+                        residue if is_per_residue(representation) else start + block.start,
+                        bits,
                     )
             start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
         writer.sync()
@@ -155,7 +171,9 @@ def gather(  # noqa: PLR0917
 
 
 def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
-    """Read every completion record, check that all belong together and that the parts are there, and count."""
+    """Read every completion record, check that all belong together and that the parts are there,
+    and count.
+    """
     names = bucket_names(sequences)
     plan = Plan(read_completion(embedded / f"{names[0]}.json").fingerprint, names)
     for name in names:
@@ -164,7 +182,8 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
         if completion.fingerprint != plan.fingerprint:
             differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
             raise StoreError(
-                f"{completion.path}: made with other settings than that of bucket {names[0]} ({differences}); "
+                f"{completion.path}: made with other settings than that of bucket {names[0]} "
+                f"({differences}); "
                 "remove the records of the settings that you do not want and run again",
                 path=completion.path,
             )
@@ -182,10 +201,21 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
         path.parent.mkdir(parents=True, exist_ok=True)
     tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
-    needed = plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    needed = (
+        plan.bytes + 2 * sum(path.stat().st_size for path in tables) + Fates.BYTES * numbers.places
+    )
     free = shutil.disk_usage(outputs[0].parent).free
-    _log.info("gather: %s vectors, about %s bytes to write, %s free", f"{plan.vectors:,}", f"{needed:,}", f"{free:,}")
-    old = f"\n{outputs[0]} stays until the new one is whole; it may be removed" if outputs[0].exists() else ""
+    _log.info(
+        "gather: %s vectors, about %s bytes to write, %s free",
+        f"{plan.vectors:,}",
+        f"{needed:,}",
+        f"{free:,}",
+    )
+    old = (
+        f"\n{outputs[0]} stays until the new one is whole; it may be removed"
+        if outputs[0].exists()
+        else ""
+    )
     if needed > free:
         raise PlmEmbedError(
             f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
@@ -209,13 +239,18 @@ def create_master(file: h5py.File, plan: Plan) -> None:
             file["emb"] = group[name]
 
 
-def _write_columns(file: h5py.File, bucket: Bucket, served: Served, start: int, flat: int) -> Numbers:
-    """Write what there is about each key of a bucket but its vectors, from row `start`; where its residues end.
+def _write_columns(
+    file: h5py.File, bucket: Bucket, served: Served, start: int, flat: int
+) -> Numbers:
+    """Write what there is about each key of a bucket but its vectors, from row `start`; where its
+    residues end.
 
     `flat`: where the bucket's per-residue rows begin.
     """
     stop = start + len(bucket.keys)
-    for name, values in zip(checksums.COLUMNS, (bucket.keys, bucket.length, served.windows), strict=True):
+    for name, values in zip(
+        checksums.COLUMNS, (bucket.keys, bucket.length, served.windows), strict=True
+    ):
         file[name][start:stop] = values
         checksums.write(file, name, start, checksums.of_rows(values))
     ends = flat + np.cumsum(served.residues)
@@ -225,14 +260,22 @@ def _write_columns(file: h5py.File, bucket: Bucket, served: Served, start: int, 
 
 
 def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
-    inputs = {name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")}
+    """Attributes of the master: what a vector depends on, what computed it, and from which
+    inputs.
+    """
+    inputs = {
+        name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")
+    }
     found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
         "schema_version": SCHEMA_VERSION,
         "fingerprint": plan.fingerprint.to_json(),
-        "pooling_definition": "\n".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling),
+        "pooling_definition": "\n".join(
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling
+        ),
         "batch_invariance": _batch_invariance(plan),
-        "library_versions": {name: ", ".join(sorted(found)) for name, found in plan.versions.items()},
+        "library_versions": {
+            name: ", ".join(sorted(found)) for name, found in plan.versions.items()
+        },
         "devices": sorted(plan.devices),
         "inputs": inputs | {"embedded": plan.vectors},
     }
@@ -247,11 +290,16 @@ def _batch_invariance(plan: Plan) -> str:
     """In words: whether a vector's bits may depend on the batch that it was computed in."""
     if not plan.fingerprint.batch_invariant:
         return "not promised by the engine"
-    return "promised by the engine" + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+    return (
+        "promised by the engine"
+        + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+    )
 
 
 def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
-    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0: no limit."""
+    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0:
+    no limit.
+    """
     return {
         "fingerprint_id": fingerprint.id,
         "model_name": fingerprint.model,
@@ -273,8 +321,12 @@ def _index_schema(members: pa.Schema) -> pa.Schema:
     return pa.schema([*zip(INDEX_COLUMNS, types, strict=True), *kept])
 
 
-def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
-    """The records of a bucket: columns, whether each has a vector, and its row in the master if so."""
+def _members(
+    sequences: Path, bucket: Bucket, start: int
+) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
+    """The records of a bucket: columns, whether each has a vector, and its row in the master if
+    so.
+    """
     path = verified(sequences, f"members/{bucket.name}.parquet")
     skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
     for table in read_batches(path):
@@ -285,7 +337,9 @@ def _members(sequences: Path, bucket: Bucket, start: int) -> Iterator[tuple[pa.T
         found[inside] = bucket.keys[at[inside]] == keys[inside]
         if not np.isin(keys[~found], skipped).all():
             raise StoreError(
-                f"{path}: has keys that bucket {bucket.name} lacks", remedy=make_again(sequences), path=path
+                f"{path}: has keys that bucket {bucket.name} lacks",
+                remedy=make_again(sequences),
+                path=path,
             )
         yield table, found, start + at
 

@@ -1,8 +1,9 @@
 """The record that gather leaves of what it wrote: master, index and records.parquet.
 
-Snakemake removes what a rule declares before the rule runs, and again when it fails. Therefore gather declares this
-record, and replaces the three files itself when their successors are whole. What Snakemake would have seen by itself,
-that a file is gone or newer than its proof, `forget` tells it.
+Snakemake removes what a rule declares before the rule runs, and again when it fails. Therefore
+gather declares this record, and replaces the three files itself when their successors are whole.
+What Snakemake would have seen by itself, that a file is gone or newer than its proof, `forget`
+tells it.
 """
 
 import os
@@ -21,15 +22,24 @@ def write_record(record: Path, files: Iterable[Path]) -> None:
 
 
 def forget(record: Path, proof: Path) -> None:
-    """Remove the record when a file that it names is gone, and the proof (checksums.sha256) of one that has changed."""
+    """Remove the record when a file that it names is gone, and the proof (checksums.sha256) of one
+    that has changed.
+    """
     with suppress(OSError):  # a folder that cannot be written: the first job says so
         if not record.exists():
             return
         try:
-            files = [record.parent / name for name in read_sealed(record, "a record of gather", "")["files"]]
+            files = [
+                record.parent / name
+                for name in read_sealed(record, "a record of gather", "")["files"]
+            ]
         except PlmEmbedError:
             files = [record.parent / "damaged"]
         if not all(file.is_file() for file in files):
             record.unlink()
-        elif proof.exists() and max((file.stat().st_mtime_ns for file in files), default=0) > proof.stat().st_mtime_ns:
+        elif (
+            proof.exists()
+            and max((file.stat().st_mtime_ns for file in files), default=0)
+            > proof.stat().st_mtime_ns
+        ):
             proof.unlink()

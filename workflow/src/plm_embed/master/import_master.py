@@ -1,6 +1,8 @@
-"""Adopting a master of another program: checked against the reference path, then published into a store.
+"""Adopting a master of another program: checked against the reference path, then published into a
+store.
 
-Its vectors count as equal to computed ones within the tolerance of the spot checks, not bit for bit.
+Its vectors count as equal to computed ones within the tolerance of the spot checks, not bit for
+bit.
 """
 
 import logging
@@ -35,12 +37,17 @@ from plm_embed.windows import spans
 
 log = logging.getLogger(__name__)
 _BLOCK_BYTES = 128 << 20
-END, ENDS, RIGHT = "the end token pooled in", "the start and end tokens pooled in", "the residues only"
+END, ENDS, RIGHT = (
+    "the end token pooled in",
+    "the start and end tokens pooled in",
+    "the residues only",
+)
 
 
 @dataclass(frozen=True)
 class Files:
-    """What is adopted: a master (emb, emb_keys), its index (cache_key, row and ids) and the sequences behind it.
+    """What is adopted: a master (emb, emb_keys), its index (cache_key, row and ids) and the
+    sequences behind it.
 
     id_column: the column of the index that holds the ids of the records in `sequences`.
     """
@@ -55,7 +62,9 @@ class Files:
 
 @dataclass
 class Adopted:
-    """Rows that were adopted, and those that were not, by reason; the largest deviations among the checked rows."""
+    """Rows that were adopted, and those that were not, by reason; the largest deviations among the
+    checked rows.
+    """
 
     rows: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
@@ -68,10 +77,14 @@ class Adopted:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
 
 
-def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int) -> Adopted:
-    """Check `sample` random rows of the master against fair-esm, and publish all its rows in a store.
+def adopt(
+    files: Files, store_root: Path, weights_folder: Path, settings: Settings, sample: int
+) -> Adopted:
+    """Check `sample` random rows of the master against fair-esm, and publish all its rows in a
+    store.
 
-    StoreError, with the measured deviation, when they are not what the settings ask for; then nothing is published.
+    StoreError, with the measured deviation, when they are not what the settings ask for; then
+    nothing is published.
     """
     manifest = read_manifest(weights_folder)
     fingerprint = fingerprint_of(manifest, settings, torch.device("cpu"))
@@ -83,12 +96,17 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
         rows, keys, lengths = [], [], []
         seen: set[bytes] = set()
         for row, candidates in enumerate(names):
-            found = next((known.by_name[name] for name in candidates if name in known.by_name), None)
+            found = next(
+                (known.by_name[name] for name in candidates if name in known.by_name), None
+            )
             if found is None:
                 done.leave_out("no sequence for its key or id")
             elif found in seen:
                 done.leave_out("a sequence of an earlier row")
-            elif known.length[found] > limit or len(spans(known.length[found], fingerprint.long_sequences)) != 1:
+            elif (
+                known.length[found] > limit
+                or len(spans(known.length[found], fingerprint.long_sequences)) != 1
+            ):
                 done.leave_out("a sequence that may have been cut")
             else:
                 seen.add(found)
@@ -97,14 +115,19 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
                 lengths.append(known.length[found])
         if not rows:
             raise StoreError(
-                f"{files.master}: none of its {len(names):,} rows can be adopted: {done.left_out}", path=files.master
+                f"{files.master}: none of its {len(names):,} rows can be adopted: {done.left_out}",
+                path=files.master,
             )
         random = np.random.default_rng(len(rows))
-        chosen = np.sort(random.choice(len(rows), size=min(sample, len(rows)), replace=False)).tolist()
+        chosen = np.sort(
+            random.choice(len(rows), size=min(sample, len(rows)), replace=False)
+        ).tolist()
         stored = np.stack([file["emb"][rows[at]] for at in chosen]).astype(np.float32)
         residues = known.residues([keys[at] for at in chosen])
         layer = fingerprint.layers[0]
-        hidden = [states[layer].numpy() for states in hidden_states(weights_folder, residues, [layer])]
+        hidden = [
+            states[layer].numpy() for states in hidden_states(weights_folder, residues, [layer])
+        ]
         means = [_means(states, manifest.family) for states in hidden]
         _check_sample(done, files.master, stored, means, fingerprint)
         store = Store(store_root, fingerprint)
@@ -113,10 +136,16 @@ def adopt(files: Files, store_root: Path, weights_folder: Path, settings: Settin
     return done
 
 
-def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: Manifest) -> float:
-    """Compare what the master says about itself with the settings; the longest sequence that was surely not cut."""
+def _check_claims(
+    file: h5py.File, path: Path, fingerprint: Fingerprint, manifest: Manifest
+) -> float:
+    """Compare what the master says about itself with the settings; the longest sequence that was
+    surely not cut.
+    """
     if not {"emb", "emb_keys"} <= set(file) or file["emb"].ndim != 2:
-        raise StoreError(f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted", path=path)
+        raise StoreError(
+            f"{path}: no emb (n, D) and emb_keys in it: not a master that can be adopted", path=path
+        )
     said: dict[str, Any] = {name: value.item() if isinstance(value, np.generic) else value
                             for name, value in file.attrs.items()}  # fmt: skip
     problems = []
@@ -136,11 +165,15 @@ def _check_claims(file: h5py.File, path: Path, fingerprint: Fingerprint, manifes
     if problems:
         raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
     longest = int(said.get("max_length", 0) or 0)
-    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")  # it may count special tokens
+    return (
+        longest - manifest.family.extra_tokens if longest > 0 else float("inf")
+    )  # it may count special tokens
 
 
 class _Sequences:
-    """The sequences of the input files, by record id and by key; ids of different sequences are left out."""
+    """The sequences of the input files, by record id and by key; ids of different sequences are
+    left out.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -167,25 +200,39 @@ class _Sequences:
     def residues(self, keys: Sequence[bytes]) -> list[str]:
         """The sequences of some keys; the files are read again."""
         wanted = set(keys)
-        found = {name: sequence for _, sequence in self._read() if (name := key(sequence).encode()) in wanted}
+        found = {
+            name: sequence
+            for _, sequence in self._read()
+            if (name := key(sequence).encode()) in wanted
+        }
         return [found[name] for name in keys]
 
 
 def _names(file: h5py.File, files: Files, count: int) -> list[list[str]]:
     """Of each row its key in the master, and the ids that the index gives to it."""
-    keys = file["emb_keys"].asstr()[...] if h5py.check_string_dtype(file["emb_keys"].dtype) else file["emb_keys"][...]
+    keys = (
+        file["emb_keys"].asstr()[...]
+        if h5py.check_string_dtype(file["emb_keys"].dtype)
+        else file["emb_keys"][...]
+    )
     names = [[str(name)] for name in keys]
     if len(names) != count:
-        raise StoreError(f"{files.master}: {count:,} vectors for {len(names):,} keys", path=files.master)
+        raise StoreError(
+            f"{files.master}: {count:,} vectors for {len(names):,} keys", path=files.master
+        )
     columns = read_schema(files.index).names
     if "row" not in columns:
-        raise StoreError(f"{files.index}: no column `row`; it has {', '.join(columns)}", path=files.index)
+        raise StoreError(
+            f"{files.index}: no column `row`; it has {', '.join(columns)}", path=files.index
+        )
     ids = [name for name in (files.id_column, "cache_key") if name in columns]
     for table in read_batches(files.index):
         for name in ids:
             for row, id in zip(table["row"].to_pylist(), table[name].to_pylist(), strict=True):
                 if not 0 <= row < count:
-                    raise StoreError(f"{files.index}: row {row} of {count:,} in {files.master}", path=files.index)
+                    raise StoreError(
+                        f"{files.index}: row {row} of {count:,} in {files.master}", path=files.index
+                    )
                 names[row].append(str(id))
     return names
 
@@ -197,7 +244,11 @@ def _means(states: Array, family: Family) -> dict[str, Array]:
 
 
 def _check_sample(
-    done: Adopted, path: Path, stored: Array, means: Sequence[dict[str, Array]], fingerprint: Fingerprint
+    done: Adopted,
+    path: Path,
+    stored: Array,
+    means: Sequence[dict[str, Array]],
+    fingerprint: Fingerprint,
 ) -> None:
     """Compare the sampled rows (k, D) with the means that the reference gives."""
     limit = RELATIVE_L2[fingerprint.storage_dtype]
@@ -205,33 +256,48 @@ def _check_sample(
     distances, cosines = [], []
     for vector, pooled in zip(stored, means, strict=True):
         apart = {
-            name: float(np.linalg.norm(vector - wanted) / np.linalg.norm(wanted)) for name, wanted in pooled.items()
+            name: float(np.linalg.norm(vector - wanted) / np.linalg.norm(wanted))
+            for name, wanted in pooled.items()
         }
         nearest = min(apart, key=apart.__getitem__)
-        cosine = float(vector @ pooled[RIGHT] / (np.linalg.norm(vector) * np.linalg.norm(pooled[RIGHT]) or 1))
-        close = apart[RIGHT] <= limit if fingerprint.compute_dtype == "float32" else cosine >= COSINE
+        cosine = float(
+            vector @ pooled[RIGHT] / (np.linalg.norm(vector) * np.linalg.norm(pooled[RIGHT]) or 1)
+        )
+        close = (
+            apart[RIGHT] <= limit if fingerprint.compute_dtype == "float32" else cosine >= COSINE
+        )
         distances.append(apart[RIGHT])
         cosines.append(cosine)
         if not close or nearest != RIGHT:
-            explained = nearest if nearest != RIGHT and apart[nearest] <= 10 * limit else "no known cause"
+            explained = (
+                nearest if nearest != RIGHT and apart[nearest] <= 10 * limit else "no known cause"
+            )
             kinds[explained] = kinds.get(explained, 0) + 1
     done.checked, done.relative_l2, done.cosine = len(stored), max(distances), min(cosines)
     if kinds:
         causes = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
         bad, layer = sum(kinds.values()), fingerprint.layers[0]
         raise StoreError(
-            f"{path}: not adopted: {bad} of {len(stored)} sampled rows are not the mean over the residues of layer "
-            f"{layer} ({causes})\n  relative distance to the reference: largest {max(distances):.2g}, median "
-            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; embed again instead",
+            f"{path}: not adopted: {bad} of {len(stored)} sampled rows are not the mean over the "
+            "residues of layer "
+            f"{layer} ({causes})\n  relative distance to the reference: largest "
+            f"{max(distances):.2g}, median "
+            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; "
+            "embed again instead",
             path=path,
         )
 
 
 def _publish(
-    done: Adopted, vectors: h5py.Dataset, columns: tuple[NDArray[np.int64], Array, NDArray[np.int32]],
-    store: Store, source: Path,
-) -> None:  # fmt: skip
-    """Publish the rows in parts, in the order of the master, which is read once from its beginning to its end."""
+    done: Adopted,
+    vectors: h5py.Dataset,
+    columns: tuple[NDArray[np.int64], Array, NDArray[np.int32]],
+    store: Store,
+    source: Path,
+) -> None:
+    """Publish the rows in parts, in the order of the master, which is read once from its beginning
+    to its end.
+    """
     rows, keys, lengths = columns
     (name,) = store.fingerprint.representations
     height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
@@ -239,7 +305,9 @@ def _publish(
         for start in range(0, len(vectors), height):
             inside = slice(*np.searchsorted(rows, (start, start + height)).tolist())
             block = vectors[start : start + height][rows[inside] - start].astype(np.float32)
-            largest = np.finfo(np.float16 if store.fingerprint.storage_dtype == "float16" else np.float32).max
+            largest = np.finfo(
+                np.float16 if store.fingerprint.storage_dtype == "float16" else np.float32
+            ).max
             good = (np.abs(block) <= largest).all(axis=1)
             done.leave_out("NaN, infinity or too large a number", int((~good).sum()))
             if not good.any():

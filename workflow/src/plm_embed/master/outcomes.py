@@ -15,11 +15,15 @@ from plm_embed.io.parquet import RowGroupWriter, read_batches, read_schema
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, make_again
 
 _ROW = pa.field("row", pa.int64())
-_FATE = np.dtype([("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")])  # row and reason count from 1; 0: none
+_FATE = np.dtype(
+    [("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")]
+)  # row and reason count from 1; 0: none
 
 
 class Fates:
-    """The row, or the reason for having none, of every record; kept on disk below `folder` meanwhile."""
+    """The row, or the reason for having none, of every record; kept on disk below `folder`
+    meanwhile.
+    """
 
     BYTES = _FATE.itemsize
     """Disk space per place."""
@@ -36,8 +40,12 @@ class Fates:
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
-    def embedded(self, members: pa.Table, row: NDArray[np.int64], windows: NDArray[np.int32]) -> None:
-        """Note that these records (columns source, number) have a vector in the given rows of the master."""
+    def embedded(
+        self, members: pa.Table, row: NDArray[np.int64], windows: NDArray[np.int32]
+    ) -> None:
+        """Note that these records (columns source, number) have a vector in the given rows of the
+        master.
+        """
         number = self._numbers.of(members)
         self._table.values["row"][number] = row + 1
         self._table.values["windows"][number] = windows
@@ -46,7 +54,9 @@ class Fates:
         """Note that these records have none, and the reason for their key."""
         why = [reasons[key.encode()] for key in members["key"].to_pylist()]
         self._reasons.extend(sorted(set(why) - set(self._reasons)))
-        self._table.values["reason"][self._numbers.of(members)] = [self._reasons.index(reason) + 1 for reason in why]
+        self._table.values["reason"][self._numbers.of(members)] = [
+            self._reasons.index(reason) + 1 for reason in why
+        ]
 
     @staticmethod
     def schema(source: Path) -> pa.Schema:
@@ -55,7 +65,9 @@ class Fates:
         return schema.insert(schema.get_field_index("length") + 1, _ROW)
 
     def write(self, source: Path, rows: RowGroupWriter, go_on: Callable[[], None]) -> None:
-        """Write the records of `source` with final status, reason, detail, events and row; `go_on` now and then."""
+        """Write the records of `source` with final status, reason, detail, events and row; `go_on`
+        now and then.
+        """
         names = self.schema(source).names
         for table in read_batches(source):
             go_on()
@@ -69,7 +81,8 @@ class Fates:
         if (accepted != (embedded | dropped)).any():
             at = int(np.flatnonzero(accepted != (embedded | dropped))[0])
             raise StoreError(
-                f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets disagree about it",
+                f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets "
+                "disagree about it",
                 remedy=make_again(source.parent),
                 path=source,
             )
@@ -84,7 +97,11 @@ class Fates:
         return table.append_column(_ROW, pa.array(fate["row"] - 1, mask=~embedded))
 
     def _explained(
-        self, table: pa.Table, fate: NDArray[np.void], long: NDArray[np.bool_], dropped: NDArray[np.bool_]
+        self,
+        table: pa.Table,
+        fate: NDArray[np.void],
+        long: NDArray[np.bool_],
+        dropped: NDArray[np.bool_],
     ) -> pa.Table:
         """With the events of long sequences, and why some have no vector."""
         columns: dict[str, list[str | None]] = {
@@ -92,15 +109,24 @@ class Fates:
         }
         lengths: list[int] = table["length"].to_pylist()
         for at in np.flatnonzero(long).tolist():
-            events = [columns["events"][at], self._long_event(int(fate["windows"][at]), lengths[at])]
+            events = [
+                columns["events"][at],
+                self._long_event(int(fate["windows"][at]), lengths[at]),
+            ]
             columns["events"][at] = ";".join(filter(None, events))
         for at in np.flatnonzero(dropped).tolist():
             columns["reason"][at] = self._reasons[fate["reason"][at] - 1]
             columns["detail"][at] = f"{lengths[at]} residues"
         for name, values in columns.items():
-            table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.string()))
+            table = table.set_column(
+                table.schema.get_field_index(name), name, pa.array(values, pa.string())
+            )
         return table
 
     def _long_event(self, windows: int, length: int) -> str:
         """In how many windows a long sequence was embedded, or how many residues were left out."""
-        return f"windowed={windows}" if windows > 1 else f"cropped={length - self._policy.max_residues}"
+        return (
+            f"windowed={windows}"
+            if windows > 1
+            else f"cropped={length - self._policy.max_residues}"
+        )

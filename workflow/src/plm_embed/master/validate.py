@@ -1,7 +1,7 @@
 """The validate job: proof that the master is complete and right, or a list of what is wrong.
 
-Everything is read again: completion records, parts, the master (each row against its part, bit for bit), the index and
-the records. Some rows are embedded again by the reference path.
+Everything is read again: completion records, parts, the master (each row against its part, bit for
+bit), the index and the records. Some rows are embedded again by the reference path.
 """
 
 import json
@@ -38,13 +38,24 @@ Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
 
 
 def validate(
-    *, sequences: Path, embedded: Path, store: Path, weights: Path, master: Path, index: Path, records: Path,
-    spot_checks: int, report: Path, checksums: Path, reference: Reference | None = None,
-) -> list[str]:  # fmt: skip
+    *,
+    sequences: Path,
+    embedded: Path,
+    store: Path,
+    weights: Path,
+    master: Path,
+    index: Path,
+    records: Path,
+    spot_checks: int,
+    report: Path,
+    checksums: Path,
+    reference: Reference | None = None,
+) -> list[str]:
     """Check a gathered campaign; returns one line per problem, none when all is well.
 
-    Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own folder, only when
-    nothing is wrong. `spot_checks` rows are compared with `reference` (default: fair-esm, one sequence at a time).
+    Writes `report` (validation.json) in either case, and `checksums`, for `sha256sum -c` in its own
+    folder, only when nothing is wrong. `spot_checks` rows are compared with `reference` (default:
+    fair-esm, one sequence at a time).
     """
     checksums.unlink(missing_ok=True)
     findings = Findings()
@@ -69,8 +80,14 @@ def validate(
                     rows = _choose(file["length"][...], spot_checks, plan.fingerprint)
                     keys = [text(file["emb_keys"][row]) for row in rows]
                     compute = reference or _reference()
-                    expected = compute(weights, _residues(sequences, keys), plan.fingerprint) if rows else []
-                    result["spot_checks"] = _check_spots(findings, plan.fingerprint, file, rows, expected)
+                    expected = (
+                        compute(weights, _residues(sequences, keys), plan.fingerprint)
+                        if rows
+                        else []
+                    )
+                    result["spot_checks"] = _check_spots(
+                        findings, plan.fingerprint, file, rows, expected
+                    )
     problems = findings.problems
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
     result |= {
@@ -83,7 +100,10 @@ def validate(
     if not problems:
         files[report] = sha256_file(report)
         with atomic_path(checksums) as temporary:
-            lines = [f"{digest}  {os.path.relpath(path, checksums.parent)}\n" for path, digest in files.items()]
+            lines = [
+                f"{digest}  {os.path.relpath(path, checksums.parent)}\n"
+                for path, digest in files.items()
+            ]
             temporary.write_text("".join(lines), encoding="utf-8")
     return problems
 
@@ -94,13 +114,18 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
     with findings.check("fingerprints in the store") as problem:
         note = store_folder(store, fingerprint) / "fingerprint.json"
         if not note.is_file() or note.read_bytes().strip() != fingerprint.to_json().encode():
-            problem(f"{note}: missing, or not the fingerprint of the completion records; {EMBED_AGAIN}")
+            problem(
+                f"{note}: missing, or not the fingerprint of the completion records; {EMBED_AGAIN}"
+            )
     with findings.check("weights") as problem:
         manifest = read_manifest(weights)
         for name in ("model", "weights_sha256"):
             found, expected = getattr(manifest, name), getattr(fingerprint, name)
             if found != expected:
-                problem(f"{weights / MANIFEST}: {name} is {found}, the vectors were made with {expected}")
+                problem(
+                    f"{weights / MANIFEST}: {name} is {found}, the vectors were made with "
+                    f"{expected}"
+                )
         for name, dim in plan.dims.items():
             if dim != manifest.dim:
                 problem(f"{name} has dimension {dim}, the model {manifest.dim}")
@@ -142,19 +167,27 @@ def _reference() -> Reference:
 
 
 SPOT_RESIDUES = 2000
-"""Longest sequence for a spot check: fair-esm holds heads x L x L numbers several times, 2 GB at 40 heads."""
+"""Longest sequence for a spot check: fair-esm holds heads x L x L numbers several times, 2 GB at 40
+heads.
+"""
 
 
 def _choose(lengths: NDArray[np.int32], count: int, fingerprint: Fingerprint) -> list[int]:
     """Random rows, the same on every repetition."""
     random = np.random.default_rng(int(fingerprint.id, 16))
     short = np.flatnonzero(lengths <= SPOT_RESIDUES)
-    chosen: list[int] = np.sort(random.choice(short, size=min(count, len(short)), replace=False)).tolist()
+    chosen: list[int] = np.sort(
+        random.choice(short, size=min(count, len(short)), replace=False)
+    ).tolist()
     return chosen
 
 
 def _check_spots(
-    findings: Findings, fingerprint: Fingerprint, file: h5py.File, rows: list[int], expected: list[Vectors]
+    findings: Findings,
+    fingerprint: Fingerprint,
+    file: h5py.File,
+    rows: list[int],
+    expected: list[Vectors],
 ) -> list[dict[str, Any]]:
     """Compare some rows with what the reference path computes for them."""
     spots = []
@@ -164,19 +197,26 @@ def _check_spots(
             for name in fingerprint.representations:
                 found = _numbers(file, name, row, fingerprint.storage_dtype)
                 if found.shape != wanted[name].shape:
-                    problem(f"row {row:,} of {name}: shape {found.shape}, the reference gives {wanted[name].shape}")
+                    problem(
+                        f"row {row:,} of {name}: shape {found.shape}, the reference gives "
+                        f"{wanted[name].shape}"
+                    )
                     continue
-                spot: dict[str, Any] = {"row": row, "key": key, "representation": name} | _distance(found, wanted[name])
+                spot: dict[str, Any] = {"row": row, "key": key, "representation": name} | _distance(
+                    found, wanted[name]
+                )
                 spots.append(spot)
                 limit = RELATIVE_L2[fingerprint.storage_dtype]
                 if fingerprint.compute_dtype == "float32" and not spot["relative_l2"] <= limit:
                     problem(
-                        f"row {row:,} of {name} (key {key}): relative distance {spot['relative_l2']:.2g} "
+                        f"row {row:,} of {name} (key {key}): relative distance "
+                        f"{spot['relative_l2']:.2g} "
                         f"to the reference, more than {limit:g}"
                     )
                 if fingerprint.compute_dtype != "float32" and not spot["cosine"] >= COSINE:
                     problem(
-                        f"row {row:,} of {name} (key {key}): cosine {spot['cosine']:.6f} to the reference, "
+                        f"row {row:,} of {name} (key {key}): cosine {spot['cosine']:.6f} to the "
+                        "reference, "
                         f"less than {COSINE}"
                     )
     return spots
@@ -203,7 +243,9 @@ def _numbers(file: h5py.File, name: str, row: int, dtype: StorageDtype) -> NDArr
     if is_per_residue(name):
         start, stop = file["offset"][row : row + 2].tolist()
         return decode(read_bits(dataset, start, stop), dtype).astype(np.float64)
-    vector: NDArray[np.float64] = decode(read_bits(dataset, row, row + 1), dtype)[0].astype(np.float64)
+    vector: NDArray[np.float64] = decode(read_bits(dataset, row, row + 1), dtype)[0].astype(
+        np.float64
+    )
     return vector
 
 

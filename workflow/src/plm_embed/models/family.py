@@ -42,7 +42,9 @@ class Family:
 
     name: str
     architecture: str
-    """What a checkpoint can tell. Families of one architecture differ in nothing but their names."""
+    """What a checkpoint can tell. Families of one architecture differ in nothing but their
+    names.
+    """
     alphabet: Alphabet
     leading: int
     """Special tokens before the residues."""
@@ -53,21 +55,30 @@ class Family:
     tokenize: Callable[[str], NDArray[np.uint8]]
     """Token ids of a normalized sequence, special tokens included: (L + leading + trailing,)."""
     describe: Callable[[Layout, Path, Mapping[str, Any]], Description]
-    """What a source says about its model: a .pt file by its content, a folder by its config.json."""
+    """What a source says about its model: a .pt file by its content, a folder by its
+    config.json.
+    """
     common_name: Callable[[Layout, str, str], str | None]
     """The engine's name for a tensor of a layout and an architecture; None if it is not used."""
     tensor_shapes: Callable[["Model", Collection[str]], dict[str, tuple[int, ...]]]
-    """Names and shapes of the tensors that a model must have, and of those that it may have and has."""
+    """Names and shapes of the tensors that a model must have, and of those that it may have and
+    has.
+    """
     mend: Callable[[dict[str, "torch.Tensor"]], dict[str, "torch.Tensor"]]
     """The tensors of a checkpoint as the authors' own program leaves them when it has read it."""
-    engine: Callable[["Manifest", Mapping[str, "torch.Tensor"], "torch.device", ComputeDtype], "Engine"]
+    engine: Callable[
+        ["Manifest", Mapping[str, "torch.Tensor"], "torch.device", ComputeDtype], "Engine"
+    ]
     """A model on a device."""
     engine_name: Callable[["Manifest", "torch.device", ComputeDtype], str]
     """The engine's name in the fingerprint."""
     reference: Callable[
-        ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]], list[dict[int, "torch.Tensor"]]
+        ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
+        list[dict[int, "torch.Tensor"]],
     ]
-    """Representations (tokens, D) of each sequence after some layers, by the authors' modules in fp32."""
+    """Representations (tokens, D) of each sequence after some layers, by the authors' modules in
+    fp32.
+    """
 
     @property
     def extra_tokens(self) -> int:

@@ -1,4 +1,6 @@
-"""What a weights folder holds, in a sealed JSON file: whose weights, from where, their SHA-256, published or not."""
+"""What a weights folder holds, in a sealed JSON file: whose weights, from where, their SHA-256,
+published or not.
+"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,17 +13,22 @@ from plm_embed.models.registry import family_of
 
 MANIFEST = "manifest.json"
 RECORD = "weights.json"
-"""A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the results go."""
+"""A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
+results go.
+"""
 
 Published = Literal["no", "known answers", "sha256"]
-"""How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of their file."""
+"""How weights are known to be the published ones: not, by the model's answers, by the SHA-256 of
+their file.
+"""
 
 
 @dataclass(frozen=True)
 class Source:
     """Where weights came from: a `path` that was adopted or a `url` that was downloaded.
 
-    `sha256` is that of the .pt file; of a Hugging Face folder it is the SHA-256 of the `sha256sum` lines of its files.
+    `sha256` is that of the .pt file; of a Hugging Face folder it is the SHA-256 of the `sha256sum`
+    lines of its files.
     """
 
     layout: Layout
@@ -59,26 +66,36 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is damaged."""
-    return _read(folder / MANIFEST, "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first")
+    """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is
+    damaged.
+    """
+    return _read(
+        folder / MANIFEST,
+        "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first",
+    )
 
 
 def read_record(folder: Path) -> Manifest | None:
-    """The campaign's copy of the manifest in its model's folder; None when there is none. WeightsError when damaged."""
+    """The campaign's copy of the manifest in its model's folder; None when there is none.
+    WeightsError when damaged.
+    """
     path = folder / RECORD
     return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
 
 
 def check_record(weights: Path, folder: Path) -> None:
-    """WeightsError unless a weights folder holds what the campaign's record, in its model's folder, names.
+    """WeightsError unless a weights folder holds what the campaign's record, in its model's folder,
+    names.
 
-    A manifest that was swapped for another campaign's would have its own checkpoint named for a remedy.
+    A manifest that was swapped for another campaign's would have its own checkpoint named for a
+    remedy.
     """
     record = read_record(folder)
     if record is not None and read_manifest(weights).weights_sha256 != record.weights_sha256:
         raise WeightsError(
             f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
-            f"delete {weights} unless another campaign needs it, else set another weights_folder; then run "
+            f"delete {weights} unless another campaign needs it, else set another weights_folder; "
+            "then run "
             "`snakemake --forcerun weights`"
         )
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from plm_embed.models.manifest import Manifest
 
 ROWS = {"cpu": 256, "cuda": 16384}
-"""Rows of one matrix product. Fixed, because a library may choose another summation order for another shape."""
+"""Rows of one matrix product. Fixed, because a library may choose another summation order for
+another shape.
+"""
 
 TOKENS = {"cpu": 2048, "cuda": 32768}
 """Largest token budget of a batch when none is asked for; a multiple of `ROWS`."""
@@ -33,8 +35,8 @@ DTYPES: dict[ComputeDtype, torch.dtype] = {
 class Batch:
     """Packed sequences: `tokens`, `positions` (T,) int32, T a multiple of `ROWS`.
 
-    `lengths` count special tokens too; `boundaries` (n + 1,) int32 are their sums from 0 on, `segments` (3 n,) int64
-    are the tokens of each sequence before, among and after its residues.
+    `lengths` count special tokens too; `boundaries` (n + 1,) int32 are their sums from 0 on,
+    `segments` (3 n,) int64 are the tokens of each sequence before, among and after its residues.
     """
 
     tokens: Tensor
@@ -43,12 +45,16 @@ class Batch:
     segments: Tensor
     lengths: tuple[int, ...]
     residues: tuple[tuple[int, int], ...]
-    """Rows that are pooled, of each sequence and counted from its first: from, and one past the last."""
+    """Rows that are pooled, of each sequence and counted from its first: from, and one past the
+    last.
+    """
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device. Copies from pinned memory are queued; nobody waits for them."""
         parts = ("tokens", "positions", "boundaries", "segments")
-        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts})
+        return replace(
+            self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts}
+        )
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Cut (T, D) into one (tokens, D) view per sequence; what lies behind them is left out."""
@@ -56,12 +62,16 @@ class Batch:
 
 
 def pack(
-    pieces: Sequence[NDArray[np.uint8]], residues: Sequence[tuple[int, int]], rows: int, fill: int, pinned: bool
+    pieces: Sequence[NDArray[np.uint8]],
+    residues: Sequence[tuple[int, int]],
+    rows: int,
+    fill: int,
+    pinned: bool,
 ) -> Batch:
     """Lay the tokens of sequences one after another in the CPU's memory.
 
-    `fill` stands behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory is
-    copied to a device without waiting.
+    `fill` stands behind them up to whole slices of `rows`; `residues` as in `Batch`. Pinned memory
+    is copied to a device without waiting.
     """
     lengths = tuple(len(piece) for piece in pieces)
     ends = np.cumsum((0, *lengths), dtype=np.int32)
@@ -71,13 +81,18 @@ def pack(
     for piece, start in zip(pieces, ends.tolist(), strict=False):
         tokens[start : start + len(piece)] = piece
         positions[start : start + len(piece)] = np.arange(len(piece))
-    parts = [(first, stop - first, length - stop) for (first, stop), length in zip(residues, lengths, strict=True)]
+    parts = [
+        (first, stop - first, length - stop)
+        for (first, stop), length in zip(residues, lengths, strict=True)
+    ]
     segments = np.array(parts, dtype=np.int64).ravel()
 
     def staged(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).pin_memory() if pinned else torch.from_numpy(array)
 
-    return Batch(staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues))
+    return Batch(
+        staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
+    )
 
 
 class Engine(Protocol):
@@ -106,10 +121,12 @@ class Engine(Protocol):
         """
         ...
 
-    def forward(self, batch: Batch, layers: Collection[int], exact: bool = False) -> dict[int, Tensor]:
+    def forward(
+        self, batch: Batch, layers: Collection[int], exact: bool = False
+    ) -> dict[int, Tensor]:
         """Representations (T, D), fp32, after each of `layers`.
 
-        0 is the embedding; the last has the final norm. `exact` computes in fp32 with the weights at
-        hand, for what overflows in half precision.
+        0 is the embedding; the last has the final norm. `exact` computes in fp32 with the weights
+        at hand, for what overflows in half precision.
         """
         ...

@@ -1,7 +1,8 @@
-"""What is known of published weights: SHA-256 of their files, and the models' answers to three peptides.
+"""What is known of published weights: SHA-256 of their files, and the models' answers to three
+peptides.
 
-The SHA-256 proves that a file is the published one. The answers recognise the same weights in another container, as far
-as bfloat16 can tell: weights that were changed a little give them too.
+The SHA-256 proves that a file is the published one. The answers recognise the same weights in
+another container, as far as bfloat16 can tell: weights that were changed a little give them too.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,9 +19,11 @@ from plm_embed.models.registry import MODELS
 TABLE = files(__package__) / "published.yaml"
 ANSWERS = files(__package__) / "known_answers.npz"
 TOLERANCE = 0.03
-"""Bound on |mean - answer| / |answer|: the one that the project of the answers sets for its own bfloat16 kernels.
+"""Bound on |mean - answer| / |answer|: the one that the project of the answers sets for its own
+bfloat16 kernels.
 
-Plain bfloat16 is off by 0.005 to 0.008 (measured, random weights of 8M to 150M); two of a model's peptides by 0.19.
+Plain bfloat16 is off by 0.005 to 0.008 (measured, random weights of 8M to 150M); two of a model's
+peptides by 0.19.
 """
 NOT_VERIFIED = "not verified as the published weights"
 
@@ -37,7 +40,10 @@ def pt_file(model: str) -> Mapping[str, Any]:
 
 def is_published(model: str, digests: Collection[str]) -> bool:
     """Whether files with these SHA-256 are all published weights of the model."""
-    return bool(digests) and set(digests) <= {pt_file(model).get("sha256"), *_files(model).get("safetensors", [])}
+    return bool(digests) and set(digests) <= {
+        pt_file(model).get("sha256"),
+        *_files(model).get("safetensors", []),
+    }
 
 
 def known_answers(model: str) -> NDArray[np.float32] | None:
@@ -48,7 +54,9 @@ def known_answers(model: str) -> NDArray[np.float32] | None:
 
 
 def caveat(name: str, manifest: Manifest | None) -> str:
-    """In words, why a model's weights are not known to be the published ones; empty when they are."""
+    """In words, why a model's weights are not known to be the published ones; empty when they
+    are.
+    """
     model = MODELS.get(name)
     if model and not model.trained:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
@@ -57,8 +65,11 @@ def caveat(name: str, manifest: Manifest | None) -> str:
     if manifest.published == "sha256":
         return ""
     if manifest.published == "known answers":
-        why = f"""not a published file; it gives the published model's answers to {len(peptides())} peptides within \
-{100 * TOLERANCE:g} %, as weights that were changed a little would too"""
+        why = (
+            "not a published file; it gives the published model's answers to "
+            f"{len(peptides())} peptides within {100 * TOLERANCE:g} %, "
+            "as weights that were changed a little would too"
+        )
     elif not pt_file(name):
         origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
         why = f"{origin}no SHA-256 of the published file is known"

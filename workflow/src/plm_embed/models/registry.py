@@ -1,4 +1,6 @@
-"""The table of models: the ESM-2 ladder, ESM-1b and the five ESM-1v, by their published names and aliases."""
+"""The table of models: the ESM-2 ladder, ESM-1b and the five ESM-1v, by their published names and
+aliases.
+"""
 
 from dataclasses import dataclass, field
 
@@ -59,7 +61,9 @@ MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         # name or size, layers, dim, heads
-        Model("esm2_t3_untrained", ESM2, 3, 32, 2, trained=False),  # config/demo: for trying things out
+        Model(
+            "esm2_t3_untrained", ESM2, 3, 32, 2, trained=False
+        ),  # config/demo: for trying things out
         _esm2(6, "8M", 320, 20),
         _esm2(12, "35M", 480, 20),
         _esm2(30, "150M", 640, 20),
@@ -68,24 +72,40 @@ MODELS: dict[str, Model] = {
         _esm2(48, "15B", 5120, 40),
         _published("esm1b_t33_650M_UR50S", ESM1B, 33, 1280, 20, "esm1b", "esm-1b"),
         *(
-            _published(f"esm1v_t33_650M_UR90S_{k}", ESM1V, 33, 1280, 20, f"esm1v_{k}", f"esm1v-{k}", f"esm-1v-{k}")
+            _published(
+                f"esm1v_t33_650M_UR90S_{k}",
+                ESM1V,
+                33,
+                1280,
+                20,
+                f"esm1v_{k}",
+                f"esm1v-{k}",
+                f"esm-1v-{k}",
+            )
             for k in range(1, 6)
         ),
     )
 }
 
-_BY_NAME = {name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)}
+_BY_NAME = {
+    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
+}
 
 
 def find_model(name: str) -> Model:
-    """The model of a published name, `facebook/...` or a short alias such as `esm2_650m`, in any case.
+    """The model of a published name, `facebook/...` or a short alias such as `esm2_650m`, in any
+    case.
 
     Raises ConfigError with the nearest names when there is none.
     """
     model = _BY_NAME.get(name.strip().lower())
     if model is None:
-        hint = did_you_mean(name.strip().lower(), _BY_NAME, 3, lambda word: _BY_NAME[word].name) or "."
-        raise ConfigError(f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}", key="model")
+        hint = (
+            did_you_mean(name.strip().lower(), _BY_NAME, 3, lambda word: _BY_NAME[word].name) or "."
+        )
+        raise ConfigError(
+            f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}", key="model"
+        )
     return model
 
 

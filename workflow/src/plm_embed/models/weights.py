@@ -1,8 +1,9 @@
 """A model's weights on disk: named by their SHA-256, checked on every use.
 
-A weights folder holds `model.safetensors`, `self_test.npz` and `manifest.json`, which is written last and has the
-SHA-256 of the others. The tensors bear fair-esm's names without prefixes, in sorted order and with the dtype of their
-source, so that equal tensors give an equal file, and an equal SHA-256, whichever layout they came in.
+A weights folder holds `model.safetensors`, `self_test.npz` and `manifest.json`, which is written
+last and has the SHA-256 of the others. The tensors bear fair-esm's names without prefixes, in
+sorted order and with the dtype of their source, so that equal tensors give an equal file, and an
+equal SHA-256, whichever layout they came in.
 """
 
 import hashlib
@@ -24,9 +25,11 @@ TENSORS = "model.safetensors"
 
 
 class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of an open safetensors file by name, each read when it is asked for and kept by nobody here.
+    """The tensors of an open safetensors file by name, each read when it is asked for and kept by
+    nobody here.
 
-    Read, not mapped: pages of a mapped file count as memory of the process, all of them until it ends.
+    Read, not mapped: pages of a mapped file count as memory of the process, all of them until it
+    ends.
     """
 
     def __init__(self, file: FileIO) -> None:
@@ -35,7 +38,9 @@ class Tensors(Mapping[str, torch.Tensor]):
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         self._begin = 8 + size
-        self._entries: dict[str, Any] = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        self._entries: dict[str, Any] = {
+            name: entry for name, entry in header.items() if name != "__metadata__"
+        }
 
     def __getitem__(self, name: str) -> torch.Tensor:
         entry = self._entries[name]
@@ -47,7 +52,8 @@ class Tensors(Mapping[str, torch.Tensor]):
             view = view[read:]
         if view:
             raise WeightsError(
-                f"{self._file.name} ends before {name}: it is damaged or was replaced", path=self._file.name
+                f"{self._file.name} ends before {name}: it is damaged or was replaced",
+                path=self._file.name,
             )
         return tensor
 
@@ -65,10 +71,11 @@ class Tensors(Mapping[str, torch.Tensor]):
 
 
 def load(folder: Path) -> tuple[Manifest, Tensors]:
-    """The manifest and the tensors of a weights folder, in main memory one by one as they are asked for.
+    """The manifest and the tensors of a weights folder, in main memory one by one as they are asked
+    for.
 
-    Size and SHA-256 are checked, and the file that was checked stays open: what replaces it later is not read.
-    Raises WeightsError, with what to run, when they differ from the manifest.
+    Size and SHA-256 are checked, and the file that was checked stays open: what replaces it later
+    is not read. Raises WeightsError, with what to run, when they differ from the manifest.
     """
     manifest = read_manifest(folder)
     path = folder / TENSORS
@@ -78,7 +85,9 @@ def load(folder: Path) -> tuple[Manifest, Tensors]:
     try:
         if wrong := _damage(file, manifest):
             raise WeightsError(
-                f"{path} {wrong}: it is damaged or was replaced", remedy=remedy(manifest, folder), path=path
+                f"{path} {wrong}: it is damaged or was replaced",
+                remedy=remedy(manifest, folder),
+                path=path,
             )
         return manifest, Tensors(file)
     except BaseException:
@@ -93,14 +102,18 @@ def _damage(file: FileIO, manifest: Manifest) -> str:
         return f"has {size} bytes, its manifest says {manifest.bytes}"
     found = hashlib.file_digest(file, "sha256").hexdigest()
     return (
-        "" if found == manifest.weights_sha256 else f"has SHA-256 {found}, its manifest says {manifest.weights_sha256}"
+        ""
+        if found == manifest.weights_sha256
+        else f"has SHA-256 {found}, its manifest says {manifest.weights_sha256}"
     )
 
 
 def remedy(manifest: Manifest, folder: Path) -> str:
     """The command that makes a damaged weights folder whole."""
     source = ["--source", manifest.source.path] if manifest.source.path else []
-    command = shlex.join(["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)])
+    command = shlex.join(
+        ["plm-embed", "weights", "--model", manifest.model, *source, "--output", str(folder)]
+    )
     return f"run `{command}`"
 
 
@@ -115,7 +128,8 @@ def sha256_of(tensors: Mapping[str, torch.Tensor]) -> str:
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file one tensor at a time.
 
-    Written here because the SHA-256 names the weights for ever: the bytes must depend on nothing but the tensors.
+    Written here because the SHA-256 names the weights for ever: the bytes must depend on nothing
+    but the tensors.
     """
     with path.open("wb") as file:
         for block in _blocks(tensors):

@@ -1,4 +1,6 @@
-"""What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to divide them by."""
+"""What embedding costs: tokens and floating-point operations of a set of lengths, and the speeds to
+divide them by.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
 
 @dataclass(frozen=True)
 class Work:
-    """What the model has to do: sequences, tokens (special ones included) and floating-point operations."""
+    """What the model has to do: sequences, tokens (special ones included) and floating-point
+    operations.
+    """
 
     sequences: int
     tokens: int
@@ -30,10 +34,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the number is from.
+    """How fast one device is. tokens_per_second is None when nothing is known; `why` says where the
+    number is from.
 
-    startup: seconds until the first batch (libraries, weights, self-test), where they were measured.
-    workers: how many worked beside each other when it was measured here, each this fast.
+    startup: seconds until the first batch (libraries, weights, self-test), where they were
+    measured. workers: how many worked beside each other when it was measured here, each this fast.
     """
 
     device: str
@@ -57,7 +62,9 @@ def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Wor
 
 
 def flops_per_token(model: Model, tokens: int) -> float:
-    """Of one token among `tokens`: 24 d^2 for the matrix products of a layer and 4 L d for its attention."""
+    """Of one token among `tokens`: 24 d^2 for the matrix products of a layer and 4 L d for its
+    attention.
+    """
     return float(model.layers * (24 * model.dim**2 + 4 * tokens * model.dim))
 
 
@@ -73,17 +80,27 @@ def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -
         if peak is None:
             found.append(Speed(name, None, "not known", f"it is not made for {used}"))
             continue
-        rate = peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
-        why = f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
+        rate = (
+            peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops
+            if todo.flops
+            else None
+        )
+        why = (
+            f"{peak:g} TFLOP/s ({used}) x "
+            f"{gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
+        )
         found.append(Speed(name, rate, "estimated" if rate else "not known", why))
     return found
 
 
-def measured(model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, basis: Basis) -> list[Speed]:
-    """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is auto.
+def measured(
+    model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, basis: Basis
+) -> list[Speed]:
+    """Speeds by device from a folder's completion records of `model`, and of `dtype` unless that is
+    auto.
 
-    Devices go by their short names. startup: the median over the attempts, noted beside that folder, of what was not
-    spent on tokens.
+    Devices go by their short names. startup: the median over the attempts, noted beside that
+    folder, of what was not spent on tokens.
     """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
@@ -94,7 +111,9 @@ def measured(model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, ba
         if fits and record["tokens"] and record["tokens_per_second"]:
             device = device_label(record["worker"])
             tokens[device] = tokens.get(device, 0) + record["tokens"]
-            seconds[device] = seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
+            seconds[device] = (
+                seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
+            )
             records.setdefault(device, []).append(record)
     attempts = [one for one in read_attempts(folder.parent) if one.outcome == "complete"]
     return [
@@ -110,18 +129,28 @@ def measured(model: str, dtype: ComputeDtype | Literal["auto"], folder: Path, ba
 
 
 def _startup(records: Iterable[Mapping[str, Any]], attempts: Iterable[Attempt]) -> float:
-    """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was noted."""
+    """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was
+    noted.
+    """
     spent = {record["bucket"]: record for record in records}
     found = []
     for attempt in attempts:
         mine = [spent[bucket] for bucket in attempt.buckets if bucket in spent]
-        if attempt.workers == 1 and mine and all(attempt.started <= one["started"] <= attempt.ended for one in mine):
-            found.append(attempt.seconds - sum(one["tokens"] / one["tokens_per_second"] for one in mine))
+        if (
+            attempt.workers == 1
+            and mine
+            and all(attempt.started <= one["started"] <= attempt.ended for one in mine)
+        ):
+            found.append(
+                attempt.seconds - sum(one["tokens"] / one["tokens_per_second"] for one in mine)
+            )
     return max(0.0, median(found)) if found else 0.0
 
 
 def device_label(worker: Mapping[str, Any]) -> str:
-    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its threads."""
+    """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its
+    threads.
+    """
     device = str(worker["device"])
     for name, gpu in gpu_table()["gpus"].items():
         if gpu["match"] in device:
@@ -133,5 +162,7 @@ def device_label(worker: Mapping[str, Any]) -> str:
 @cache
 def gpu_table() -> dict[str, Any]:
     """The content of gpus.yaml."""
-    table: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("gpus.yaml").read_text(encoding="utf-8"))
+    table: dict[str, Any] = yaml.safe_load(
+        files(__package__).joinpath("gpus.yaml").read_text(encoding="utf-8")
+    )
     return table

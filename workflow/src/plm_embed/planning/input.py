@@ -1,4 +1,6 @@
-"""What a campaign is to embed, before anything has run: its configuration, and the lengths of its sequences."""
+"""What a campaign is to embed, before anything has run: its configuration, and the lengths of its
+sequences.
+"""
 
 import json
 import tempfile
@@ -32,16 +34,22 @@ class Input:
 
 
 def read_config(configfile: Path | None) -> Config:
-    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml."""
+    """The configuration as the workflow sees it: `configfile`, or without one
+    config/config.yaml.
+    """
     return checked(_yaml(configfile or Path("config/config.yaml")))
 
 
 @contextmanager
 def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator[Input]:
-    """The deduplicated sequences of the campaign, those of a temporary folder, or a table of lengths alone."""
+    """The deduplicated sequences of the campaign, those of a temporary folder, or a table of
+    lengths alone.
+    """
     if lengths is not None:
         if measure:
-            raise ConfigError("--measure: needs the sequences; leave out --lengths", key="--measure")
+            raise ConfigError(
+                "--measure: needs the sequences; leave out --lengths", key="--measure"
+            )
         yield Input(f"by the lengths in {lengths}", read_lengths(lengths), None)
         return
     folder = Path(config["results"]) / "sequences"
@@ -51,12 +59,16 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
         if sorted((one["path"], one["bytes"]) for one in summary["inputs"]) == wanted:
             yield Input(f"as deduplicated in {folder}", summary, folder)
             return
-    with tempfile.TemporaryDirectory(prefix="plm-embed-plan-", dir=existing(Path(config["results"]))) as temporary:
+    with tempfile.TemporaryDirectory(
+        prefix="plm-embed-plan-", dir=existing(Path(config["results"]))
+    ) as temporary:
         deduplicate(
             [Path(path) for path in config["inputs"]],
             Path(temporary),
             buckets=config["buckets"],
-            table=Table(config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])),
+            table=Table(
+                config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])
+            ),
             policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
             memory_mb=config["memory_mb"],
         )
@@ -65,20 +77,27 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
 
 
 def read_lengths(path: Path) -> dict[str, Any]:
-    """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError otherwise."""
+    """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError
+    otherwise.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(
-            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json", path=path
+            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json",
+            path=path,
         ) from None
     if text.lstrip().startswith("{"):
         try:
             summary: dict[str, Any] = json.loads(text)
-            return {name: summary[name] for name in ("records", "accepted", "unique", "residues", "lengths")}
+            return {
+                name: summary[name]
+                for name in ("records", "accepted", "unique", "residues", "lengths")
+            }
         except (ValueError, KeyError) as error:
             raise InputError(
-                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})", path=path
+                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})",
+                path=path,
             ) from None
     lengths: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -86,12 +105,20 @@ def read_lengths(path: Path) -> dict[str, Any]:
             words = line.replace(",", " ").split()
             if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
                 raise InputError(
-                    f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`", path=path, line=number
+                    f"--lengths: {path}, line {number}: {line.strip()}: must be `length number`",
+                    path=path,
+                    line=number,
                 )
             lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
     unique = sum(lengths.values())
     residues = sum(int(length) * count for length, count in lengths.items())
-    return {"records": unique, "accepted": unique, "unique": unique, "residues": residues, "lengths": lengths}
+    return {
+        "records": unique,
+        "accepted": unique,
+        "unique": unique,
+        "residues": residues,
+        "lengths": lengths,
+    }
 
 
 def existing(path: Path) -> Path:

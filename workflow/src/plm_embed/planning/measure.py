@@ -1,7 +1,9 @@
-"""How fast this machine embeds: a sample of the campaign's own sequences, tried with as many workers as will run.
+"""How fast this machine embeds: a sample of the campaign's own sequences, tried with as many
+workers as will run.
 
-Workers share memory bandwidth, caches and clock rate, so one alone would promise too much: each runs the engine in a
-process of its own, as in the campaign. On machines that others use too the speed moves; the spread is told with it.
+Workers share memory bandwidth, caches and clock rate, so one alone would promise too much: each
+runs the engine in a process of its own, as in the campaign. On machines that others use too the
+speed moves; the spread is told with it.
 """
 
 import multiprocessing
@@ -37,25 +39,32 @@ ROWS = 50_000
 
 @dataclass(frozen=True)
 class _Trial:
-    """What one worker found. startup: seconds from its start until the model is loaded and tested."""
+    """What one worker found. startup: seconds from its start until the model is loaded and
+    tested.
+    """
 
     startup: float
     records: list[dict[str, Any]]
 
 
 def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
-    """The speed of one of `workers` that work here at the same time, with `threads` CPU threads each.
+    """The speed of one of `workers` that work here at the same time, with `threads` CPU threads
+    each.
 
     PlmEmbedError when there are no weights yet, nothing to embed, or a worker is killed.
     """
     weights = Path(config["weights_folder"]) / config["model"]
     if not (weights / MANIFEST).is_file():
         raise WeightsError(
-            f"--measure: {weights}: no weights yet", remedy="run `snakemake weights --cores 1`", path=weights
+            f"--measure: {weights}: no weights yet",
+            remedy="run `snakemake weights --cores 1`",
+            path=weights,
         )
     table = _some(sequences)
     if not table.num_rows:
-        raise StoreError(f"--measure: {sequences}: no sequence to try\nplan without --measure", path=sequences)
+        raise StoreError(
+            f"--measure: {sequences}: no sequence to try\nplan without --measure", path=sequences
+        )
     settings = _settings(config, threads)
     with (
         tempfile.TemporaryDirectory(prefix="plm-embed-plan-") as folder,
@@ -63,22 +72,33 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
     ):
         pq.write_table(table, Path(folder) / "some.parquet")
         asked = [
-            pool.submit(_try, weights, Path(folder) / "some.parquet", Path(folder) / str(number), settings, time.time())
+            pool.submit(
+                _try,
+                weights,
+                Path(folder) / "some.parquet",
+                Path(folder) / str(number),
+                settings,
+                time.time(),
+            )
             for number in range(workers)
         ]
         try:
             trials = [future.result() for future in asked]
         except BrokenProcessPool:
-            raise PlmEmbedError("--measure: a worker was killed, perhaps for want of memory\ntry --workers 1") from None
+            raise PlmEmbedError(
+                "--measure: a worker was killed, perhaps for want of memory\ntry --workers 1"
+            ) from None
     records = [record for trial in trials for record in trial.records]
     rates = [record["tokens_per_second"] for record in records]
     tokens = sum(record["tokens"] for record in records)
     at_once = f", {workers} workers at a time" if workers > 1 else ""
     return Speed(
         device=device_label(records[0]["worker"]),
-        tokens_per_second=tokens / sum(record["tokens"] / record["tokens_per_second"] for record in records),
+        tokens_per_second=tokens
+        / sum(record["tokens"] / record["tokens_per_second"] for record in records),
         basis="measured here",
-        why=f"{tokens:,} tokens of the sequences, just now on {records[0]['worker']['host']}{at_once}; "
+        why=f"{tokens:,} tokens of the sequences, just now on "
+        f"{records[0]['worker']['host']}{at_once}; "
         f"{min(rates):,.0f} to {max(rates):,.0f} tokens/s in {len(rates)} slices",
         startup=sum(trial.startup for trial in trials) / workers,
         workers=workers,
@@ -86,7 +106,9 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
 
 
 def _some(sequences: Path) -> pa.Table:
-    """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since keys are random."""
+    """Unique sequences of the first buckets, ROWS or more if there are as many: a sample, since
+    keys are random.
+    """
     tables: list[pa.Table] = []
     for name in bucket_names(sequences):
         tables.append(read_table(verified(sequences, f"buckets/{name}.parquet")))
@@ -138,7 +160,8 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
 
 
 def sample(table: pa.Table, tokens: float, phase: float, family: Family) -> pa.Table:
-    """Rows with about so many tokens, evenly spaced in the order of length, so that long ones have their share.
+    """Rows with about so many tokens, evenly spaced in the order of length, so that long ones have
+    their share.
 
     `phase`, 0 to 1, shifts them within their spacing.
     """

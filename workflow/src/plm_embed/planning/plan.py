@@ -1,4 +1,6 @@
-"""A campaign's price before it is paid: what the input holds, what is left to compute, how long, where, what disk."""
+"""A campaign's price before it is paid: what the input holds, what is left to compute, how long,
+where, what disk.
+"""
 
 import os
 import shutil
@@ -28,7 +30,9 @@ from plm_embed.workflow.site import account_of, account_words
 
 @dataclass(frozen=True)
 class Forecast:
-    """Time on one kind of device. hours: of one device at work, None when its speed is not known."""
+    """Time on one kind of device. hours: of one device at work, None when its speed is not
+    known.
+    """
 
     speed: Speed
     hours: float | None
@@ -38,9 +42,10 @@ class Forecast:
 class Plan:
     """Everything that `plm-embed plan` says; see `plan_view`.
 
-    stored, reused: unique sequences that need not be computed, None where nothing fits the settings yet. local_hours:
-    until the last bucket on this machine alone; None when its speed is not known or a site was named. recognised: what
-    the site was recognised by, '' where it was named. missing: what has to be added to submit anything.
+    stored, reused: unique sequences that need not be computed, None where nothing fits the settings
+    yet. local_hours: until the last bucket on this machine alone; None when its speed is not known
+    or a site was named. recognised: what the site was recognised by, '' where it was named.
+    missing: what has to be added to submit anything.
     """
 
     made: str
@@ -73,10 +78,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. `device` names the one to plan for ('' : the site's, or the one here); `measure`: try it here.
+    """What is asked. `device` names the one to plan for ('' : the site's, or the one here);
+    `measure`: try it here.
 
-    workers: embed jobs that will run here at a time (0: one per core, or one per GPU), threads: CPU threads of each.
-    lengths: a file with the number of unique sequences by length, instead of the input.
+    workers: embed jobs that will run here at a time (0: one per core, or one per GPU), threads: CPU
+    threads of each. lengths: a file with the number of unique sequences by length, instead of the
+    input.
     """
 
     configfile: Path | None = None
@@ -91,7 +98,9 @@ class Question:
 
 
 def plan(question: Question) -> Plan:
-    """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the configuration."""
+    """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the
+    configuration.
+    """
     config = read_config(question.configfile)
     model = find_model(config["model"])
     here, site = _where(question.site or config["site"])
@@ -110,15 +119,22 @@ def plan(question: Question) -> Plan:
     chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens:
         raise ConfigError(
-            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose --measure",
+            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose "
+            "--measure",
             key="--device",
         )
-    ways = [one for one in proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)]
+    ways = [
+        one for one in proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)
+    ]
     if not ways:
         raise ConfigError(
-            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs", key="--queue"
+            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs",
+            key="--queue",
         )
-    on_cpu = chosen.speed.basis == "measured here" and chosen.speed.device not in costs.gpu_table()["gpus"]
+    on_cpu = (
+        chosen.speed.basis == "measured here"
+        and chosen.speed.device not in costs.gpu_table()["gpus"]
+    )
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
     local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
     return Plan(
@@ -149,30 +165,49 @@ def plan(question: Question) -> Plan:
 
 
 def _weights(config: Config, model: Model) -> tuple[str, bool]:
-    """In words, which weights will be used, and whether nothing speaks against their being the published ones."""
+    """In words, which weights will be used, and whether nothing speaks against their being the
+    published ones.
+    """
     folder = Path(config["weights_folder"]) / model.name
     if (folder / MANIFEST).is_file():
         found = published.caveat(model.name, read_manifest(folder))
-        return (found, False) if found else (f"in {folder}; the published ones, by their SHA-256", True)
+        return (
+            (found, False)
+            if found
+            else (f"in {folder}; the published ones, by their SHA-256", True)
+        )
     if config["weights"]:
         found = "" if model.trained else published.caveat(model.name, None)
-        return found or f"{config['weights']}, compared with the published ones when they are adopted", model.trained
+        return (
+            found or f"{config['weights']}, compared with the published ones when they are adopted",
+            model.trained,
+        )
     known = published.pt_file(model.name)
     size = f", {known['bytes'] / 1e9:.3g} GB" if known else ""
-    check = "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
+    check = (
+        "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
+    )
     return f"downloaded from {model.urls[0]}{size}, {check}", bool(known)
 
 
-def _speeds(question: Question, config: Config, model: Model, work: Work, given: Input) -> list[Speed]:
-    """The best-founded speed of each device: measured here, else measured elsewhere, else estimated for `work`."""
+def _speeds(
+    question: Question, config: Config, model: Model, work: Work, given: Input
+) -> list[Speed]:
+    """The best-founded speed of each device: measured here, else measured elsewhere, else estimated
+    for `work`.
+    """
     found: dict[str, Speed] = {}
     dtype = config["embedding"]["compute_dtype"]
     if question.measure and given.sequences:
         from plm_embed.planning.measure import measure
 
-        speed = measure(config, given.sequences, question.threads, question.workers or workers_here(config))
+        speed = measure(
+            config, given.sequences, question.threads, question.workers or workers_here(config)
+        )
         found[speed.device] = speed
-    for speed in costs.measured(model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"):
+    for speed in costs.measured(
+        model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"
+    ):
         found.setdefault(speed.device, speed)
     for folder in question.elsewhere:
         for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
@@ -183,7 +218,9 @@ def _speeds(question: Question, config: Config, model: Model, work: Work, given:
 
 
 def workers_here(config: Config) -> int:
-    """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core; never idle ones."""
+    """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core;
+    never idle ones.
+    """
     gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
     jobs: int = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     return min(gpus or _cores(), jobs)
@@ -198,7 +235,11 @@ def _hours(todo: Work, speed: Speed, jobs: int) -> float | None:
     if speed.tokens_per_second is None:
         return None
     jobs = min(jobs, todo.sequences)
-    return (speed.startup * jobs + todo.tokens / speed.tokens_per_second) / 3600 if todo.tokens else 0.0
+    return (
+        (speed.startup * jobs + todo.tokens / speed.tokens_per_second) / 3600
+        if todo.tokens
+        else 0.0
+    )
 
 
 def _local_hours(forecast: Forecast, jobs: int) -> float:
@@ -230,17 +271,26 @@ def _missing(site: Mapping[str, Any]) -> str:
     return ""
 
 
-def _chosen(question: Question, here: Here, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]) -> Forecast:
+def _chosen(
+    question: Question, here: Here, site: Mapping[str, Any], forecasts: tuple[Forecast, ...]
+) -> Forecast:
     """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
     queues = site.get("queues") or {}
     queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
-    wanted = question.device or costs.gpu_table()["sites"].get(here.site, "") or queue.get("gpu_type", "")
+    wanted = (
+        question.device
+        or costs.gpu_table()["sites"].get(here.site, "")
+        or queue.get("gpu_type", "")
+    )
     for forecast in forecasts:
         if wanted and wanted.lower() in forecast.speed.device.lower():
             return forecast
     if question.device:
         known = ", ".join(forecast.speed.device for forecast in forecasts)
-        raise ConfigError(f"--device: {question.device}: nothing is known of it; known are {known}", key="--device")
+        raise ConfigError(
+            f"--device: {question.device}: nothing is known of it; known are {known}",
+            key="--device",
+        )
     gpus = costs.gpu_table()["gpus"]
     measured = (one for one in forecasts if one.speed.basis == "measured here")
     fitting = (one for one in measured if not question.site or one.speed.device in gpus)
@@ -252,7 +302,9 @@ def _command(
 ) -> Iterator[str]:
     """The call that runs the plan: at a site, or on this machine."""
     if here:
-        yield from command(proposal, "" if here.why else here.site, site, question.configfile, config)
+        yield from command(
+            proposal, "" if here.why else here.site, site, question.configfile, config
+        )
         return
     yield from ("snakemake", "--cores", str(_cores()))
     if question.configfile:

@@ -1,4 +1,6 @@
-"""How to cut a campaign for a site's queues: submissions, buckets, walltime, and what whole nodes waste."""
+"""How to cut a campaign for a site's queues: submissions, buckets, walltime, and what whole nodes
+waste.
+"""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +18,15 @@ STARTUP_HOURS = 0.05
 WALLTIME_FACTOR = 1.3
 MARGIN_HOURS = 2 / 60
 HOURS_PER_SUBMISSION = 3.0
-"""What a submission is aimed at: long enough to be worth its wait, short enough to lose little and start soon."""
+"""What a submission is aimed at: long enough to be worth its wait, short enough to lose little and
+start soon.
+"""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """One way to run the campaign. hours_each: of a submission; charged_hours: GPU-hours the site will charge.
+    """One way to run the campaign. hours_each: of a submission; charged_hours: GPU-hours the site
+    will charge.
 
     fits: whether the queue's time is enough to start a worker and compute anything.
     """
@@ -42,16 +47,22 @@ class Proposal:
 
 
 def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
-    """One for each queue and class of size that takes GPUs: those that fit, the site's default queue, the cheapest."""
+    """One for each queue and class of size that takes GPUs: those that fit, the site's default
+    queue, the cheapest.
+    """
     node = site.get("node", {})
     found = [
         _propose(site, name, queue, limits, gpu_hours)
         for name, queue in (site.get("queues") or {"default": {}}).items()
-        for limits in queue.get("ranges") or [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]
+        for limits in queue.get("ranges")
+        or [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]
         if not _without_gpus(site, queue, node)
     ]
     default = site.get("default_queue")
-    return sorted(found, key=lambda one: (not one.fits, one.queue != default, one.charged_hours, one.submissions))
+    return sorted(
+        found,
+        key=lambda one: (not one.fits, one.queue != default, one.charged_hours, one.submissions),
+    )
 
 
 def _without_gpus(site: dict[str, Any], queue: dict[str, Any], node: dict[str, Any]) -> bool:
@@ -67,7 +78,10 @@ def _propose(
     form = shape(site, name)
     if not fewest <= form.nodes <= most:
         form = shape(site, name, nodes=fewest)
-    whole, gpus = bool(queue.get("whole", node.get("whole"))), queue.get("gpus_per_node", node.get("gpus", form.gpus))
+    whole, gpus = (
+        bool(queue.get("whole", node.get("whole"))),
+        queue.get("gpus_per_node", node.get("gpus", form.gpus)),
+    )
     shortest, longest = (_hours(text) for text in limits["walltime"])
     longest = min(longest, form.minutes / 60) if form.minutes else longest
     usable = min(HOURS_PER_SUBMISSION, (longest - MARGIN_HOURS) / WALLTIME_FACTOR - STARTUP_HOURS)
@@ -101,9 +115,14 @@ def _hours(text: str) -> float:
 
 
 def command(
-    proposal: Proposal, name: str, site: dict[str, Any], configfile: Path | None, config: dict[str, Any]
+    proposal: Proposal,
+    name: str,
+    site: dict[str, Any],
+    configfile: Path | None,
+    config: dict[str, Any],
 ) -> Iterator[str]:
-    """The words of the call that runs the proposal. name: of the site, '' where Snakemake will recognise it.
+    """The words of the call that runs the proposal. name: of the site, '' where Snakemake will
+    recognise it.
 
     What Snakemake asks for by itself at the site is left out.
     """
@@ -112,7 +131,11 @@ def command(
     yield from ("snakemake", "--profile", profile)
     if not slurm:
         yield from ("--pbs-site", name) if name else ()
-        yield from ("--pbs-queue", proposal.queue) if proposal.queue != site.get("default_queue", "default") else ()
+        yield from (
+            ("--pbs-queue", proposal.queue)
+            if proposal.queue != site.get("default_queue", "default")
+            else ()
+        )
     if configfile:
         yield from ("--configfile", str(configfile))
     settings = [f"site={name}"] if name and slurm and name != "slurm" else []
@@ -120,24 +143,43 @@ def command(
     yield from ("--config", *settings) if settings else ()
     kept = _profile_resources(profile)
     resources = {
-        "gpu": proposal.gpus_per_node if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node else 0,
+        "gpu": proposal.gpus_per_node
+        if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node
+        else 0,
         "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
         "buckets": proposal.buckets_per_submission if _cut_otherwise(proposal, form, config) else 0,
-        site.get("queue_resource", ""): proposal.queue if slurm and proposal.queue != site.get("default_queue") else 0,
+        site.get("queue_resource", ""): proposal.queue
+        if slurm and proposal.queue != site.get("default_queue")
+        else 0,
     }
     chosen = {f"embed:{name}": value for name, value in resources.items() if value}
     if chosen:
-        yield from ("--set-resources", *(f"{name}={value}" for name, value in (kept | chosen).items()))
+        yield from (
+            "--set-resources",
+            *(f"{name}={value}" for name, value in (kept | chosen).items()),
+        )
 
 
 def _profile_resources(profile: str) -> dict[str, Any]:
-    """What a profile sets for rules, by rule:resource: --set-resources on the command line takes the place of all."""
+    """What a profile sets for rules, by rule:resource: --set-resources on the command line takes
+    the place of all.
+    """
     path = Path(profile, "profile.yaml")  # where Snakemake, started here, looks for it first
-    rules = (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {}) if path.is_file() else {}
-    return {f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()}
+    rules = (
+        (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {})
+        if path.is_file()
+        else {}
+    )
+    return {
+        f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()
+    }
 
 
 def _cut_otherwise(proposal: Proposal, form: Shape, config: dict[str, Any]) -> bool:
-    """Whether the proposal puts another number of buckets into a submission than the workflow by itself."""
-    by_itself = config["speed"]["buckets_per_submission"] or replace(form, nodes=proposal.nodes).buckets
+    """Whether the proposal puts another number of buckets into a submission than the workflow by
+    itself.
+    """
+    by_itself = (
+        config["speed"]["buckets_per_submission"] or replace(form, nodes=proposal.nodes).buckets
+    )
     return bool(proposal.buckets_per_submission != by_itself)

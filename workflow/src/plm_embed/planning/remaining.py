@@ -1,4 +1,6 @@
-"""What a campaign has to compute: the sequences that neither its store nor an earlier result in `reuse` holds."""
+"""What a campaign has to compute: the sequences that neither its store nor an earlier result in
+`reuse` holds.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +26,9 @@ from plm_embed.workflow.config import Config
 
 @dataclass(frozen=True)
 class Outstanding:
-    """Unique sequences in the store, those that only earlier results hold, and the number of the rest by length."""
+    """Unique sequences in the store, those that only earlier results hold, and the number of the
+    rest by length.
+    """
 
     stored: int
     reused: int
@@ -32,10 +36,11 @@ class Outstanding:
 
 
 def outstanding(config: Config, sequences: Path) -> Outstanding | None:
-    """Compare deduplicated sequences with store and `reuse`; None when nothing there fits the configuration.
+    """Compare deduplicated sequences with store and `reuse`; None when nothing there fits the
+    configuration.
 
-    What depends on the device that will compute (compute_dtype auto, the engine) is open: of several fingerprints that
-    fit, the one that spares most counts.
+    What depends on the device that will compute (compute_dtype auto, the engine) is open: of
+    several fingerprints that fit, the one that spares most counts.
     """
     found = [_left(config, sequences, fingerprint) for fingerprint in _fingerprints(config)]
     return max(found, key=lambda one: one.stored + one.reused, default=None)
@@ -44,7 +49,9 @@ def outstanding(config: Config, sequences: Path) -> Outstanding | None:
 def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstanding:
     stored, reused, lengths = 0, 0, Counter[int]()
     own = Path(config["store"]) / fingerprint.id / "parts"
-    earlier = [found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found]
+    earlier = [
+        found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found
+    ]
     for name in bucket_names(sequences):
         table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
         keys = key_array(table["key"])
@@ -59,11 +66,15 @@ def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstand
 
 
 def _held(place: Path, keys: Keys) -> NDArray[np.bool_]:
-    """Which of the keys (S64 (n,), sorted) a master, or a folder of parts, holds; nothing is changed there."""
+    """Which of the keys (S64 (n,), sorted) a master, or a folder of parts, holds; nothing is
+    changed there.
+    """
     held = np.zeros(len(keys), dtype=np.bool_)
     if not len(keys) or not place.exists():
         return held
-    paths = [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
+    paths = (
+        [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
+    )
     for path in paths:
         try:
             with read_part(path) as part:
@@ -78,12 +89,20 @@ def _reuse(config: Config) -> list[Path]:
 
 
 def _fingerprints(config: Config) -> Iterator[Fingerprint]:
-    """Those in the store and in `reuse` that fit the configuration, as far as that is known before anything runs."""
+    """Those in the store and in `reuse` that fit the configuration, as far as that is known before
+    anything runs.
+    """
     asked, model = config["embedding"], find_model(config["model"])
     folder = Path(config["weights_folder"]) / model.name
     digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
-    stored = list(fingerprints(Path(config["store"]))) if any(Path(config["store"]).glob("*/fingerprint.json")) else []
-    for found in dict.fromkeys([*stored, *(one for path in _reuse(config) for one in fingerprints(path))]):
+    stored = (
+        list(fingerprints(Path(config["store"])))
+        if any(Path(config["store"]).glob("*/fingerprint.json"))
+        else []
+    )
+    for found in dict.fromkeys(
+        [*stored, *(one for path in _reuse(config) for one in fingerprints(path))]
+    ):
         wanted = replace(
             found,
             model=model.name,
@@ -91,7 +110,9 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
             layers=tuple(asked["layers"]),
             pooling=tuple(asked["pooling"]),
             storage_dtype=asked["storage_dtype"],
-            compute_dtype=found.compute_dtype if asked["compute_dtype"] == "auto" else asked["compute_dtype"],
+            compute_dtype=found.compute_dtype
+            if asked["compute_dtype"] == "auto"
+            else asked["compute_dtype"],
         )
         limited = found.long_sequences == LongSequences(**asked["long_sequences"])
         if found == wanted and (limited or model.max_residues):

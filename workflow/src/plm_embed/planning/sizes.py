@@ -18,7 +18,9 @@ from plm_embed.store.hdf5 import CHUNK_ROWS
 from plm_embed.workflow.config import Config
 
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
-"""What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5 adds to each."""
+"""What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5
+adds to each.
+"""
 
 
 def vector_bytes(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, int]:
@@ -68,13 +70,16 @@ log = logging.getLogger(__name__)
 
 
 def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) -> int:
-    """Bytes that the per-residue vectors of a campaign take in the master, and once more in the store.
+    """Bytes that the per-residue vectors of a campaign take in the master, and once more in the
+    store.
 
     `lengths`: how many unique sequences have each length; `dim`: D.
     """
     if "per_residue" not in settings.pooling:
         return 0
-    residues = sum(_stored(length, settings.long_sequences) * count for length, count in lengths.items())
+    residues = sum(
+        _stored(length, settings.long_sequences) * count for length, count in lengths.items()
+    )
     return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
 
 
@@ -86,7 +91,8 @@ def _stored(length: int, long: LongSequences) -> int:
 
 
 def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:
-    """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it exceeds the limit.
+    """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it
+    exceeds the limit.
 
     Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
     """
@@ -95,12 +101,17 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
         return
     counted = read_summary(summary.parent)["lengths"]
     dim = read_manifest(weights).dim
-    size = per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings) / 1e9
+    size = (
+        per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings)
+        / 1e9
+    )
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:
         agreed = -(-size // 1)
         raise ConfigError(
-            f"embedding.pooling: per_residue makes {size:,.4g} GB, twice: in the master and in the store. "
-            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the config (now {limit_gb:g})",
+            f"embedding.pooling: per_residue makes {size:,.4g} GB, twice: in the master and in "
+            "the store. "
+            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the "
+            f"config (now {limit_gb:g})",
             key="embedding.per_residue_limit_gb",
         )

@@ -22,10 +22,17 @@ def show(plan: Plan, console: Console) -> None:
     for name, value in (
         ("model", plan.model),
         ("weights", plan.weights if plan.verified else f"[bold red]{escape(plan.weights)}[/]"),
-        ("records", f"{plan.records:,}, {plan.records - plan.accepted:,} of them skipped ({plan.counted})"),
+        (
+            "records",
+            f"{plan.records:,}, {plan.records - plan.accepted:,} of them skipped ({plan.counted})",
+        ),
         ("unique", f"{plan.unique:,} sequences, {plan.residues:,} residues"),
         ("not computed", _spared(plan)),
-        ("to compute", f"{plan.todo.sequences:,} sequences, {plan.todo.tokens:,} tokens, {plan.todo.flops:.3g} FLOP"),
+        (
+            "to compute",
+            f"{plan.todo.sequences:,} sequences, {plan.todo.tokens:,} tokens, "
+            f"{plan.todo.flops:.3g} FLOP",
+        ),
     ):
         facts.add_row(f"[bold]{name}[/]", value)
     console.print(facts)
@@ -47,7 +54,8 @@ def show(plan: Plan, console: Console) -> None:
         )
         console.print(_submissions(plan))
         console.print(
-            "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime, in hours; "
+            "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime, in "
+            "hours; "
             "waste: of the GPU-hours paid[/]",
             soft_wrap=True,
         )
@@ -55,7 +63,10 @@ def show(plan: Plan, console: Console) -> None:
     total = sum(plan.bytes.values())
     sizes = ", ".join(f"{name} {readable(size)}" for name, size in plan.bytes.items())
     room = "enough" if plan.free_bytes > total else "NOT ENOUGH"
-    console.print(f"  {sizes}; {readable(total)} in all; {readable(plan.free_bytes)} free: {room}", soft_wrap=True)
+    console.print(
+        f"  {sizes}; {readable(total)} in all; {readable(plan.free_bytes)} free: {room}",
+        soft_wrap=True,
+    )
     console.print("\n[bold]run it[/]" + (f", with {plan.missing}" if plan.missing else ""))
     console.print("  " + shlex.join(plan.command), soft_wrap=True, highlight=False, markup=False)
 
@@ -68,7 +79,9 @@ def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
     low, high = min(lengths), max(lengths) + 1
     count = min(BINS, high - low)
     edges = sorted({round(low * (high / low) ** (i / count)) for i in range(count + 1)})
-    counts = [sum(n for length, n in lengths.items() if a <= length < b) for a, b in pairwise(edges)]
+    counts = [
+        sum(n for length, n in lengths.items() if a <= length < b) for a, b in pairwise(edges)
+    ]
     width, most = len(f"{edges[-1]:,}"), max(counts)
     for (start, end), found in zip(pairwise(edges), counts, strict=True):
         eighths = math.ceil(8 * BAR * found / most)
@@ -79,7 +92,9 @@ def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
 def _spared(plan: Plan) -> str:
     if plan.stored is None:
         return "nothing that is stored has these settings yet"
-    return f"{plan.stored:,} are in the store" + (f", {plan.reused:,} in earlier results" if plan.reused else "")
+    return f"{plan.stored:,} are in the store" + (
+        f", {plan.reused:,} in earlier results" if plan.reused else ""
+    )
 
 
 def _times(plan: Plan) -> Table:
@@ -119,4 +134,10 @@ def _submissions(plan: Plan) -> Table:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.1f} h" if hours >= 10 else f"{hours:.2f} h" if hours >= 0.1 else duration(3600 * hours)
+    return (
+        f"{hours:,.1f} h"
+        if hours >= 10
+        else f"{hours:.2f} h"
+        if hours >= 0.1
+        else duration(3600 * hours)
+    )

@@ -1,4 +1,6 @@
-"""Two masters side by side: the same keys, the same vectors, and if not, what differs and by how much."""
+"""Two masters side by side: the same keys, the same vectors, and if not, what differs and by how
+much.
+"""
 
 import heapq
 from collections.abc import Iterator
@@ -31,8 +33,8 @@ LISTED = 20
 class Compared:
     """One representation in both masters, over the keys that both have.
 
-    equal: the same numbers; within: different ones, but by no more than the tolerance; different: the rest.
-    max_abs and min_cosine are over all; worst: the different ones that differ most.
+    equal: the same numbers; within: different ones, but by no more than the tolerance; different:
+    the rest. max_abs and min_cosine are over all; worst: the different ones that differ most.
     """
 
     equal: int = 0
@@ -45,7 +47,9 @@ class Compared:
 
 @dataclass
 class Difference:
-    """What `compare` finds. Counts of keys, the first that only one has, and Compared by representation."""
+    """What `compare` finds. Counts of keys, the first that only one has, and Compared by
+    representation.
+    """
 
     keys_both: int = 0
     only_first: int = 0
@@ -59,7 +63,9 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both have the same keys and representations, and no vector differs by more than the tolerance."""
+        """Whether both have the same keys and representations, and no vector differs by more than
+        the tolerance.
+        """
         return not (
             self.only_first
             or self.only_second
@@ -87,10 +93,14 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
     return found
 
 
-def _compare_settings(found: Difference, paths: tuple[Path, Path], files: tuple[h5py.File, h5py.File]) -> None:
+def _compare_settings(
+    found: Difference, paths: tuple[Path, Path], files: tuple[h5py.File, h5py.File]
+) -> None:
     for path, file in zip(paths, files, strict=True):
         if not {"emb_keys", "representations"} <= set(file):
-            raise StoreError(f"{path}: no master of embeddings (no emb_keys or representations)", path=path)
+            raise StoreError(
+                f"{path}: no master of embeddings (no emb_keys or representations)", path=path
+            )
     prints = [Fingerprint.from_json(file.attrs["fingerprint"]) for file in files]
     found.fingerprint = prints[0].differences(prints[1])
     first, second = (file["representations"] for file in files)
@@ -98,7 +108,9 @@ def _compare_settings(found: Difference, paths: tuple[Path, Path], files: tuple[
     found.representations_only_second = sorted(set(second) - set(first))
     for name in sorted(set(first) & set(second)):
         if first[name].shape[1] != second[name].shape[1] and first[name].size and second[name].size:
-            raise PlmEmbedError(f"{paths[0]} and {paths[1]}: the vectors of {name} have other dimensions")
+            raise PlmEmbedError(
+                f"{paths[0]} and {paths[1]}: the vectors of {name} have other dimensions"
+            )
         found.representations[name] = Compared()
 
 
@@ -135,7 +147,9 @@ class _Pair:
 
     def counts(self, which: int, rows: Numbers) -> Numbers:
         """Rows of the data set that belong to each key."""
-        return np.diff(self._offset(which, rows))[rows - rows[0]] if self._flat else np.ones_like(rows)
+        return (
+            np.diff(self._offset(which, rows))[rows - rows[0]] if self._flat else np.ones_like(rows)
+        )
 
     def numbers(self, which: int, rows: Numbers) -> Array:
         """All of them, one after the other, as float32."""
@@ -166,7 +180,9 @@ class _Pair:
         return 4 * int(self._datasets[0].shape[1])
 
 
-def _compare_rows(compared: Compared, pair: _Pair, keys: Keys, rows: tuple[Numbers, Numbers], tolerance: float) -> None:
+def _compare_rows(
+    compared: Compared, pair: _Pair, keys: Keys, rows: tuple[Numbers, Numbers], tolerance: float
+) -> None:
     if not len(keys):
         return
     counts = pair.counts(0, rows[0])
@@ -196,22 +212,30 @@ def _compare_rows(compared: Compared, pair: _Pair, keys: Keys, rows: tuple[Numbe
 
 
 def _cosines(a: Array, b: Array, heads: Numbers) -> NDArray[np.float64]:
-    """Of each key's numbers, which begin at the rows `heads`; 1 where both are zero, 0 where NaN or one is zero."""
+    """Of each key's numbers, which begin at the rows `heads`; 1 where both are zero, 0 where NaN or
+    one is zero.
+    """
 
     def dot(x: Array, y: Array) -> NDArray[np.float64]:
-        products: NDArray[np.float64] = np.add.reduceat(np.einsum("ij,ij->i", x, y, dtype=np.float64), heads)
+        products: NDArray[np.float64] = np.add.reduceat(
+            np.einsum("ij,ij->i", x, y, dtype=np.float64), heads
+        )
         return products
 
     with np.errstate(invalid="ignore", divide="ignore"):
         norms = dot(a, a), dot(b, b)
         cosine = dot(a, b) / np.sqrt(norms[0] * norms[1])
-    found: NDArray[np.float64] = np.where((norms[0] == 0) & (norms[1] == 0), 1.0, np.nan_to_num(np.minimum(cosine, 1)))
+    found: NDArray[np.float64] = np.where(
+        (norms[0] == 0) & (norms[1] == 0), 1.0, np.nan_to_num(np.minimum(cosine, 1))
+    )
     return found
 
 
 def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None:
     compared.worst.append({"key": key.decode(), "max_abs": max_abs, "cosine": cosine})
-    compared.worst = heapq.nlargest(LISTED, compared.worst, key=lambda entry: (entry["max_abs"], entry["key"]))
+    compared.worst = heapq.nlargest(
+        LISTED, compared.worst, key=lambda entry: (entry["max_abs"], entry["key"])
+    )
 
 
 def _name_records(found: Difference, index: Path) -> None:
@@ -233,17 +257,27 @@ def in_words(found: Difference) -> str:
     """The difference as a few lines of text."""
     lines = [f"keys: {found.keys_both:,} in both, {found.only_first:,} only in the first, "
              f"{found.only_second:,} only in the second"]  # fmt: skip
-    for which, examples in (("first", found.examples_only_first), ("second", found.examples_only_second)):
+    for which, examples in (
+        ("first", found.examples_only_first),
+        ("second", found.examples_only_second),
+    ):
         lines += [f"  only in the {which}: {key}" for key in examples[:3]]
     lines += [f"settings: {difference}" for difference in found.fingerprint]
-    for which, names in (("first", found.representations_only_first), ("second", found.representations_only_second)):
+    for which, names in (
+        ("first", found.representations_only_first),
+        ("second", found.representations_only_second),
+    ):
         lines += [f"{name}: only in the {which}" for name in names]
     for name, compared in found.representations.items():
         lines.append(
-            f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, {compared.different:,} "
-            f"different; largest difference {compared.max_abs:.3g}, smallest cosine {compared.min_cosine:.6f}"
+            f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
+            f"{compared.different:,} "
+            f"different; largest difference {compared.max_abs:.3g}, smallest cosine "
+            f"{compared.min_cosine:.6f}"
         )
         for entry in compared.worst:
             records = f" ({', '.join(entry['ids'][:5])})" if entry.get("ids") else ""
-            lines.append(f"  {entry['key']}{records}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
+            lines.append(
+                f"  {entry['key']}{records}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}"
+            )
     return "\n".join([*lines, "equal" if found.equal else "different"])

@@ -1,4 +1,6 @@
-"""A master in the shapes that other tools load: streamed, in the order of the index, and whole or absent."""
+"""A master in the shapes that other tools load: streamed, in the order of the index, and whole or
+absent.
+"""
 
 import csv
 import hashlib
@@ -36,10 +38,11 @@ class FileNames:
         self._given: dict[str, tuple[int, str]] = {}
 
     def new(self, id: str, row: int) -> str | None:
-        """A name for an id with the vector in `row`: the id itself where it can be; None if that pair has one already.
+        """A name for an id with the vector in `row`: the id itself where it can be; None if that
+        pair has one already.
 
-        Slashes, backslashes, control characters and '%' become %2F and the like; what is too long keeps its beginning
-        and ends in a hash; an id that other rows have too gets .2, .3 ...
+        Slashes, backslashes, control characters and '%' become %2F and the like; what is too long
+        keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
         """
         first = name = self._safe(id)
         count = 1
@@ -82,12 +85,13 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
     """Write one record after the other of a master to `output`.
 
     uniprot-h5: one data set per id, (D,) or (L, D), as UniProt's per-protein.h5 and per-residue.h5.
-    npy: (records, D), and beside it OUTPUT.ids.tsv: id and cache_key of each row.
-    anndata: an .h5ad, an observation per record; a column without a value is empty text there.
-    pt: a folder with fair-esm's file for each id: label, and float32 tensors of all representations by layer.
-    pt-dict: one .pt file with a float32 tensor by id, (D,) or (L, D); all of them are held in memory.
-    Where an id cannot be a name, or records share it, OUTPUT.names.tsv tells which name stands for which id.
-    PlmEmbedError when one of these files exists, or the representation is not there or not of the kind that is needed.
+    npy: (records, D), and beside it OUTPUT.ids.tsv: id and cache_key of each row. anndata: an
+    .h5ad, an observation per record; a column without a value is empty text there. pt: a folder
+    with fair-esm's file for each id: label, and float32 tensors of all representations by layer.
+    pt-dict: one .pt file with a float32 tensor by id, (D,) or (L, D); all of them are held in
+    memory. Where an id cannot be a name, or records share it, OUTPUT.names.tsv tells which name
+    stands for which id. PlmEmbedError when one of these files exists, or the representation is not
+    there or not of the kind that is needed.
     """
     for path in (output, _beside(output, "ids" if to == "npy" else "names")):
         if path.exists() or path.is_symlink():
@@ -96,12 +100,16 @@ def export(master: Path, to: Format, output: Path, representation: str = "emb") 
         name = representation
         if name != "emb" and name not in embeddings.names:
             raise PlmEmbedError(
-                f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}", path=master
+                f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}",
+                path=master,
             )
         if name == "emb":  # `emb` is the first pooled one in the order asked for
             name = min(embeddings.fingerprint.representations, key=is_per_residue)
         if is_per_residue(name) and to in ("npy", "anndata"):
-            raise PlmEmbedError(f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 or pt")
+            raise PlmEmbedError(
+                f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 "
+                "or pt"
+            )
         embeddings.check_index()
         total = pq.read_metadata(embeddings.index).num_rows
         with progress("export", total, "records") as meter:
@@ -137,7 +145,9 @@ def _without_nul(text: str) -> str:
 def _named(
     embeddings: Embeddings, output: Path, meter: Meter, longest: int
 ) -> Iterator[tuple[_Batch, list[tuple[int, str]]]]:
-    """Batches, and of each the places of the records to write and their names. The map of the names is written too."""
+    """Batches, and of each the places of the records to write and their names. The map of the names
+    is written too.
+    """
     names = FileNames(longest)
     with _table(_beside(output, "names"), *_NAMES) as write:
         for batch in _batches(embeddings, meter):
@@ -175,7 +185,11 @@ def _npy(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
         temporary.open("wb") as file,
     ):
         dtype = embeddings.rows([], name).dtype
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
         np.lib.format.write_array_header_1_0(file, header)
         for batch in _batches(embeddings, meter):
             file.write(embeddings.rows(batch["row"], name).tobytes())
@@ -201,8 +215,12 @@ def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
         _encode(vectors, "array", "0.2.0")
         columns = {}
         for field in schema:
-            columns[field.name] = _column(_frame(file, "obs", schema), field.name, field.type, count)
-        index = _column(_frame(file, "var", pa.schema([("id", pa.string())])), "id", pa.string(), dim)
+            columns[field.name] = _column(
+                _frame(file, "obs", schema), field.name, field.type, count
+            )
+        index = _column(
+            _frame(file, "var", pa.schema([("id", pa.string())])), "id", pa.string(), dim
+        )
         index[...] = np.arange(dim).astype(str).astype(object)
         for batch in _batches(embeddings, meter):
             stop = batch.start + batch.columns.num_rows
@@ -214,7 +232,9 @@ def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
                 if pa.types.is_string(field.type):
                     values = [_without_nul(value or "") for value in values]
                 columns[field.name][batch.start : stop] = values
-            for id, source, number in zip(batch["id"], batch["source"], batch["number"], strict=True):
+            for id, source, number in zip(
+                batch["id"], batch["source"], batch["number"], strict=True
+            ):
                 if "\0" in id:
                     write([_without_nul(id), id, source, number])
 
@@ -231,7 +251,9 @@ def _frame(file: h5py.File, name: str, schema: pa.Schema) -> h5py.Group:
     frame = file.create_group(name)
     _encode(frame, "dataframe", "0.2.0")
     frame.attrs["_index"] = "id"
-    frame.attrs["column-order"] = np.array([each for each in schema.names if each != "id"], dtype=h5py.string_dtype())
+    frame.attrs["column-order"] = np.array(
+        [each for each in schema.names if each != "id"], dtype=h5py.string_dtype()
+    )
     return frame
 
 
@@ -249,14 +271,24 @@ def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:
     with _atomic_folder(output) as folder:
         for batch, chosen in _named(embeddings, output, meter, longest=200):
             rows, ids = batch["row"], batch["id"]
-            pooled = {name: embeddings.rows(rows, name) for name in embeddings.names if not is_per_residue(name)}
+            pooled = {
+                name: embeddings.rows(rows, name)
+                for name in embeddings.names
+                if not is_per_residue(name)
+            }
             for place, written in chosen:
                 record: dict[str, Any] = {"label": ids[place]}
                 for name in embeddings.names:
                     kind, layer = pooling_and_layer(name)
-                    values = pooled[name][place] if name in pooled else embeddings.matrix(rows[place], name)
+                    values = (
+                        pooled[name][place]
+                        if name in pooled
+                        else embeddings.matrix(rows[place], name)
+                    )
                     group = "representations" if is_per_residue(name) else f"{kind}_representations"
-                    record.setdefault(group, {})[layer] = torch.from_numpy(values.astype(np.float32))
+                    record.setdefault(group, {})[layer] = torch.from_numpy(
+                        values.astype(np.float32)
+                    )
                 with (folder / f"{written}.pt").open("wb") as file:
                     torch.save(record, file)
 

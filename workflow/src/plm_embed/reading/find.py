@@ -22,21 +22,25 @@ def masters(folder: Path) -> list[Path]:
 
 
 def find_master(path: Path) -> Path:
-    """The master .h5 that a path means: itself, the one beside an index, in a folder, or in its one folder that has
-    one, as in a results folder. StoreError when there is none, or there are several.
+    """The master .h5 that a path means: itself, the one beside an index, in a folder, or in its one
+    folder that has one, as in a results folder. StoreError when there is none, or there are
+    several.
     """
     if path.is_dir():
         found = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
         if len(found) > 1:
             raise StoreError(
-                f"{path}: holds {len(found)} masters; name one of them: {', '.join(map(str, found))}", path=path
+                f"{path}: holds {len(found)} masters; name one of them: "
+                f"{', '.join(map(str, found))}",
+                path=path,
             )
         path = found[0] if found else path / MASTERS
     elif path.suffix == ".parquet":
         path = path.with_suffix(".h5")
     if not path.is_file():
         raise StoreError(
-            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that holds them, or a store",
+            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that "
+            "holds them, or a store",
             path=path,
         )
     return path
@@ -58,25 +62,35 @@ def damaged(path: Path, what: str) -> StoreError:
 def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
     """The representations of an open master by name, and `emb` where one is pooled.
 
-    StoreError unless all data sets are there, of one height, and of the types that the fingerprint names: what is read
-    past its end, or as another type, would be other numbers.
+    StoreError unless all data sets are there, of one height, and of the types that the fingerprint
+    names: what is read past its end, or as another type, would be other numbers.
     """
     with reading(path):
         if "emb_keys" not in file or "representations" not in file:
-            raise StoreError(f"{path}: an HDF5 file, but no master of embeddings (no emb_keys)", path=path)
+            raise StoreError(
+                f"{path}: an HDF5 file, but no master of embeddings (no emb_keys)", path=path
+            )
         fingerprint = Fingerprint.from_json(file.attrs["fingerprint"])
         names = fingerprint.representations
         found = {name: file["representations"][name] for name in sorted(names)}
         if not all(map(is_per_residue, names)):
             found["emb"] = file["emb"]
         keys, lengths = file["emb_keys"], file["length"]
-        if keys.dtype != "S64" or lengths.dtype.kind != "i" or not keys.shape == lengths.shape == (len(keys),):
+        if (
+            keys.dtype != "S64"
+            or lengths.dtype.kind != "i"
+            or not keys.shape == lengths.shape == (len(keys),)
+        ):
             raise ValueError("emb_keys and length are no columns of keys and numbers")
         residues = int(file["offset"][-1]) if any(map(is_per_residue, names)) else 0
         for name, dataset in found.items():
             if storage_dtype(dataset) != fingerprint.storage_dtype:
-                raise ValueError(f"{name} is stored as {dataset.dtype}, not as {fingerprint.storage_dtype}")
+                raise ValueError(
+                    f"{name} is stored as {dataset.dtype}, not as {fingerprint.storage_dtype}"
+                )
             rows = residues if is_per_residue(name) else len(keys)
             if dataset.shape != (rows, found[names[0]].shape[1]):
-                raise ValueError(f"{name} has the shape {dataset.shape}, but there are {rows} rows for it")
+                raise ValueError(
+                    f"{name} has the shape {dataset.shape}, but there are {rows} rows for it"
+                )
     return found

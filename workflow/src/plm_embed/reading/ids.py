@@ -1,7 +1,8 @@
-"""Rows by record id, for indexes of any size: a file beside the index, sorted by a hash of the id and memory-mapped.
+"""Rows by record id, for indexes of any size: a file beside the index, sorted by a hash of the id
+and memory-mapped.
 
-Made at the first look-up, in bounded memory, and made again when the index is another one. Where its folder cannot be
-written it lives in a temporary file.
+Made at the first look-up, in bounded memory, and made again when the index is another one. Where
+its folder cannot be written it lives in a temporary file.
 """
 
 import errno
@@ -41,8 +42,12 @@ _FIELDS = pa.schema([("hash", pa.uint64()), ("row", pa.int64()), ("id", pa.strin
 class Identifiers:
     """The ids of an index (a Parquet file with columns `id` and `row`); close it after use."""
 
-    def __init__(self, index: Path, master: bytes = b"", check: Callable[[], None] = lambda: None) -> None:
-        """`master` tells one master from another; `check` is called before a file is made for the two."""
+    def __init__(
+        self, index: Path, master: bytes = b"", check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`master` tells one master from another; `check` is called before a file is made for the
+        two.
+        """
         self._stack = ExitStack()
         path = index.with_suffix(_SUFFIX)
         identity = _identity(index) + master
@@ -67,7 +72,10 @@ class Identifiers:
             if reader.schema != _FIELDS or (reader.schema.metadata or {}).get(b"index") != identity:
                 source.close()
                 return False
-            firsts = [reader.get_batch(number)["hash"][0].as_py() for number in range(reader.num_record_batches)]
+            firsts = [
+                reader.get_batch(number)["hash"][0].as_py()
+                for number in range(reader.num_record_batches)
+            ]
             self._firsts = np.array(firsts, dtype=np.uint64)
         except (pa.ArrowException, OSError, IndexError, TypeError):
             return False
@@ -85,7 +93,9 @@ class Identifiers:
         except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
             pass
         raise StoreError(
-            f"{self.path}: damaged", remedy="remove it, and it is made again when it is needed", path=self.path
+            f"{self.path}: damaged",
+            remedy="remove it, and it is made again when it is needed",
+            path=self.path,
         )
 
     def _check_all(self) -> None:
@@ -135,7 +145,9 @@ def _digest(id: str) -> bytes:
 
 
 def _identity(index: Path) -> bytes:
-    """What tells an index from another: its size, and its end, where Parquet has sizes and bounds of all columns."""
+    """What tells an index from another: its size, and its end, where Parquet has sizes and bounds
+    of all columns.
+    """
     try:
         with index.open("rb") as file:
             size = file.seek(0, 2)
@@ -154,7 +166,9 @@ def _write(index: Path, path: Path, identity: bytes) -> None:
         for batch in record_batches(index, ["id", "row"], _BATCH_ROWS, MAKE_AGAIN):
             ids = batch["id"]
             digests = b"".join(map(_digest, ids.to_pylist()))
-            keys = pa.FixedSizeBinaryArray.from_buffers(KEY, len(ids), [None, pa.py_buffer(digests)])
+            keys = pa.FixedSizeBinaryArray.from_buffers(
+                KEY, len(ids), [None, pa.py_buffer(digests)]
+            )
             added += len(ids)
             sorter.add(pa.record_batch([keys, batch["row"], ids], schema=_SORTED))
         with pa.ipc.new_file(str(temporary), _FIELDS.with_metadata({b"index": identity})) as writer:
@@ -165,7 +179,9 @@ def _write(index: Path, path: Path, identity: bytes) -> None:
 
 
 def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One line per id: its row, or SEVERAL. The sorter gives the id on the first line of each and null on the rest."""
+    """One line per id: its row, or SEVERAL. The sorter gives the id on the first line of each and
+    null on the rest.
+    """
     pending: pa.RecordBatch | None = None  # an id whose lines may go on in the next batch
     for batch in batches:
         first = batch["sequence"].is_valid().to_numpy(zero_copy_only=False)
@@ -175,7 +191,9 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if pending is not None:
             known = pending["row"][0].as_py()
             if lead and (rows[:lead] != known).any():
-                pending = pa.record_batch([pending["hash"], pa.array([SEVERAL]), pending["id"]], schema=_FIELDS)
+                pending = pa.record_batch(
+                    [pending["hash"], pa.array([SEVERAL]), pending["id"]], schema=_FIELDS
+                )
             if len(starts):
                 yield pending
         if not len(starts):
@@ -183,8 +201,10 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
         chosen = batch.take(pa.array(starts))
         values = np.where(low == high, low, SEVERAL)
-        found = pa.record_batch([pa.array(key_words(chosen["key"])[:, 0]), pa.array(values), chosen["sequence"]],
-                                schema=_FIELDS)  # fmt: skip
+        found = pa.record_batch(
+            [pa.array(key_words(chosen["key"])[:, 0]), pa.array(values), chosen["sequence"]],
+            schema=_FIELDS,
+        )
         if found.num_rows > 1:
             yield found.slice(0, found.num_rows - 1)
         pending = found.slice(found.num_rows - 1)

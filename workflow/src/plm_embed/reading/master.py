@@ -21,7 +21,15 @@ from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 from plm_embed.reading.store import StoreVectors, is_store
 from plm_embed.reading.vectors import Rows, Vectors, make_anndata, whole
 from plm_embed.store import checksums
-from plm_embed.store.hdf5 import Array, connect, decode, open_hdf5, read_bits, storage_dtype, take_bits
+from plm_embed.store.hdf5 import (
+    Array,
+    connect,
+    decode,
+    open_hdf5,
+    read_bits,
+    storage_dtype,
+    take_bits,
+)
 from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
 from plm_embed.words import did_you_mean, some
 
@@ -56,7 +64,10 @@ class Embeddings(Vectors):
         self._key_column = self._file["emb_keys"]
         self._count = int(self._key_column.shape[0])
         if "emb" in self._datasets:
-            self._first = next((name for name in self.names if self._datasets["emb"] == self._datasets[name]), "emb")
+            self._first = next(
+                (name for name in self.names if self._datasets["emb"] == self._datasets[name]),
+                "emb",
+            )
         self._extents: dict[str, Extents | None] = {}
 
     def close(self) -> None:
@@ -86,12 +97,16 @@ class Embeddings(Vectors):
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Attributes of the file; `fingerprint`, `inputs` and `library_versions` as dictionaries."""
+        """Attributes of the file; `fingerprint`, `inputs` and `library_versions` as
+        dictionaries.
+        """
         found = {}
         with reading(self.path):
             for name, value in self._file.attrs.items():
                 plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-                found[name] = json.loads(plain) if isinstance(plain, str) and plain.startswith("{") else plain
+                found[name] = (
+                    json.loads(plain) if isinstance(plain, str) and plain.startswith("{") else plain
+                )
         return found
 
     @property
@@ -115,37 +130,53 @@ class Embeddings(Vectors):
 
     @cached_property
     def ids(self) -> list[str]:
-        """Ids of all records that have a vector, in the order of the index. They need not be unique."""
+        """Ids of all records that have a vector, in the order of the index. They need not be
+        unique.
+        """
         ids: list[str] = self._index_columns(["id"])["id"].to_pylist()
         return ids
 
     @cached_property
     def identifiers(self) -> Identifiers:
-        """Rows by id. The first use makes a file for it beside the index, which takes some time for many records."""
+        """Rows by id. The first use makes a file for it beside the index, which takes some time for
+        many records.
+        """
         ends = self._key_column[[0, -1]] if len(self) > 1 else self._key_column[...]
-        master = f" {self._file.attrs['fingerprint_id']} {len(self)}".encode() + b" " + ends.tobytes()
+        master = (
+            f" {self._file.attrs['fingerprint_id']} {len(self)}".encode() + b" " + ends.tobytes()
+        )
         return Identifiers(self.index, master, self.check_index)
 
     def check_index(self) -> None:
-        """StoreError unless every row that the index names holds the sequence that the index says it does."""
+        """StoreError unless every row that the index names holds the sequence that the index says
+        it does.
+        """
         for lines in read_batches(self.index, ["row", "cache_key"], MAKE_AGAIN):
-            sound = lines["row"].type == "int64" and not any(column.null_count for column in lines.columns)
+            sound = lines["row"].type == "int64" and not any(
+                column.null_count for column in lines.columns
+            )
             rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
             first, last = int(rows.min()), int(rows.max())
             # lines are in the order of their rows, so that few rows serve many lines
             sound = sound and first >= 0 and last < len(self) and last - first < len(rows)
-            keys = np.array([str(key).encode() for key in lines["cache_key"].to_pylist()]) if sound else None
+            keys = (
+                np.array([str(key).encode() for key in lines["cache_key"].to_pylist()])
+                if sound
+                else None
+            )
             if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
                 raise StoreError(
                     f"{self.index}: not the index of {self.path}: it names other rows or sequences",
-                    remedy="put the two files of one run side by side, or run `snakemake --forcerun gather`",
+                    remedy="put the two files of one run side by side, or run "
+                    "`snakemake --forcerun gather`",
                     path=self.index,
                 )
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Vectors (k, D) of these record ids, in the order asked for.
 
-        UnknownIdError for ids that are not there; PlmEmbedError for one that records with different sequences share.
+        UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
+        sequences share.
         """
         return self._take(self._pooled(name), self._rows_of_ids(ids))
 
@@ -160,7 +191,9 @@ class Embeddings(Vectors):
         return self._residues(name, int(self._within(np.array([row]))[0]))
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
-        """The matrix (L, D) of one record; `name` defaults to the first per-residue representation."""
+        """The matrix (L, D) of one record; `name` defaults to the first per-residue
+        representation.
+        """
         return self._residues(self._per_residue(name), int(self._rows_of_ids([id])[0]))
 
     def to_numpy(self, name: str = "emb") -> Array:
@@ -170,7 +203,9 @@ class Embeddings(Vectors):
         return self._span(name, 0, len(self))
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
-        """The index, one line per record; with `vectors` also a column, called `name`, of arrays (D,)."""
+        """The index, one line per record; with `vectors` also a column, called `name`, of arrays
+        (D,).
+        """
         with extra():
             frame: pd.DataFrame = self._index_columns(None).to_pandas()
         if vectors:
@@ -179,7 +214,9 @@ class Embeddings(Vectors):
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
-        """An observation for every record, named by its id, with the columns of the index; X (records, D)."""
+        """An observation for every record, named by its id, with the columns of the index; X
+        (records, D).
+        """
         self.check_index()
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
@@ -191,7 +228,9 @@ class Embeddings(Vectors):
         return np.where(self.keys[at] == keys, at, -1) if len(self) else np.full(len(keys), -1)
 
     def _locate_one(self, key: bytes) -> int:
-        """The row of a key, from the few thousand around where it should be: keys are evenly spread."""
+        """The row of a key, from the few thousand around where it should be: keys are evenly
+        spread.
+        """
         try:
             share = int(key[:16], 16) / 2**64
         except ValueError:
@@ -225,7 +264,9 @@ class Embeddings(Vectors):
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
         with reading(self.path):
-            bits = np.empty((len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
+            bits = np.empty(
+                (len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}"
+            )
             if not self._scattered(dataset, unique, bits):
                 bits = take_bits(dataset, unique)
             self._check(name, unique, checksums.of_rows(bits))
@@ -237,7 +278,9 @@ class Embeddings(Vectors):
             self._extents[dataset.name] = extents(dataset)
         where = self._extents[dataset.name]
         if where is not None:
-            read_scattered(self.path, where, Scatter(rows, np.ones_like(rows), np.arange(len(rows))), out)
+            read_scattered(
+                self.path, where, Scatter(rows, np.ones_like(rows), np.arange(len(rows))), out
+            )
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:
@@ -255,7 +298,9 @@ class Embeddings(Vectors):
         return decode(bits, storage_dtype(dataset))
 
     def _check(self, name: str, rows: Rows, found: checksums.Sums) -> None:
-        """ValueError unless these rows (increasing) have the checksums that were written with them, if any were."""
+        """ValueError unless these rows (increasing) have the checksums that were written with them,
+        if any were.
+        """
         if checksums.GROUP not in self._file or not len(rows):
             return
         column = self._file[checksums.GROUP][self._first if name == "emb" else name]
@@ -272,7 +317,10 @@ class Embeddings(Vectors):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
         if numbers := [id for id in ids if not isinstance(id, str)]:
-            raise PlmEmbedError(f'ids are text: get(["{numbers[0]}"]); for the number of a row, rows([{numbers[0]}])')
+            raise PlmEmbedError(
+                f'ids are text: get(["{numbers[0]}"]); for the number '
+                f"of a row, rows([{numbers[0]}])"
+            )
         rows = self.identifiers.rows(ids)
         absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
         if absent:
@@ -281,7 +329,8 @@ class Embeddings(Vectors):
         several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
         if several:
             raise PlmEmbedError(
-                f"{self.path}: records with different sequences share the id {some(several)}; find their rows by "
+                f"{self.path}: records with different sequences share the id {some(several)}; "
+                "find their rows by "
                 "source and number in to_pandas(), or use by_key",
                 path=self.path,
             )
@@ -289,7 +338,11 @@ class Embeddings(Vectors):
 
     def _nearest(self, id: str) -> str:
         """'; did you mean ID?' for an id that is there, or ''."""
-        words = [*re.split(r"[\s|]+", id.lstrip(">")), id.rpartition(".")[0], *(f"{id}.{version}" for version in "123")]
+        words = [
+            *re.split(r"[\s|]+", id.lstrip(">")),
+            id.rpartition(".")[0],
+            *(f"{id}.{version}" for version in "123"),
+        ]
         there = [word for word in words if word in self]
         if there:
             return f"; did you mean {there[0]}?"

@@ -26,7 +26,11 @@ def is_store(path: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    return [path] if (path / FINGERPRINT).is_file() else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
+    return (
+        [path]
+        if (path / FINGERPRINT).is_file()
+        else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
+    )
 
 
 class StoreVectors(Vectors):
@@ -37,7 +41,9 @@ class StoreVectors(Vectors):
         if len(folders) > 1:
             listed = ", ".join(folder.name for folder in folders)
             raise StoreError(
-                f"{path}: holds {len(folders)} stores of different settings; open one of them: {listed}", path=path
+                f"{path}: holds {len(folders)} stores of different settings; open one of them: "
+                f"{listed}",
+                path=path,
             )
         self.path = folders[0]
         self._fingerprint = read_fingerprint(self.path)
@@ -65,7 +71,11 @@ class StoreVectors(Vectors):
 
     def __contains__(self, key: object) -> bool:
         """Whether a key has a vector."""
-        return isinstance(key, str) and bool(KEY.fullmatch(key)) and int(self._locate(np.array([key], "S64"))[0]) >= 0
+        return (
+            isinstance(key, str)
+            and bool(KEY.fullmatch(key))
+            and int(self._locate(np.array([key], "S64"))[0]) >= 0
+        )
 
     @property
     def names(self) -> list[str]:
@@ -94,17 +104,23 @@ class StoreVectors(Vectors):
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:  # noqa: ARG002
         """PlmEmbedError: a store knows sequences, not records."""
-        raise PlmEmbedError(f"{self.path}: a store has keys, no ids: use by_key, or open a master", path=self.path)
+        raise PlmEmbedError(
+            f"{self.path}: a store has keys, no ids: use by_key, or open a master", path=self.path
+        )
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
         """An observation for every key, with the length of its sequence; X (n, D)."""
         with extra():
             import pandas as pd
-        return make_anndata(self.to_numpy(name), pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str)))
+        return make_anndata(
+            self.to_numpy(name), pd.DataFrame({"length": self.lengths}, index=self.keys.astype(str))
+        )
 
     def _pooled(self, name: str) -> str:
         name = super()._pooled(name)
-        return next(each for each in self.names if not is_per_residue(each)) if name == "emb" else name
+        return (
+            next(each for each in self.names if not is_per_residue(each)) if name == "emb" else name
+        )
 
     def _locate(self, keys: Keys) -> Rows:
         if not len(self):
@@ -117,7 +133,9 @@ class StoreVectors(Vectors):
 
     def _take(self, name: str, rows: Rows) -> Array:
         unique, back = np.unique(rows, return_inverse=True)
-        bits = np.empty((len(unique), self.dim), f"<u{storage_bytes(self._fingerprint.storage_dtype)}")
+        bits = np.empty(
+            (len(unique), self.dim), f"<u{storage_bytes(self._fingerprint.storage_dtype)}"
+        )
         for number in np.unique(self._part[unique]).tolist():
             mine = np.flatnonzero(self._part[unique] == number)
             with self._opened(number) as part:

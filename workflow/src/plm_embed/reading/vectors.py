@@ -1,4 +1,6 @@
-"""What a master and a store have in common for a reader: rows of vectors, in the order of their sorted keys."""
+"""What a master and a store have in common for a reader: rows of vectors, in the order of their
+sorted keys.
+"""
 
 import re
 from abc import ABC, abstractmethod
@@ -26,8 +28,8 @@ KEY = re.compile("[0-9a-f]{64}")
 class Vectors(ABC):
     """Embeddings open for reading; a context manager. Vectors stay on disk until asked for.
 
-    Row i belongs to key i; keys are sorted. `name` chooses a representation, such as "mean_l33"; "emb" is the first
-    pooled one. Numbers come as stored (float16 or float32; bfloat16 as float32).
+    Row i belongs to key i; keys are sorted. `name` chooses a representation, such as "mean_l33";
+    "emb" is the first pooled one. Numbers come as stored (float16 or float32; bfloat16 as float32).
     """
 
     path: Path
@@ -100,16 +102,23 @@ class Vectors(ABC):
         return len(self), self.dim
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}: {len(self):,} x {self.dim}, {', '.join(self.names)}>"
+        return (
+            f"<{type(self).__name__} {self.path}: {len(self):,} x "
+            f"{self.dim}, {', '.join(self.names)}>"
+        )
 
     def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
-        """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are not there."""
+        """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are
+        not there.
+        """
         if isinstance(keys, str | bytes):
             raise PlmEmbedError("keys are a list: by_key([key])")
         return self._take(self._pooled(name), self._rows_of_keys(keys))
 
     def __getitem__(self, rows: int | slice | NDArray[Any] | list[int]) -> Array:
-        """Rows of "emb": a vector (D,) for a number, vectors (k, D) for a slice or an array of numbers."""
+        """Rows of "emb": a vector (D,) for a number, vectors (k, D) for a slice or an array of
+        numbers.
+        """
         name = self._pooled("emb")
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
@@ -125,7 +134,9 @@ class Vectors(ABC):
         chosen = np.asarray(rows)
         if chosen.dtype == bool and chosen.shape != (len(self),):
             raise IndexError(f"a mask of shape {chosen.shape} for {len(self)} rows")
-        return self._take(name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else whole(chosen)))
+        return self._take(
+            name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else whole(chosen))
+        )
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
@@ -150,13 +161,17 @@ class Vectors(ABC):
 
     @abstractmethod
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
-        """X (n, D): an observation for every record, or for every key where there are no records."""
+        """X (n, D): an observation for every record, or for every key where there are no
+        records.
+        """
 
     def _keys_between(self, start: int, stop: int) -> Keys:
         return self.keys[start:stop]
 
     def _within(self, rows: Rows) -> Rows:
-        """The same rows, counted from the end where they are negative. IndexError for what is not there."""
+        """The same rows, counted from the end where they are negative. IndexError for what is not
+        there.
+        """
         if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
         return rows % max(len(self), 1)
@@ -166,43 +181,52 @@ class Vectors(ABC):
             texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
             if wrong := [text for text in texts if not KEY.fullmatch(text)]:
                 raise UnknownIdError(
-                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a sequence, 64 digits 0-9 a-f",
+                    f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a "
+                    "sequence, 64 digits 0-9 a-f",
                     path=self.path,
                 )
             keys = np.array(texts, dtype="S64")
         rows = self._locate(keys)
         if (rows < 0).any():
             raise UnknownIdError(
-                f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}", path=self.path
+                f"{self.path}: no vector for {some(keys[rows < 0].astype(str).tolist())}",
+                path=self.path,
             )
         return rows
 
     def _known(self, name: str) -> str:
         if name not in (*self.names, "emb"):
             raise PlmEmbedError(
-                f"{self.path}: has no representation {name}; it has {', '.join(self.names)}", path=self.path
+                f"{self.path}: has no representation {name}; it has {', '.join(self.names)}",
+                path=self.path,
             )
         return name
 
     def _per_residue(self, name: str | None) -> str:
-        """`name`, or the first per-residue one. PlmEmbedError when it is not there or has a vector per row."""
+        """`name`, or the first per-residue one. PlmEmbedError when it is not there or has a vector
+        per row.
+        """
         names = [each for each in self.names if is_per_residue(each)]
         if not names:
             raise PlmEmbedError(
-                f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}", path=self.path
+                f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}",
+                path=self.path,
             )
         if not is_per_residue(self._known(name or names[0])):
             raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
         return name or names[0]
 
     def _pooled(self, name: str) -> str:
-        """`name`, or what "emb" stands for. PlmEmbedError when it is not there or has a matrix per row."""
+        """`name`, or what "emb" stands for. PlmEmbedError when it is not there or has a matrix per
+        row.
+        """
         if is_per_residue(name):
             raise PlmEmbedError(f"{name} has a matrix per record: use per_residue(id)")
         pooled = [each for each in self.names if not is_per_residue(each)]
         if name == "emb" and not pooled:
             raise PlmEmbedError(
-                f"{self.path}: has no pooled representation; it has {', '.join(self.names)}", path=self.path
+                f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
+                path=self.path,
             )
         return self._known(name)
 

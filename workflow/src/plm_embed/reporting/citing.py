@@ -1,4 +1,6 @@
-"""What a paper needs of a campaign: where everything comes from, a paragraph of methods, what to cite."""
+"""What a paper needs of a campaign: where everything comes from, a paragraph of methods, what to
+cite.
+"""
 
 from collections.abc import Iterator
 
@@ -7,11 +9,14 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.reporting.facts import Facts
 
 PAPERS = {
-    "esm2": "Lin Z. et al. Evolutionary-scale prediction of atomic-level protein structure with a language model. "
+    "esm2": "Lin Z. et al. Evolutionary-scale prediction of atomic-level "
+    "protein structure with a language model. "
     "Science 379, 1123-1130 (2023). doi:10.1126/science.ade2574",
-    "esm1b": "Rives A. et al. Biological structure and function emerge from scaling unsupervised learning to 250 "
+    "esm1b": "Rives A. et al. Biological structure and function emerge from "
+    "scaling unsupervised learning to 250 "
     "million protein sequences. PNAS 118, e2016239118 (2021). doi:10.1073/pnas.2016239118",
-    "esm1v": "Meier J. et al. Language models enable zero-shot prediction of the effects of mutations on protein "
+    "esm1v": "Meier J. et al. Language models enable zero-shot prediction of "
+    "the effects of mutations on protein "
     "function. NeurIPS 34 (2021).",
 }
 
@@ -44,24 +49,35 @@ def methods(facts: Facts) -> str:
     text = (
         f"Embeddings of {summary['accepted']:,} protein sequences ({summary['unique']:,} distinct"
         + (f"; {skipped:,} of {summary['records']:,} records were skipped" if skipped else "")
-        + f") were computed with {_weights(facts)}, layers {', '.join(map(str, fingerprint['layers']))}, "
+        + f") were computed with {_weights(facts)}, layers "
+        f"{', '.join(map(str, fingerprint['layers']))}, "
         f"in {fingerprint['compute_dtype']} by plm-embed {__version__}"
     )
     commit = str(facts.metadata.get("workflow_commit", ""))
     text += f" (commit {commit[:12]}). " if commit not in ("", "unknown") else ". "
-    text += "; ".join(f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint["pooling"]).capitalize() + ". "
+    text += (
+        "; ".join(
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint["pooling"]
+        ).capitalize()
+        + ". "
+    )
     long = fingerprint["long_sequences"]
     words = {
         "whole": "Sequences of any length were embedded in one piece.",
-        "window": f"Sequences of more than {long['max_residues']:,} residues were embedded in windows that share "
+        "window": f"Sequences of more than {long['max_residues']:,} residues were "
+        "embedded in windows that share "
         f"{long['overlap']:,} residues.",
-        "crop": f"Only the first {long['max_residues']:,} residues of longer sequences were embedded.",
+        "crop": f"Only the first {long['max_residues']:,} residues of "
+        "longer sequences were embedded.",
         "skip": f"Sequences of more than {long['max_residues']:,} residues were left out.",
     }
     text += words[long["policy"]]
     if (facts.validation or {}).get("status") == "passed":
         spots = len(facts.validation["spot_checks"]) if facts.validation else 0
-        text += f" The result was validated in full, and {spots} vectors were compared with the reference, fair-esm."
+        text += (
+            f" The result was validated in full, and {spots} vectors were "
+            "compared with the reference, fair-esm."
+        )
     return text
 
 
@@ -74,7 +90,9 @@ def _weights(facts: Facts) -> str:
 
 
 def citation(facts: Facts) -> str:
-    """What to cite: this software and the model, or of weights that are not proven to be published the architecture."""
+    """What to cite: this software and the model, or of weights that are not proven to be published
+    the architecture.
+    """
     paper = PAPERS.get(facts.model.split("_")[0], PAPERS["esm2"])
     if facts.caveat:
         paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"

@@ -1,4 +1,6 @@
-"""Provenance for machines: one RO-Crate 1.1 per campaign, the vocabulary of schema.org in JSON-LD."""
+"""Provenance for machines: one RO-Crate 1.1 per campaign, the vocabulary of schema.org in
+JSON-LD.
+"""
 
 import json
 import mimetypes
@@ -21,7 +23,8 @@ LICENCES: tuple[Entity, ...] = (
         "@id": TERMS,
         "@type": "CreativeWork",
         "name": "Terms of the input sequences",
-        "description": "The vectors are derived from the inputs, and the index repeats their ids and kept columns: the "
+        "description": "The vectors are derived from the inputs, and the index repeats "
+        "their ids and kept columns: the "
         "terms of the inputs apply, which plm-embed does not know. It claims no rights of its own.",
     },
 )
@@ -34,11 +37,18 @@ def write_crate(facts: Facts) -> None:
     weights = list(_weights(facts))
     properties = list(_properties(facts))
     libraries = [
-        {"@id": f"#{name}", "@type": "SoftwareApplication", "name": name, "softwareVersion": version}
+        {
+            "@id": f"#{name}",
+            "@type": "SoftwareApplication",
+            "name": name,
+            "softwareVersion": version,
+        }
         for name, version in sorted(facts.metadata.get("library_versions", {}).items())
         if name != "plm-embed"
     ]
-    ended = max((run.ended for run in facts.runs), default=datetime.now(UTC).isoformat(timespec="seconds"))
+    ended = max(
+        (run.ended for run in facts.runs), default=datetime.now(UTC).isoformat(timespec="seconds")
+    )
     action: Entity = {
         "@id": "#embedding",
         "@type": "CreateAction",
@@ -54,8 +64,10 @@ def write_crate(facts: Facts) -> None:
         "@id": "./",
         "@type": "Dataset",
         "name": f"Protein embeddings: {facts.model}",
-        "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for {summary.get('accepted', 0):,} of "
-        f"{summary.get('records', 0):,} records" + (f"; weights {facts.caveat}" if facts.caveat else ""),
+        "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for "
+        f"{summary.get('accepted', 0):,} of "
+        f"{summary.get('records', 0):,} records"
+        + (f"; weights {facts.caveat}" if facts.caveat else ""),
         "datePublished": ended,
         "license": {"@id": TERMS},
         "hasPart": _references(files),
@@ -75,8 +87,21 @@ def write_crate(facts: Facts) -> None:
         "softwareVersion": __version__,
         "license": {"@id": MIT},
     }
-    graph = [descriptor, root, action, software, *libraries, *inputs, *weights, *files, *properties, *LICENCES]
-    write_json(facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph})
+    graph = [
+        descriptor,
+        root,
+        action,
+        software,
+        *libraries,
+        *inputs,
+        *weights,
+        *files,
+        *properties,
+        *LICENCES,
+    ]
+    write_json(
+        facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+    )
 
 
 def _references(entities: list[Entity]) -> list[Entity]:
@@ -96,15 +121,27 @@ def _inputs(facts: Facts) -> Iterator[Entity]:
 
 
 def _weights(facts: Facts) -> Iterator[Entity]:
-    """The weights that were used. The licence is the publisher's; weights of another origin may have their own."""
+    """The weights that were used. The licence is the publisher's; weights of another origin may
+    have their own.
+    """
     if not facts.fingerprint:
         return
-    entity: Entity = {"@id": WEIGHTS, "@type": "CreativeWork", "sha256": facts.fingerprint["weights_sha256"]}
+    entity: Entity = {
+        "@id": WEIGHTS,
+        "@type": "CreativeWork",
+        "sha256": facts.fingerprint["weights_sha256"],
+    }
     if facts.caveat:
-        yield entity | {"name": f"Weights in the architecture of {facts.model}", "description": facts.caveat}
+        yield entity | {
+            "name": f"Weights in the architecture of {facts.model}",
+            "description": facts.caveat,
+        }
     else:
         source = {"url": find_model(facts.model).urls[0], "license": {"@id": MIT}}
-        note = "The published weights, by the SHA-256 of their file; this one is that of the converted file."
+        note = (
+            "The published weights, by the SHA-256 of their file; this "
+            "one is that of the converted file."
+        )
         yield entity | source | {"name": f"Weights of {facts.model}", "description": note}
 
 
@@ -115,7 +152,8 @@ def _files(facts: Facts) -> Iterator[Entity]:
     if facts.master:
         index = facts.master.with_suffix(".parquet").name
         what = {
-            f"{model}/{facts.master.name}": "vectors, one row per distinct sequence in the order of the keys",
+            f"{model}/{facts.master.name}": "vectors, one row per distinct sequence in "
+            "the order of the keys",
             f"{model}/{index}": "index: one row per record that has a vector",
         }
     what |= {
@@ -124,7 +162,11 @@ def _files(facts: Facts) -> Iterator[Entity]:
         f"{model}/checksums.sha256": "checksums of the result",
         "report.html": "report for people",
     }
-    types = {".h5": "application/x-hdf5", ".parquet": "application/vnd.apache.parquet", ".sha256": "text/plain"}
+    types = {
+        ".h5": "application/x-hdf5",
+        ".parquet": "application/vnd.apache.parquet",
+        ".sha256": "text/plain",
+    }
     for name, description in what.items():
         path = facts.results / name
         if path.is_file():

@@ -1,4 +1,6 @@
-"""What the report tells: everything that the files of a results folder say about a campaign, finished or not."""
+"""What the report tells: everything that the files of a results folder say about a campaign,
+finished or not.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,13 @@ from plm_embed.io.files import size
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.io.sealed import read_sealed
 from plm_embed.jobs.attempts import Attempt, read_attempts
-from plm_embed.jobs.completion import Savings, campaign_records, completion_records, read_completion, savings
+from plm_embed.jobs.completion import (
+    Savings,
+    campaign_records,
+    completion_records,
+    read_completion,
+    savings,
+)
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.models import published
@@ -28,14 +36,17 @@ from plm_embed.reading.master import Embeddings
 from plm_embed.sequences.summary import SUMMARY, read_summary
 
 SAMPLE = 2000
-"""Vectors on the map, evenly spaced in the order of the keys, which is a random order of the sequences."""
+"""Vectors on the map, evenly spaced in the order of the keys, which is a random order of the
+sequences.
+"""
 COLOURS = 8
 """Categories with a colour of their own; the rest is one more."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One bucket's computation, from its completion record. seconds and tokens_per_second of the whole job.
+    """One bucket's computation, from its completion record. seconds and tokens_per_second of the
+    whole job.
 
     place: host and job, as attempts know them; worker: the same with the GPU.
     """
@@ -58,7 +69,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some vectors: coordinates (k, 2), norms (k,), and for each an id, a length and the colour's category."""
+    """Some vectors: coordinates (k, 2), norms (k,), and for each an id, a length and the colour's
+    category.
+    """
 
     coordinates: NDArray[np.float64]
     explained: tuple[float, float]
@@ -92,12 +105,16 @@ class Facts:
 
     @property
     def outdated(self) -> str:
-        """What to say when the master was gathered from other sequences than lie here now; empty otherwise."""
+        """What to say when the master was gathered from other sequences than lie here now; empty
+        otherwise.
+        """
         return outdated(self.results / "sequences", self.summary or {}, self.metadata)
 
     @property
     def caveat(self) -> str:
-        """In words, why the vectors are not known to be the published model's; empty when they are."""
+        """In words, why the vectors are not known to be the published model's; empty when they
+        are.
+        """
         return published.caveat(self.model, self.weights)
 
 
@@ -107,8 +124,12 @@ def collect(results: Path) -> Facts:
     sequences = results / "sequences"
     summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
     if not summary and not models:
-        raise StoreError(f"{results}: nothing of a campaign in it yet; run the workflow first", path=results)
-    newest = max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
+        raise StoreError(
+            f"{results}: nothing of a campaign in it yet; run the workflow first", path=results
+        )
+    newest = (
+        max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
+    )
     facts = Facts(results, newest.name if models else "", summary, _read_plan(results))
     facts.model = facts.model or (facts.plan or {}).get("model", "")
     if models:
@@ -122,23 +143,37 @@ def collect(results: Path) -> Facts:
             _add_master(facts, master)
         facts.sizes = {"store": size(newest / "store")}
         facts.sizes |= {"master": size(master), "index": size(master.with_suffix(".parquet"))}
-    facts.sizes |= {"sequences": size(results / "sequences"), "records": size(results / "records.parquet")}
+    facts.sizes |= {
+        "sequences": size(results / "sequences"),
+        "records": size(results / "records.parquet"),
+    }
     facts.validation = read_validation(results)
     return facts
 
 
 def outdated(sequences: Path, summary: Mapping[str, Any], metadata: Mapping[str, Any]) -> str:
-    """What to say when a master with these attributes was gathered from other sequences than those of the summary."""
+    """What to say when a master with these attributes was gathered from other sequences than those
+    of the summary.
+    """
     said = metadata.get("inputs") or {}
     if all(summary.get(name, count) == count for name, count in said.items()):
         return ""
-    return f"{sequences / SUMMARY}: of other sequences than the master was gathered from; run `snakemake` again"
+    return (
+        f"{sequences / SUMMARY}: of other sequences than the master was "
+        "gathered from; run `snakemake` again"
+    )
 
 
 def read_validation(results: Path) -> dict[str, Any] | None:
-    """What validate found, None when it has not run. StoreError when validation.json was changed."""
+    """What validate found, None when it has not run. StoreError when validation.json was
+    changed.
+    """
     path = results / "validation.json"
-    return read_sealed(path, "a report of validate", "run `snakemake --forcerun validate`") if path.is_file() else None
+    return (
+        read_sealed(path, "a report of validate", "run `snakemake --forcerun validate`")
+        if path.is_file()
+        else None
+    )
 
 
 def _read_plan(results: Path) -> dict[str, Any] | None:
@@ -148,7 +183,9 @@ def _read_plan(results: Path) -> dict[str, Any] | None:
 
 
 def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
-    """What a model's folder says of the weights with this SHA-256, those that its vectors were computed with."""
+    """What a model's folder says of the weights with this SHA-256, those that its vectors were
+    computed with.
+    """
     record = read_record(folder)
     return record if record and record.weights_sha256 == sha256 else None
 
@@ -158,7 +195,9 @@ def _records(embedded: Path, summary: dict[str, Any] | None) -> list[dict[str, A
         return list(completion_records(embedded))
     for path in (embedded / f"{name}.json" for name in bucket_names(summary["buckets"])):
         if path.is_file():
-            read_completion(path)  # one that is damaged must not look like one that is not there yet
+            read_completion(
+                path
+            )  # one that is damaged must not look like one that is not there yet
     return campaign_records(embedded, summary["buckets"])
 
 
@@ -193,7 +232,9 @@ def place(host: str, job: str | None) -> str:
 
 
 def _master(folder: Path) -> Path:
-    """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model was."""
+    """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model
+    was.
+    """
     own = folder / f"{find_model(folder.name).family.master}.h5"
     return own if own.is_file() else next(iter(masters(folder)), own)
 
@@ -210,7 +251,9 @@ def _add_master(facts: Facts, master: Path) -> None:
             facts.sample = _sample(master.with_suffix(".parquet"), rows, vectors, lengths)
 
 
-def _sample(index: Path, rows: NDArray[np.int64], vectors: NDArray[np.float64], lengths: NDArray[np.int32]) -> Sample:
+def _sample(
+    index: Path, rows: NDArray[np.int64], vectors: NDArray[np.float64], lengths: NDArray[np.int32]
+) -> Sample:
     coordinates, explained = principal_components(vectors)
     kept = [name for name in read_schema(index, MAKE_AGAIN).names if name not in INDEX_COLUMNS]
     ids: dict[int, str] = {}
@@ -237,8 +280,12 @@ def _sample(index: Path, rows: NDArray[np.int64], vectors: NDArray[np.float64], 
     )
 
 
-def principal_components(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Coordinates (k, 2) along the first two principal components, and the share of the variance of each."""
+def principal_components(
+    vectors: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], tuple[float, float]]:
+    """Coordinates (k, 2) along the first two principal components, and the share of the variance of
+    each.
+    """
     centred = vectors - vectors.mean(axis=0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     variance = singular**2
@@ -247,11 +294,15 @@ def principal_components(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float
 
 
 def _colouring(values: dict[str, dict[int, str]], count: int) -> str:
-    """The kept column that says most with few colours: the one whose most frequent values cover most rows."""
+    """The kept column that says most with few colours: the one whose most frequent values cover
+    most rows.
+    """
 
     def covered(name: str) -> float:
         found = _counts(list(values[name].values()))
-        return sum(sorted(found.values(), reverse=True)[:COLOURS]) / count if len(found) > 1 else 0.0
+        return (
+            sum(sorted(found.values(), reverse=True)[:COLOURS]) / count if len(found) > 1 else 0.0
+        )
 
     best = max(values, key=covered, default="")
     return best if best and covered(best) > 0 else ""

@@ -1,4 +1,6 @@
-"""The figures of the report, as pieces of HTML for plotly.js. Colours are those of Okabe and Ito, for every eye."""
+"""The figures of the report, as pieces of HTML for plotly.js. Colours are those of Okabe and Ito,
+for every eye.
+"""
 
 import math
 from datetime import datetime
@@ -13,14 +15,27 @@ from plm_embed.reporting.facts import Run, Sample, place
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442", "#000000", "#999999")
-SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "pentagon", "circle-open")
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "cross",
+    "triangle-up",
+    "x",
+    "star",
+    "pentagon",
+    "circle-open",
+)
 WORKERS_WITH_BARS = 40
 BINS = 30
 
 
 def lengths(counts: dict[int, int]) -> str:
     """Histogram of the unique sequences' lengths in equal steps of the logarithm."""
-    values, weights = np.array(sorted(counts)), np.array([counts[length] for length in sorted(counts)])
+    values, weights = (
+        np.array(sorted(counts)),
+        np.array([counts[length] for length in sorted(counts)]),
+    )
     low, high = values[0], values[-1] + 1
     edges = np.unique(np.round(np.geomspace(low, high, min(BINS, high - low) + 1)).astype(int))
     found, _ = np.histogram(values, bins=edges, weights=weights)
@@ -49,9 +64,18 @@ def lengths(counts: dict[int, int]) -> str:
         name="share of all residues up to here",
         hovertemplate="%{y:.0f} % of all residues<extra></extra>",
     )
-    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000) if low <= tick <= high]
+    ticks = [
+        tick
+        for tick in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+        if low <= tick <= high
+    ]
     figure.update_layout(
-        xaxis={"type": "log", "title": "residues", "tickvals": ticks, "ticktext": [f"{tick:,}" for tick in ticks]},
+        xaxis={
+            "type": "log",
+            "title": "residues",
+            "tickvals": ticks,
+            "ticktext": [f"{tick:,}" for tick in ticks],
+        },
         yaxis={"title": "unique sequences"},
         yaxis2={
             "overlaying": "y",
@@ -69,7 +93,10 @@ def fates(counts: dict[str, int]) -> str:
     """Bars of how many records ended how; names that begin with 'skipped' stand out."""
     names = list(reversed(counts))
     labels = [name.replace(": ", ":<br>").replace("_", " ") for name in names]
-    colours = [VERMILION if name.startswith("skipped") else ORANGE if "event" in name else BLUE for name in names]
+    colours = [
+        VERMILION if name.startswith("skipped") else ORANGE if "event" in name else BLUE
+        for name in names
+    ]
     figure = go.Figure()
     figure.add_bar(
         x=[counts[name] for name in names],
@@ -85,7 +112,9 @@ def fates(counts: dict[str, int]) -> str:
 
 
 def throughput(runs: list[Run]) -> str:
-    """Tokens per second and busy share by worker: bars, or a point cloud when there are many workers."""
+    """Tokens per second and busy share by worker: bars, or a point cloud when there are many
+    workers.
+    """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
     busy: dict[str, float] = {}
@@ -105,13 +134,20 @@ def throughput(runs: list[Run]) -> str:
             y=[_short(name.split(" · ")[0], 24) for name in names],
             orientation="h",
             marker={"color": BLUE},
-            text=[f"{rate:,.0f} tokens/s, busy {share:.0f} %" for rate, share in zip(rates, shares, strict=True)],
+            text=[
+                f"{rate:,.0f} tokens/s, busy {share:.0f} %"
+                for rate, share in zip(rates, shares, strict=True)
+            ],
             textposition="auto",
             hovertext=names,
             hovertemplate="%{hovertext}: %{text}<extra></extra>",
         )
-        figure.update_layout(xaxis={"title": "tokens per second"}, yaxis={"automargin": True}, showlegend=False)
-        return _html(figure, "throughput", "Speed of each worker", height=100 + min(34 * len(names), 720))
+        figure.update_layout(
+            xaxis={"title": "tokens per second"}, yaxis={"automargin": True}, showlegend=False
+        )
+        return _html(
+            figure, "throughput", "Speed of each worker", height=100 + min(34 * len(names), 720)
+        )
     figure.add_scatter(
         x=rates,
         y=shares,
@@ -120,14 +156,20 @@ def throughput(runs: list[Run]) -> str:
         hovertext=names,
         hovertemplate="%{hovertext}: %{x:,.0f} tokens/s, busy %{y:.0f} %<extra></extra>",
     )
-    figure.update_layout(xaxis={"title": "tokens per second"}, yaxis={"title": "busy, %"}, showlegend=False)
+    figure.update_layout(
+        xaxis={"title": "tokens per second"}, yaxis={"title": "busy, %"}, showlegend=False
+    )
     return _html(figure, "throughput", "Speed and busy share of each worker")
 
 
 def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
-    """When each bucket was embedded, a line per worker; behind them the submissions' attempts, failed ones in red."""
+    """When each bucket was embedded, a line per worker; behind them the submissions' attempts,
+    failed ones in red.
+    """
     workers = {run.place: run.worker for run in runs}
-    lines = sorted({run.worker for run in runs} | {_line(one, workers) for one in attempts}, reverse=True)
+    lines = sorted(
+        {run.worker for run in runs} | {_line(one, workers) for one in attempts}, reverse=True
+    )
     figure = go.Figure()
     for name, colour, chosen in (
         ("attempt", "#D0D7DE", [one for one in attempts if one.outcome == "complete"]),
@@ -142,8 +184,11 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
                 orientation="h",
                 name=name,
                 marker={"color": colour},
-                customdata=[[one.submission, one.seconds, _short(one.reason, 160)] for one in chosen],
-                hovertemplate="submission %{customdata[0]}: %{customdata[1]:,.0f} s %{customdata[2]}<extra></extra>",
+                customdata=[
+                    [one.submission, one.seconds, _short(one.reason, 160)] for one in chosen
+                ],
+                hovertemplate="submission %{customdata[0]}: %{customdata[1]:,.0f} s "
+                "%{customdata[2]}<extra></extra>",
             )
     ordered = sorted(runs, key=lambda run: run.started)
     figure.add_bar(
@@ -158,7 +203,8 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
             "line": {"width": 1, "color": "white"},
         },
         customdata=[[run.bucket, run.seconds, run.computed] for run in ordered],
-        hovertemplate="bucket %{customdata[0]}: %{customdata[2]:,} sequences in %{customdata[1]:,.0f} s<extra></extra>",
+        hovertemplate="bucket %{customdata[0]}: %{customdata[2]:,} sequences in "
+        "%{customdata[1]:,.0f} s<extra></extra>",
     )
     open_ended = [one for one in attempts if one.outcome == "no end"]
     if open_ended:
@@ -177,11 +223,15 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
         barmode="overlay",
     )
     height = 150 + min(34 * len(lines), 600)
-    return _html(figure, "timeline", "Buckets and attempts over time (UTC)", height, legend_above=True)
+    return _html(
+        figure, "timeline", "Buckets and attempts over time (UTC)", height, legend_above=True
+    )
 
 
 def _line(attempt: Attempt, workers: dict[str, str]) -> str:
-    """Where an attempt is drawn: on the line of a worker of the same host and job, or on one of its own."""
+    """Where an attempt is drawn: on the line of a worker of the same host and job, or on one of its
+    own.
+    """
     where = place(attempt.host, attempt.job)
     return workers.get(where, where)
 
@@ -191,13 +241,23 @@ def _clock(moment: str) -> str:
 
 
 def embedding_map(sample: Sample) -> str:
-    """The first two principal components of a sample, coloured by a kept column or else by length."""
+    """The first two principal components of a sample, coloured by a kept column or else by
+    length.
+    """
     figure = go.Figure()
     x, y = sample.coordinates.T
-    axes = [f"component {i + 1} ({100 * share:.0f} % of the variance)" for i, share in enumerate(sample.explained)]
-    hover = [f"{id}, {length:,} residues" for id, length in zip(sample.ids, sample.lengths.tolist(), strict=True)]
+    axes = [
+        f"component {i + 1} ({100 * share:.0f} % of the variance)"
+        for i, share in enumerate(sample.explained)
+    ]
+    hover = [
+        f"{id}, {length:,} residues"
+        for id, length in zip(sample.ids, sample.lengths.tolist(), strict=True)
+    ]
     if sample.column:
-        names = sorted(set(sample.categories), key=lambda name: (name in ("other", "no value"), name))
+        names = sorted(
+            set(sample.categories), key=lambda name: (name in ("other", "no value"), name)
+        )
         for at, name in enumerate(names):
             mine = [i for i, category in enumerate(sample.categories) if category == name]
             grey = name in ("other", "no value")
@@ -232,7 +292,12 @@ def embedding_map(sample: Sample) -> str:
             hovertemplate="%{hovertext}<extra></extra>",
         )
     figure.update_layout(xaxis={"title": axes[0]}, yaxis={"title": axes[1]})
-    return _html(figure, "map", f"{len(sample.ids):,} vectors on their first two principal components", height=540)
+    return _html(
+        figure,
+        "map",
+        f"{len(sample.ids):,} vectors on their first two principal components",
+        height=540,
+    )
 
 
 def norms(sample: Sample) -> str:
@@ -246,7 +311,9 @@ def norms(sample: Sample) -> str:
         marker={"color": GREEN, "line": {"width": 1, "color": "white"}},
         hovertemplate="norm %{x:.3g}: %{y:,} vectors<extra></extra>",
     )
-    figure.update_layout(xaxis={"title": "Euclidean norm"}, yaxis={"title": "vectors"}, showlegend=False)
+    figure.update_layout(
+        xaxis={"title": "Euclidean norm"}, yaxis={"title": "vectors"}, showlegend=False
+    )
     return _html(figure, "norms", "Norms of the vectors in the sample")
 
 
@@ -254,7 +321,9 @@ def _short(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _html(figure: go.Figure, name: str, title: str, height: int = 380, *, legend_above: bool = False) -> str:
+def _html(
+    figure: go.Figure, name: str, title: str, height: int = 380, *, legend_above: bool = False
+) -> str:
     """A heading and a div of its own; plotly.js comes with the page, once."""
     where = {"y": 1.02, "yanchor": "bottom"} if legend_above else {"y": -0.2, "yanchor": "top"}
     figure.update_layout(
@@ -265,5 +334,7 @@ def _html(figure: go.Figure, name: str, title: str, height: int = 380, *, legend
         legend={"orientation": "h", "x": 0} | where,
     )
     settings = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-    html: str = figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings)
+    html: str = figure.to_html(
+        full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings
+    )
     return f"<h3>{escape(title)}</h3>{html}"

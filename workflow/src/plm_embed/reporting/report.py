@@ -1,4 +1,6 @@
-"""The report: one HTML file that stands by itself, offline, about a campaign that is finished or under way."""
+"""The report: one HTML file that stands by itself, offline, about a campaign that is finished or
+under way.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,7 +38,9 @@ def write_report(facts: Facts, output: Path) -> None:
         loader=jinja2.PackageLoader("plm_embed.reporting", ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is of another type
+        finalize=lambda value: (
+            printable(value) if type(value) is str else value
+        ),  # markup is of another type
     )
     page = environment.get_template("report.html.j2").render(_content(facts))
     with atomic_path(output) as temporary:
@@ -46,7 +50,11 @@ def write_report(facts: Facts, output: Path) -> None:
 def _content(facts: Facts) -> dict[str, Any]:
     """Everything that the template names."""
     status = (facts.validation or {}).get("status", "pending")
-    words = {"passed": "✓ complete and validated", "failed": "✗ validation FAILED", "pending": "not finished yet"}
+    words = {
+        "passed": "✓ complete and validated",
+        "failed": "✗ validation FAILED",
+        "pending": "not finished yet",
+    }
     runs = [run for run in facts.runs if run.tokens and run.tokens_per_second]
     norms: dict[str, Any] = next(iter((facts.validation or {}).get("norms", {}).values()), {})
     return {
@@ -72,11 +80,15 @@ def _content(facts: Facts) -> dict[str, Any]:
             "lengths": Markup(figures.lengths(_lengths(facts))) if _lengths(facts) else "",
             "fates": Markup(figures.fates(_fates(facts))) if facts.summary else "",
             "throughput": Markup(figures.throughput(runs)) if runs else "",
-            "timeline": Markup(figures.timeline(facts.runs, facts.attempts)) if facts.runs or facts.attempts else "",
+            "timeline": Markup(figures.timeline(facts.runs, facts.attempts))
+            if facts.runs or facts.attempts
+            else "",
             "map": Markup(figures.embedding_map(facts.sample)) if facts.sample else "",
             "norms": Markup(figures.norms(facts.sample)) if facts.sample else "",
         },
-        "no_map": "Too few pooled vectors for a map." if facts.metadata else "There is no master file yet.",
+        "no_map": "Too few pooled vectors for a map."
+        if facts.metadata
+        else "There is no master file yet.",
         "norm_words": _norm_words(norms),
         "outliers": norms.get("listed", [])[:10],
         "validation": facts.validation,
@@ -94,7 +106,10 @@ def _subtitle(facts: Facts) -> str:
         return f"{facts.results}"
     sources = len(facts.summary["inputs"])
     files = "1 file" if sources == 1 else f"{sources} files"
-    return f"{facts.summary['records']:,} records from {files}, {facts.summary['unique']:,} distinct sequences"
+    return (
+        f"{facts.summary['records']:,} records from {files}, "
+        f"{facts.summary['unique']:,} distinct sequences"
+    )
 
 
 def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -124,14 +139,21 @@ def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
         limit = f", at most {long['max_residues']:,} residues" if long["max_residues"] else ""
         overlap = f", {long['overlap']:,} shared" if long["overlap"] else ""
         yield "long sequences", f"{long['policy']}{limit}{overlap}"
-        yield "precision", f"computed in {fingerprint['compute_dtype']}, stored as {fingerprint['storage_dtype']}"
+        yield (
+            "precision",
+            f"computed in {fingerprint['compute_dtype']}, stored as {fingerprint['storage_dtype']}",
+        )
     if facts.summary:
         yield "kept columns", ", ".join(facts.summary["keep"]) or "none"
         yield "buckets", f"{facts.summary['buckets']:,}"
 
 
 def _lengths(facts: Facts) -> dict[int, int]:
-    return {int(length): count for length, count in facts.summary["lengths"].items()} if facts.summary else {}
+    return (
+        {int(length): count for length, count in facts.summary["lengths"].items()}
+        if facts.summary
+        else {}
+    )
 
 
 def _repeats(summary: dict[str, Any]) -> str:
@@ -139,7 +161,8 @@ def _repeats(summary: dict[str, Any]) -> str:
     repeats = accepted - unique
     share = f"{100 * repeats / accepted:.1f} %" if accepted else "none"
     return (
-        f"{accepted:,} of {summary['records']:,} records were accepted. {repeats:,} of them ({share}) repeat a "
+        f"{accepted:,} of {summary['records']:,} records were accepted. {repeats:,} of them "
+        f"({share}) repeat a "
         "sequence that was there already: it was embedded once and answers for all of them."
     )
 
@@ -148,10 +171,16 @@ def _fates(facts: Facts) -> dict[str, int]:
     """Records by how they ended: as validated, or so far as they were read."""
     counts = (facts.validation or {}).get("counts", {})
     if counts.get("statuses"):
-        found = {name.replace("_", " "): count for name, count in counts["statuses"].items() if name != "skipped"}
+        found = {
+            name.replace("_", " "): count
+            for name, count in counts["statuses"].items()
+            if name != "skipped"
+        }
         return found | {f"skipped: {reason}": count for reason, count in counts["skipped"].items()}
     summary = facts.summary or {}
-    return {"accepted": summary["accepted"]} | {f"skipped: {why}": count for why, count in summary["skipped"].items()}
+    return {"accepted": summary["accepted"]} | {
+        f"skipped: {why}": count for why, count in summary["skipped"].items()
+    }
 
 
 def _devices(facts: Facts) -> Iterator[dict[str, str]]:
@@ -159,7 +188,9 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
         runs = [run for run in facts.runs if run.device == device]
         tokens = sum(run.tokens for run in runs)
         seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
-        busy = sum(run.busy * run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
+        busy = sum(
+            run.busy * run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second
+        )
         yield {
             "device": device,
             "workers": f"{len({run.worker for run in runs}):,}",
@@ -186,14 +217,18 @@ def _norm_words(norms: dict[str, Any]) -> str:
     if not norms["rows"]:
         return "No vectors: every record was skipped."
     return (
-        f"Of all {norms['rows']:,} vectors: smallest norm {norms['min']:.4g}, median {norms['median']:.4g}, "
+        f"Of all {norms['rows']:,} vectors: smallest norm {norms['min']:.4g}, median "
+        f"{norms['median']:.4g}, "
         f"largest {norms['max']:.4g}; {norms['outliers']:,} unusual, {norms['zero']:,} zero."
     )
 
 
 def _validation_words(validation: dict[str, Any]) -> str:
     spots = validation["spot_checks"]
-    text = f"{len(validation['checks'])} checks, each over every row; {len(spots)} vectors computed again by fair-esm"
+    text = (
+        f"{len(validation['checks'])} checks, each over every row; "
+        f"{len(spots)} vectors computed again by fair-esm"
+    )
     if spots:
         text += f", all within cosine {min(spot['cosine'] for spot in spots):.8f}"
     return text + "."

@@ -17,7 +17,9 @@ from plm_embed.sequences.summary import read_summary
 
 
 def summarise(results: Path) -> str:
-    """Plain text about the results folder of a gathered campaign. StoreError while there is no master."""
+    """Plain text about the results folder of a gathered campaign. StoreError while there is no
+    master.
+    """
     masters = sorted(results.glob(f"*/{MASTERS}"))
     if not masters:
         raise StoreError(f"{results}: no {MASTERS} in it yet; run the workflow first", path=results)
@@ -28,7 +30,10 @@ def summarise(results: Path) -> str:
     lines = [
         ("records", f"{statuses.total():,}"),
         ("unique", f"{counts['unique']:,} sequences"),
-        ("embedded", f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events"),
+        (
+            "embedded",
+            f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events",
+        ),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
         ("validation", _validation(results)),
         ("fates", f"{results / 'records.parquet'}"),
@@ -63,13 +68,19 @@ def _validation(results: Path) -> str:
         return "not done"
     failed = [check["check"] for check in report["checks"] if check["problems"]]
     done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
-    return f"FAILED: {', '.join(failed)} (see {results / 'validation.json'})" if failed else f"passed ({done})"
+    return (
+        f"FAILED: {', '.join(failed)} (see {results / 'validation.json'})"
+        if failed
+        else f"passed ({done})"
+    )
 
 
 def _opening(path: Path) -> str:
     with Embeddings(path) as embeddings:
         model, rows, dim = embeddings.metadata["model_name"], len(embeddings), embeddings.dim
-        caveat = published.caveat(model, weights_of(path.parent, embeddings.metadata["weights_sha256"]))
+        caveat = published.caveat(
+            model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
+        )
         pooled = any(not is_per_residue(name) for name in embeddings.names)
     example = _example(path.with_suffix(".parquet"))
     return "\n".join(

@@ -19,7 +19,11 @@ def effort(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "device time", _device_time(facts)
     joules = [one.joules for one in facts.attempts if one.joules is not None]
     if joules:
-        part = "" if len(joules) == len(facts.attempts) else f" in {len(joules):,} of {len(facts.attempts):,} attempts"
+        part = (
+            ""
+            if len(joules) == len(facts.attempts)
+            else f" in {len(joules):,} of {len(facts.attempts):,} attempts"
+        )
         yield "energy", f"{sum(joules) / 3.6e6:,.3g} kWh, by the counters of the GPUs{part}"
     else:
         yield "energy", "not known: no GPU that counts its energy"
@@ -42,9 +46,13 @@ def _attempts(attempts: list[Attempt]) -> str:
 
 
 def _device_time(facts: Facts) -> str:
-    text = duration(sum(run.seconds for run in facts.runs)) + " in the jobs whose buckets are finished"
+    text = (
+        duration(sum(run.seconds for run in facts.runs)) + " in the jobs whose buckets are finished"
+    )
     lost = sum(one.seconds * one.workers for one in facts.attempts if one.outcome == "failed")
-    return text + (f"; {duration(lost)} in attempts that failed, whose parts were kept" if lost else "")
+    return text + (
+        f"; {duration(lost)} in attempts that failed, whose parts were kept" if lost else ""
+    )
 
 
 def _repeats_time(facts: Facts, repeats: int) -> str:
@@ -53,8 +61,12 @@ def _repeats_time(facts: Facts, repeats: int) -> str:
     summary = facts.summary or {}
     if not timed or not summary.get("residues"):
         return ""
-    tokens = repeats * (summary["residues"] / summary["unique"] + find_model(facts.model).family.extra_tokens)
-    rate = sum(run.tokens for run in timed) / sum(run.tokens / run.tokens_per_second for run in timed)
+    tokens = repeats * (
+        summary["residues"] / summary["unique"] + find_model(facts.model).family.extra_tokens
+    )
+    rate = sum(run.tokens for run in timed) / sum(
+        run.tokens / run.tokens_per_second for run in timed
+    )
     return f" (about {duration(tokens / rate)} of device time)"
 
 
@@ -73,7 +85,8 @@ def failures(facts: Facts) -> list[dict[str, str]]:
 
 
 def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
-    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is named.
+    """Plan against fact: hours of the devices that worked, sequences, bytes. The plan's basis is
+    named.
 
     What was finished before the plan was made is not counted.
     """
@@ -95,14 +108,23 @@ def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
         planned = plan["todo"]["sequences"]
         yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
     for name, planned in plan["bytes"].items():
-        earlier = name == "store" and plan.get("stored")  # what it held before is no part of the plan
+        earlier = name == "store" and plan.get(
+            "stored"
+        )  # what it held before is no part of the plan
         if facts.sizes.get(name) and not earlier:
             fact = facts.sizes[name]
-            yield f"bytes: {name}", readable(planned), readable(fact), f"{fact / planned:.2f}" if planned else ""
+            yield (
+                f"bytes: {name}",
+                readable(planned),
+                readable(fact),
+                f"{fact / planned:.2f}" if planned else "",
+            )
 
 
 def _hours_on(device: str, runs: list[Run], attempts: list[Attempt]) -> float:
-    """Device-hours of the attempts that finished these buckets; of the buckets alone where attempts are not noted."""
+    """Device-hours of the attempts that finished these buckets; of the buckets alone where attempts
+    are not noted.
+    """
     mine = [run for run in runs if run.device == device]
     buckets = {run.bucket for run in mine}
     since, until = min(run.started for run in mine), max(run.ended for run in mine)

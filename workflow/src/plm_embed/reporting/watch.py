@@ -1,7 +1,9 @@
-"""The state of a running campaign, from small files in its results folder: heartbeats, names of completion records.
+"""The state of a running campaign, from small files in its results folder: heartbeats, names of
+completion records.
 
-Nothing is written, no scheduler is asked, and nothing is read twice unless it changed, so that looking every few
-seconds costs a shared filesystem next to nothing, from any machine that sees the folder.
+Nothing is written, no scheduler is asked, and nothing is read twice unless it changed, so that
+looking every few seconds costs a shared filesystem next to nothing, from any machine that sees the
+folder.
 """
 
 import json
@@ -31,7 +33,9 @@ ERROR = re.compile("plm-embed: (?:error|unfinished): ")
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what is wrong or ''."""
+    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what
+    is wrong or ''.
+    """
 
     note: dict[str, Any]
     age: float
@@ -53,7 +57,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class State:
-    """One model's campaign. `fraction`, 0 to 1, of its tokens; `eta`: seconds at the present speed, None if unknown."""
+    """One model's campaign. `fraction`, 0 to 1, of its tokens; `eta`: seconds at the present speed,
+    None if unknown.
+    """
 
     folder: Path
     buckets: int
@@ -76,16 +82,23 @@ class Watch:
 
     def __init__(self, results: Path) -> None:
         if not results.is_dir():
-            raise StoreError(f"{results}: there is no such folder; name the results folder of a campaign", path=results)
+            raise StoreError(
+                f"{results}: there is no such folder; name the results folder of a campaign",
+                path=results,
+            )
         self.results = results
         self._files: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         self._done: dict[Path, set[str]] = {}
         self._seen = 0
 
     def look(self) -> list[State]:
-        """The state of every model's campaign in the folder; none before the sequences are deduplicated."""
+        """The state of every model's campaign in the folder; none before the sequences are
+        deduplicated.
+        """
         sequences = self.results / "sequences"
-        summary = self._once_per_change(sequences / "summary.json", lambda _: read_summary(sequences))
+        summary = self._once_per_change(
+            sequences / "summary.json", lambda _: read_summary(sequences)
+        )
         changed = _time_of(sequences / "summary.json")
         if summary is None or changed is None:
             return []
@@ -93,9 +106,13 @@ class Watch:
             self._seen = changed
             self._done.clear()
             self._sizes, self._times = _bucket_files(sequences, bucket_names(summary["buckets"]))
-        models = (name for name in _names(self.results) if name not in ("sequences", "logs", "benchmarks"))
+        models = (
+            name for name in _names(self.results) if name not in ("sequences", "logs", "benchmarks")
+        )
         folders = [self.results / name for name in models if (self.results / name).is_dir()]
-        return [self._campaign(folder, summary) for folder in folders if (folder / "embedded").is_dir()]
+        return [
+            self._campaign(folder, summary) for folder in folders if (folder / "embedded").is_dir()
+        ]
 
     def failures(self, model: str) -> Iterator[Failure]:
         """Steps whose log ends with an error; a repeated step begins a new log."""
@@ -105,7 +122,9 @@ class Watch:
         candidates = [embed / name for name in _names(embed) if Path(name).stem not in submissions]
         candidates += [folder / name for folder in (logs, logs / model) for name in _names(folder)]
         for path in candidates:
-            reason = self._once_per_change(path, _error_at_the_end) if path.suffix == ".log" else None
+            reason = (
+                self._once_per_change(path, _error_at_the_end) if path.suffix == ".log" else None
+            )
             if reason:
                 yield Failure(path, reason)
 
@@ -122,14 +141,18 @@ class Watch:
             for worker in workers
             if not worker.trouble
         )
-        rate = sum(worker.note["tokens_per_second"] or 0.0 for worker in workers if not worker.trouble)
+        rate = sum(
+            worker.note["tokens_per_second"] or 0.0 for worker in workers if not worker.trouble
+        )
         complete = not waiting and not running
         return State(
             folder=folder,
             buckets=len(self._sizes),
             done=len(done),
             queued=len(waiting),
-            workers=tuple(sorted(workers, key=lambda worker: (not worker.trouble, worker.note["bucket"]))),
+            workers=tuple(
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.note["bucket"]))
+            ),
             failures=tuple(self.failures(folder.name)),
             fraction=1.0 if complete else 1 - left / (tokens or 1),
             tokens=tokens,
@@ -138,11 +161,17 @@ class Watch:
         )
 
     def _finished(self, folder: Path) -> set[str]:
-        """Buckets with a completion record that is not older than the bucket, or named by a finished submission."""
+        """Buckets with a completion record that is not older than the bucket, or named by a
+        finished submission.
+        """
         done = self._done.setdefault(folder, set())
         for name in _names(folder / "embedded"):
             path, bucket = folder / "embedded" / name, name.removesuffix(".json")
-            if bucket in self._times and bucket not in done and (_time_of(path) or 0) >= self._times[bucket]:
+            if (
+                bucket in self._times
+                and bucket not in done
+                and (_time_of(path) or 0) >= self._times[bucket]
+            ):
                 done.add(bucket)
         for name in _names(folder / "submissions"):
             if name.endswith(".json"):
@@ -155,7 +184,9 @@ class Watch:
         now = time.time()
         notes = []
         for name in _names(folder / FOLDER):
-            if name.endswith(".json") and (note := self._once_per_change(folder / FOLDER / name, _json)):
+            if name.endswith(".json") and (
+                note := self._once_per_change(folder / FOLDER / name, _json)
+            ):
                 age = now - datetime.fromisoformat(note["updated"]).timestamp()
                 notes.append((age, note))
         alive = {note["bucket"] for age, note in notes if age <= SILENT_AFTER_SECONDS}
@@ -164,12 +195,16 @@ class Watch:
                 if note["bucket"] not in done | alive:
                     yield WorkerState(note, age, "silent")
                 continue
-            progressed = note["progressed"] and datetime.fromisoformat(note["progressed"]).timestamp()
+            progressed = (
+                note["progressed"] and datetime.fromisoformat(note["progressed"]).timestamp()
+            )
             stuck = progressed and now - progressed > STUCK_AFTER_SECONDS
             yield WorkerState(note, max(age, 0.0), "stuck" if stuck else "")
 
     def _once_per_change(self, path: Path, read: Any) -> Any:
-        """What `read` makes of a file, kept until the file changes; None when there is none or it cannot be read."""
+        """What `read` makes of a file, kept until the file changes; None when there is none or it
+        cannot be read.
+        """
         try:
             found = path.stat()
             # two versions of a file may be of the same instant

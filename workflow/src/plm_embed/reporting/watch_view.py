@@ -24,7 +24,9 @@ MOST_ROWS = 100
 
 
 def watch(results: Path, *, once: bool) -> None:
-    """Show the campaign until it is finished or Ctrl-C; with `once`, print one look at it as plain text."""
+    """Show the campaign until it is finished or Ctrl-C; with `once`, print one look at it as plain
+    text.
+    """
     looker = Watch(results)
     if once:
         console = Terminal(width=PLAIN_WIDTH, no_color=True, highlight=False)
@@ -34,7 +36,9 @@ def watch(results: Path, *, once: bool) -> None:
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
             states = looker.look()
-            live.update(view(states, rows=min(MOST_ROWS, max(3, console.size.height - 10))), refresh=True)
+            live.update(
+                view(states, rows=min(MOST_ROWS, max(3, console.size.height - 10))), refresh=True
+            )
             if states and all(state.finished for state in states):
                 return
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -43,14 +47,24 @@ def watch(results: Path, *, once: bool) -> None:
 def view(states: Sequence[State], *, rows: int | None, plain: bool = False) -> RenderableType:
     """Everything about the campaigns, with at most `rows` lines of workers each."""
     if not states:
-        return Text("Nothing is embedded yet: the sequences are being read, or jobs wait in the queue.")
+        return Text(
+            "Nothing is embedded yet: the sequences are being read, or jobs wait in the queue."
+        )
     return Group(*(part for state in states for part in _campaign(state, rows, plain)))
 
 
 def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableType]:
-    head = Text.assemble((str(state.folder), "bold"), f"  {100 * state.fraction:.1f} %  {_when(state)}")
-    counts = [f"{state.done:,} of {state.buckets:,} buckets finished", f"{len(state.workers):,} workers"]
-    counts += [f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued", f"{state.tokens_per_second:,.0f} tokens/s"]
+    head = Text.assemble(
+        (str(state.folder), "bold"), f"  {100 * state.fraction:.1f} %  {_when(state)}"
+    )
+    counts = [
+        f"{state.done:,} of {state.buckets:,} buckets finished",
+        f"{len(state.workers):,} workers",
+    ]
+    counts += [
+        f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued",
+        f"{state.tokens_per_second:,.0f} tokens/s",
+    ]
     line = Text(", ".join(counts))
     troubled = sum(bool(worker.trouble) for worker in state.workers)
     if troubled:
@@ -64,7 +78,12 @@ def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableTyp
     if state.workers:
         parts.append(_table(state.workers if rows is None else state.workers[:rows]))
     if rows is not None and len(state.workers) > rows:
-        parts.append(Text(f"and {len(state.workers) - rows:,} workers more (all of them: plm-embed watch --once)"))
+        parts.append(
+            Text(
+                f"and {len(state.workers) - rows:,} workers more (all of them: plm-embed watch "
+                "--once)"
+            )
+        )
     for failure in state.failures[:rows]:
         parts.append(Text.assemble(("FAILED ", "bold red"), (str(failure.log), "bold")))
         parts.append(Text("  " + failure.reason.replace("\n", "\n  ")))
@@ -84,12 +103,26 @@ def _when(state: State) -> str:
 def _table(workers: Sequence[WorkerState]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("worker", no_wrap=True)
-    for title in ("bucket", "done", "tokens/s", "left", "sequences", "memory", "load", "last sign", ""):
+    for title in (
+        "bucket",
+        "done",
+        "tokens/s",
+        "left",
+        "sequences",
+        "memory",
+        "load",
+        "last sign",
+        "",
+    ):
         table.add_column(title, justify="right", no_wrap=True)
     for worker in workers:
         note = worker.note
         place = note["host"] if note["gpu"] is None else f"{note['host']} GPU {note['gpu']}"
-        rate, load, eta = note["tokens_per_second"], note.get("utilisation"), note.get("eta_seconds")
+        rate, load, eta = (
+            note["tokens_per_second"],
+            note.get("utilisation"),
+            note.get("eta_seconds"),
+        )
         table.add_row(
             f"{place} ({device_label(note)})"[:48],
             note["bucket"],

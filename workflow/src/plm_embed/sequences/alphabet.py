@@ -11,7 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Upper-case ASCII `letters` of a normalized sequence, in any order, and the signs beside them."""
+    """Upper-case ASCII `letters` of a normalized sequence, in any order, and the signs beside
+    them.
+    """
 
     letters: str
     unknown: str

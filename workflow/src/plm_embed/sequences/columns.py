@@ -1,4 +1,6 @@
-"""A batch of records to Arrow columns: the account of every record, and the rows of those that were accepted."""
+"""A batch of records to Arrow columns: the account of every record, and the rows of those that were
+accepted.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,20 +20,35 @@ _ACCEPTED, _SKIPPED = "accepted", "skipped"
 
 def records_schema(keep: Sequence[str]) -> pa.Schema:
     """records.parquet: one row per input record, in input order."""
-    names = ("source", "number", "id", "header", "status", "reason", "detail", "events", "key", "length")
+    names = (
+        "source",
+        "number",
+        "id",
+        "header",
+        "status",
+        "reason",
+        "detail",
+        "events",
+        "key",
+        "length",
+    )
     types = {"number": pa.int64(), "length": pa.int32()}
     return pa.schema([(name, types.get(name, pa.string())) for name in (*names, *keep)])
 
 
 def accepted_schema(keep: Sequence[str]) -> pa.Schema:
-    """Accepted records on their way to the buckets; `source` is the place of the file in the inputs."""
+    """Accepted records on their way to the buckets; `source` is the place of the file in the
+    inputs.
+    """
     fixed = {"key": KEY, "source": pa.int32(), "number": pa.int64(), "length": pa.int32()}
     names = ("key", "id", "source", "number", "events", "length", *keep, "sequence")
     return pa.schema([(name, fixed.get(name, pa.string())) for name in names])
 
 
 class Judged(NamedTuple):
-    """A batch after normalisation: columns of all records, and the accepted residues, each ending at one of `ends`."""
+    """A batch after normalisation: columns of all records, and the accepted residues, each ending
+    at one of `ends`.
+    """
 
     first: int
     kept: Sequence[list[str | None]]
@@ -56,7 +73,8 @@ class Account(NamedTuple):
 
 
 def account(found: Judged, digests: bytes, path: str, source: int, keep: Sequence[str]) -> Account:
-    """Rows of `records_schema` and `accepted_schema` for a batch of file number `source`, called `path`.
+    """Rows of `records_schema` and `accepted_schema` for a batch of file number `source`, called
+    `path`.
 
     `digests`: of the accepted sequences, 32 bytes each.
     """
@@ -64,7 +82,9 @@ def account(found: Judged, digests: bytes, path: str, source: int, keep: Sequenc
     lengths = pa.array(np.diff(found.ends, prepend=0).astype(np.int32))
     keys = pa.FixedSizeBinaryArray.from_buffers(KEY, accepted_count, [None, pa.py_buffer(digests)])
     numbers = pa.array(np.arange(found.first, found.first + count))
-    kept = [pa.array(values, pa.string()) for values in found.kept] or [pa.nulls(count, pa.string())] * len(keep)
+    kept = [pa.array(values, pa.string()) for values in found.kept] or [
+        pa.nulls(count, pa.string())
+    ] * len(keep)
     hexes, told_lengths, statuses = hex_keys(keys), lengths, pa.repeat(pa.scalar(_ACCEPTED), count)
     good = [found.ids, numbers, found.events, *kept]
     if accepted_count < count:
@@ -74,22 +94,34 @@ def account(found: Judged, digests: bytes, path: str, source: int, keep: Sequenc
         statuses = pa.array([_ACCEPTED, _SKIPPED]).take(pa.array(found.skipped.astype(np.int8)))
         good = [column.take(pa.array(np.flatnonzero(~found.skipped))) for column in good]
     records = [
-        pa.repeat(pa.scalar(path), count), numbers, found.ids, found.headers, statuses, found.reasons, found.details,
-        found.events, hexes, told_lengths, *kept,
-    ]  # fmt: skip
+        pa.repeat(pa.scalar(path), count),
+        numbers,
+        found.ids,
+        found.headers,
+        statuses,
+        found.reasons,
+        found.details,
+        found.events,
+        hexes,
+        told_lengths,
+        *kept,
+    ]
     ids, good_numbers, events, *good_kept = good
     sources = pa.repeat(pa.scalar(source, pa.int32()), accepted_count)
     sequences = strings(found.text, found.ends)
     accepted = [keys, ids, sources, good_numbers, events, lengths, *good_kept, sequences]
     return Account(
-        pa.record_batch(records, schema=records_schema(keep)), pa.record_batch(accepted, schema=accepted_schema(keep))
+        pa.record_batch(records, schema=records_schema(keep)),
+        pa.record_batch(accepted, schema=accepted_schema(keep)),
     )
 
 
 def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     """Binary keys as 64 hexadecimal digits each."""
     start = KEY_BYTES * keys.offset
-    digits = memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)].hex().encode("ascii")
+    digits = (
+        memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)].hex().encode("ascii")
+    )
     return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
 
 
@@ -120,7 +152,8 @@ def _normalised(batch: Batch, policy: ResiduePolicy) -> Judged:
                 events[place] = format_events(outcome.events)
         text = "".join(sequences)
     ids, headers, told, why, particulars = (
-        pa.array(values, pa.string()) for values in (batch.ids, batch.headers, events, reasons, details)
+        pa.array(values, pa.string())
+        for values in (batch.ids, batch.headers, events, reasons, details)
     )
     skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
     ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))

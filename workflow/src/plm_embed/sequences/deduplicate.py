@@ -1,7 +1,8 @@
-"""Sequence files to unique sequences in buckets, with an account of every record, in bounded memory.
+"""Sequence files to unique sequences in buckets, with an account of every record, in bounded
+memory.
 
-Two passes. The first streams the inputs, writes records.parquet and hands the accepted records to a `KeySorter`.
-The second takes them back in key order and cuts them into buckets/ and members/.
+Two passes. The first streams the inputs, writes records.parquet and hands the accepted records to a
+`KeySorter`. The second takes them back in key order and cuts them into buckets/ and members/.
 """
 
 import errno
@@ -30,15 +31,23 @@ LEAST_MEMORY_MB = 500
 
 
 def deduplicate(
-    inputs: Sequence[Path], output: Path, *, buckets: int, table: Table, policy: ResiduePolicy, memory_mb: int
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    buckets: int,
+    table: Table,
+    policy: ResiduePolicy,
+    memory_mb: int,
 ) -> Summary:
     """Write records.parquet, buckets/, members/ and, last, summary.json to the folder `output`.
 
-    buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key; members/{bucket}.parquet:
-    the accepted records (key, id, source, number, events, length, kept columns) sorted by key, then in input order.
-    A file for every bucket, empty ones too. The bytes depend on the inputs and options, not on `memory_mb`, which
-    bounds the memory of the process. PlmEmbedError: an input that cannot be read (see `readers`), columns that cannot
-    be kept, `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no summary.json.
+    buckets/{bucket}.parquet: the unique sequences (key, sequence, length) sorted by key;
+    members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
+    columns) sorted by key, then in input order. A file for every bucket, empty ones too. The bytes
+    depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
+    PlmEmbedError: an input that cannot be read (see `readers`), columns that cannot be kept,
+    `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no
+    summary.json.
     """
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
@@ -61,20 +70,27 @@ def deduplicate(
             ThreadPoolExecutor(1) as pool,
             ExitStack() as stack,
         ):
-            records = stack.enter_context(row_group_writer(output / "records.parquet", records_schema(table.keep)))
+            records = stack.enter_context(
+                row_group_writer(output / "records.parquet", records_schema(table.keep))
+            )
             with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
                 for rows in first_pass(dict(enumerate(readers)), table, policy, summary):
                     writing.do(records.write, rows.records)
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
             summary.end()
-            ending = pool.submit(stack.pop_all().close)  # the disk is waited for while the buckets are written
-            write_buckets(sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary)
+            ending = pool.submit(
+                stack.pop_all().close
+            )  # the disk is waited for while the buckets are written
+            write_buckets(
+                sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary
+            )
             ending.result()
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise PlmEmbedError(
-                f"{output}: the disk is full; free about three times the size of the inputs", path=output
+                f"{output}: the disk is full; free about three times the size of the inputs",
+                path=output,
             ) from None
         raise
     summary.files["records.parquet"] = records.sha256
@@ -86,20 +102,28 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
     if not inputs:
         raise ConfigError("no input file is named", key="inputs")
     if memory_mb < LEAST_MEMORY_MB:
-        raise ConfigError(f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb")
+        raise ConfigError(
+            f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb"
+        )
     check_keep(table)
 
 
 def _check_names(inputs: Sequence[Path]) -> None:
     seen: dict[str, Path] = {}
     for path in inputs:
-        same = seen.setdefault(os.path.realpath(path), path)  # Path.resolve raises an error for links in a circle
+        same = seen.setdefault(
+            os.path.realpath(path), path
+        )  # Path.resolve raises an error for links in a circle
         if same is not path:
-            raise InputError(f"{path}: is named twice among the inputs (also as {same}); name it once", path=path)
+            raise InputError(
+                f"{path}: is named twice among the inputs (also as {same}); name it once", path=path
+            )
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:
-    """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left behind."""
+    """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left
+    behind.
+    """
     (output / SUMMARY).unlink(missing_ok=True)
     for left in output.glob(".spill-*"):
         shutil.rmtree(left)

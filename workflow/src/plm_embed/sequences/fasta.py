@@ -1,7 +1,7 @@
 """FASTA cut into blocks of whole records; the blocks that need no second look are parsed as arrays.
 
-Most blocks of most files are ASCII with upper-case residues. `parse_clean` takes those and no others; what it declines,
-`readers` parses line by line.
+Most blocks of most files are ASCII with upper-case residues. `parse_clean` takes those and no
+others; what it declines, `readers` parses line by line.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,8 @@ _NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
 
 @dataclass(frozen=True)
 class CleanBatch:
-    """Consecutive records, numbered from `first`, whose residues are upper-case letters that the model knows.
+    """Consecutive records, numbered from `first`, whose residues are upper-case letters that the
+    model knows.
 
     The fields that `readers.Batch` has too are made when asked for.
     """
@@ -58,7 +59,9 @@ class CleanBatch:
         return residues
 
 
-def strings(text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]) -> pa.StringArray:
+def strings(
+    text: bytes | memoryview | NDArray[np.uint8], ends: NDArray[np.int64]
+) -> pa.StringArray:
     """The pieces of `text` that end at `ends`, without making Python strings of them."""
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
@@ -75,8 +78,9 @@ class TooLarge:
 def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes | TooLarge]:
     """The bytes that `read(n)` gives, cut at the first start of a record after every `size` bytes.
 
-    `read` returns up to n bytes and nothing at the end. When it raises, the records that are complete by then come
-    first, as does what precedes the first. `size` is at most `LARGEST_RECORD`; of a larger record its head is kept.
+    `read` returns up to n bytes and nothing at the end. When it raises, the records that are
+    complete by then come first, as does what precedes the first. `size` is at most
+    `LARGEST_RECORD`; of a larger record its head is kept.
     """
     parts: list[bytes] = []  # of the block under way
     length = 0
@@ -108,7 +112,9 @@ def record_blocks(read: Callable[[int], bytes], size: int) -> Iterator[bytes | T
 
 
 def _bounded(block: bytes) -> Iterator[bytes | TooLarge]:
-    """A block, without its last record when that is too large: the others are shorter than blocks are cut."""
+    """A block, without its last record when that is too large: the others are shorter than blocks
+    are cut.
+    """
     start = _last_start(block) if len(block) > LARGEST_RECORD else len(block)
     if len(block) - start <= LARGEST_RECORD:
         yield block
@@ -119,7 +125,9 @@ def _bounded(block: bytes) -> Iterator[bytes | TooLarge]:
 
 
 def _skip(read: Callable[[int], bytes], before: bytes) -> tuple[int, bytes]:
-    """How many bytes there are up to the next record, and what was read from there; `before` was read last."""
+    """How many bytes there are up to the next record, and what was read from there; `before` was
+    read last.
+    """
     skipped = 0
     while data := read(_READ_BYTES):
         if (start := _next_start([before], data, 0)) >= 0:
@@ -129,7 +137,8 @@ def _skip(read: Callable[[int], bytes], before: bytes) -> tuple[int, bytes]:
 
 
 def _next_start(before: Sequence[bytes], data: bytes, begin: int) -> int:
-    """Where in `data`, which follows `before`, the first record at `begin` or later starts; -1 if none.
+    """Where in `data`, which follows `before`, the first record at `begin` or later starts; -1 if
+    none.
 
     A line ends with LF, CR or both.
     """
@@ -147,10 +156,11 @@ def _last_start(text: bytes) -> int:
 
 
 def parse_clean(block: bytes, first: int) -> CleanBatch | None:
-    """The records of a block, numbered from `first`; None unless each is an ASCII header and clean residues.
+    """The records of a block, numbered from `first`; None unless each is an ASCII header and clean
+    residues.
 
-    A header with a control character, or a blank at either end, or none at all, is left to others too. Most of the work
-    is done by calls that let other threads run.
+    A header with a control character, or a blank at either end, or none at all, is left to others
+    too. Most of the work is done by calls that let other threads run.
     """
     if not block.startswith(b">"):
         return None
@@ -159,7 +169,8 @@ def parse_clean(block: bytes, first: int) -> CleanBatch | None:
     line_ends = np.flatnonzero(letters == _NEWLINE)
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
     header_lines = np.flatnonzero(letters[line_starts] == _GREATER)
-    # the same places once the line ends are gone, of which as many precede a line as its number says
+    # the same places once the line ends are gone, of which as many precede a line as its number
+    # says
     flat = whole.replace(b"\n", b"")
     starts = line_starts[header_lines] - header_lines + 1
     header_ends = line_ends[header_lines] - header_lines
@@ -167,11 +178,15 @@ def parse_clean(block: bytes, first: int) -> CleanBatch | None:
     header_lengths, lengths = header_ends - starts, ends - header_ends
     if len(starts) > _MOST_RECORDS or not (header_lengths.all() and lengths.all()):
         return None
-    # what lies between the places in `flat`: the '>', the rest of the header and the residues of each record
+    # what lies between the places in `flat`: the '>', the rest of the header and the residues of
+    # each record
     cuts = np.stack([starts - 1, starts, header_ends], axis=1).ravel()
     pieces = strings(flat, np.append(cuts[1:], len(flat)))
     headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
-    ids, text = _first_words(headers), memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())]
+    ids, text = (
+        _first_words(headers),
+        memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())],
+    )
     if ids is None or not PROTEIN.is_clean(text):
         return None
     return CleanBatch(first, ids, headers, text, np.cumsum(lengths))
@@ -183,7 +198,11 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
     letters = np.frombuffer(headers.buffers()[2], np.uint8, ends[-1])
     starts = np.concatenate([[0], ends[:-1]])
     outer = letters[starts], letters[ends - 1]
-    if letters.min() < _SPACE or letters.max() > _TILDE or any((each == _SPACE).any() for each in outer):
+    if (
+        letters.min() < _SPACE
+        or letters.max() > _TILDE
+        or any((each == _SPACE).any() for each in outer)
+    ):
         return None
     blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
     word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)

@@ -1,4 +1,6 @@
-"""What an input file is, told by its first bytes: FASTA, a table, Parquet, or nothing that can be read."""
+"""What an input file is, told by its first bytes: FASTA, a table, Parquet, or nothing that can be
+read.
+"""
 
 import csv
 import io
@@ -39,17 +41,20 @@ class Kind:
 def sniff(path: Path, columns: Sequence[str]) -> Kind:
     """Tell what `path` is; `columns` are those that a table must have.
 
-    InputError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that is read, or a
-    table without one of the columns.
+    InputError: the file is missing, empty, blank, an HTML page, FASTQ, otherwise not a format that
+    is read, or a table without one of the columns.
     """
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the files in it", path=path)
     if path.exists() and not path.is_file():
-        # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for them
+        # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for
+        # them
         raise InputError(
-            f"{path}: is no regular file; save what comes out of the pipe or device, and name that file", path=path
+            f"{path}: is no regular file; save what comes out of the pipe or device, and name "
+            "that file",
+            path=path,
         )
     with named_errors(path), Stream(path) as stream:
         head, damage = stream.head(_HEAD_BYTES)
@@ -70,12 +75,18 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
     if head.startswith(b"PAR1"):
         if packed:
             raise InputError(
-                f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress it first", path=path
+                f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress "
+                "it first",
+                path=path,
             )
         return Kind("parquet", compression)
-    text = io.TextIOWrapper(io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline="").read()
+    text = io.TextIOWrapper(
+        io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline=""
+    ).read()
     if not text.strip():
-        raise InputError(f"{path}: holds nothing but white space{packed}: no record 1", path=path, record=1)
+        raise InputError(
+            f"{path}: holds nothing but white space{packed}: no record 1", path=path, record=1
+        )
     fasta = _HEADER_LINE.search(text)
     if fasta and not text[: fasta.start()].strip():
         return Kind("fasta", compression)
@@ -89,41 +100,59 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
     if len(header) > 1:
         check_columns(path, header, columns)
     raise InputError(
-        f"{path}: neither FASTA (no line starts with '>') nor a table: line 1 does not name the columns "
-        + ", ".join(map(repr, columns)),
+        f"{path}: neither FASTA (no line starts with '>') nor a table: line 1 does not name the "
+        "columns " + ", ".join(map(repr, columns)),
         path=path,
         line=1,
     )
 
 
 def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
-    """InputError for what is known to be something else; `text` ends where a line starts with '>'."""
+    """InputError for what is known to be something else; `text` ends where a line starts with
+    '>'.
+    """
     start = text.lstrip()[:1]
     if start == "<":
         raise InputError(
-            f"{path}, line 1: this is an HTML or XML page, not sequences: was the download refused?", path=path, line=1
+            f"{path}, line 1: this is an HTML or XML page, not sequences: was the download "
+            "refused?",
+            path=path,
+            line=1,
         )
     if start == "@":
         raise InputError(
-            f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA", path=path, line=1
+            f"{path}, line 1: starts with '@' like FASTQ or SAM: reads are no proteins; give FASTA",
+            path=path,
+            line=1,
         )
     binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
     if not binary and "\0" in text:
         binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
     if binary:
-        raise InputError(f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)", path=path)
+        raise InputError(
+            f"{path}: this is {binary} (read are FASTA, CSV, TSV and Parquet)", path=path
+        )
 
 
 def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
-    """InputError unless each of `wanted` occurs once in `present`; it lists the columns and the nearest name."""
-    listed = ", ".join(map(repr, present[:30])) + (f" and {len(present) - 30} more" if len(present) > 30 else "")
+    """InputError unless each of `wanted` occurs once in `present`; it lists the columns and the
+    nearest name.
+    """
+    listed = ", ".join(map(repr, present[:30])) + (
+        f" and {len(present) - 30} more" if len(present) > 30 else ""
+    )
     for name in wanted:
         if name not in present:
             folded = {_fold(column): repr(column) for column in present}
             hint = did_you_mean(_fold(name), folded, called=folded.__getitem__)
-            raise InputError(f"{path}: no column {name!r}; the columns are {listed}{hint}", path=path)
+            raise InputError(
+                f"{path}: no column {name!r}; the columns are {listed}{hint}", path=path
+            )
         if present.count(name) > 1:
-            raise InputError(f"{path}: {present.count(name)} columns are named {name!r}; rename all but one", path=path)
+            raise InputError(
+                f"{path}: {present.count(name)} columns are named {name!r}; rename all but one",
+                path=path,
+            )
 
 
 def _fold(name: str) -> str:

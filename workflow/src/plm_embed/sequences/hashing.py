@@ -1,6 +1,7 @@
 """Keys of many sequences, computed by a second process.
 
-Python hashes short texts under the lock that all its threads share, for as long as all other work on them takes.
+Python hashes short texts under the lock that all its threads share, for as long as all other work
+on them takes.
 """
 
 import hashlib
@@ -22,13 +23,19 @@ AHEAD = 2
 WORTH_IT = 1 << 26
 """Bytes of input from which on the start of a process pays."""
 
-_SLOT = 1 << 23  # bytes for a batch's text, the ends of its sequences and their digests; a larger batch is hashed here
+_SLOT = (
+    1 << 23
+    # bytes for a batch's text, the ends of its sequences and their digests; a larger batch is
+    # hashed here
+)
 _MESSAGE = struct.Struct("<QQQ")  # slot, bytes of text, sequences
 _END_BYTES, _DIGEST_BYTES = 8, 32
 
 
 def digests(text: bytes | memoryview, ends: Sequence[int]) -> bytes:
-    """SHA-256 of the sequences that `text` holds one after the other, 32 bytes each; where each of them ends."""
+    """SHA-256 of the sequences that `text` holds one after the other, 32 bytes each; where each of
+    them ends.
+    """
     view = memoryview(text)
     sha256 = hashlib.sha256
     return b"".join([sha256(view[start:end]).digest() for start, end in pairwise([0, *ends])])
@@ -37,7 +44,8 @@ def digests(text: bytes | memoryview, ends: Sequence[int]) -> bytes:
 class Hasher:
     """Takes batches and gives their digests back in the same order; a context manager.
 
-    Below `WORTH_IT` bytes of input, and where the system has no anonymous files, all is done in this process.
+    Below `WORTH_IT` bytes of input, and where the system has no anonymous files, all is done in
+    this process.
     """
 
     def __init__(self, input_bytes: int) -> None:
@@ -55,7 +63,8 @@ class Hasher:
         self._memory = memoryview(mmap.mmap(file, size))
         command = [sys.executable, "-m", "plm_embed.sequences.hashing", str(file)]
         pipe = subprocess.PIPE
-        # a session of its own: Ctrl-C is for this process, and the other one ends when its pipe does
+        # a session of its own: Ctrl-C is for this process, and the other one ends when its pipe
+        # does
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, bufsize=0, pass_fds=[file], start_new_session=True
         )
@@ -75,7 +84,9 @@ class Hasher:
         self._waiting.append(message)
 
     def get(self) -> bytes:
-        """The digests of the batch that has waited longest. PlmEmbedError when the other process was killed."""
+        """The digests of the batch that has waited longest. PlmEmbedError when the other process
+        was killed.
+        """
         oldest = self._waiting.popleft()
         if isinstance(oldest, bytes):
             return oldest
@@ -90,12 +101,15 @@ class Hasher:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            answered = self._process.stdin.write(message) if message else self._process.stdout.read(1)
+            answered = (
+                self._process.stdin.write(message) if message else self._process.stdout.read(1)
+            )
         except BrokenPipeError:
             answered = None
         if not answered:
             raise PlmEmbedError(
-                f"the process that computes keys ended early (exit code {self._process.wait()}; -9: killed, perhaps "
+                f"the process that computes keys ended early (exit code {self._process.wait()}; "
+                "-9: killed, perhaps "
                 "for memory); run again"
             )
 

@@ -1,4 +1,6 @@
-"""Raw residues to a normalised sequence: what is dropped, kept, replaced, or a reason to skip the record."""
+"""Raw residues to a normalised sequence: what is dropped, kept, replaced, or a reason to skip the
+record.
+"""
 
 import re
 from collections.abc import Collection
@@ -17,7 +19,9 @@ _ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstu
 
 @dataclass(frozen=True)
 class ResiduePolicy:
-    """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps (`gaps`)."""
+    """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
+    (`gaps`).
+    """
 
     unknown: Literal["skip", "substitute"] = "skip"
     gaps: Literal["remove", "skip"] = "remove"
@@ -25,7 +29,9 @@ class ResiduePolicy:
 
 
 class Normalised(NamedTuple):
-    """A sequence of the alphabet's letters, at least one, and how many characters each event touched."""
+    """A sequence of the alphabet's letters, at least one, and how many characters each event
+    touched.
+    """
 
     sequence: str
     events: dict[str, int]
@@ -39,19 +45,22 @@ class Skipped(NamedTuple):
 
 
 def is_clean(text: str, alphabet: Alphabet) -> bool:
-    """Whether every character is a letter of the alphabet, in upper case, so that nothing is left to normalise."""
+    """Whether every character is a letter of the alphabet, in upper case, so that nothing is left
+    to normalise.
+    """
     return text.isascii() and alphabet.is_clean(text.encode("ascii"))
 
 
 def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
     """Normalise the residues of one record.
 
-    In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are upper-cased,
-    the gap signs (of proteins '-' and '.') are removed or the record is skipped as `gaps`, one terminal stop ('*') is
-    dropped. What is then not a letter of the alphabet (J, digits, an inner '*', '<', any letter beyond ASCII) makes the
-    record `unknown_residues`, or becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word
-    such as <mask>, or else begins a header that lacks its line, and the record is skipped as `glued_header`. Positions
-    in `detail` are 1-based in `raw`.
+    In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are
+    upper-cased, the gap signs (of proteins '-' and '.') are removed or the record is skipped as
+    `gaps`, one terminal stop ('*') is dropped. What is then not a letter of the alphabet (J,
+    digits, an inner '*', '<', any letter beyond ASCII) makes the record `unknown_residues`, or
+    becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word such as
+    <mask>, or else begins a header that lacks its line, and the record is skipped as
+    `glued_header`. Positions in `detail` are 1-based in `raw`.
     """
     alphabet = policy.alphabet
     if raw and is_clean(raw, alphabet):
@@ -63,7 +72,9 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
         events["whitespace_removed"] = len(one_line) - len(text)
     upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
     if upper != text:
-        events["upper_cased"] = sum(before != after for before, after in zip(text, upper, strict=True))
+        events["upper_cased"] = sum(
+            before != after for before, after in zip(text, upper, strict=True)
+        )
     gaps = sum(map(upper.count, alphabet.gaps))
     if gaps and policy.gaps == "skip":
         return Skipped("gaps", _positions(raw, alphabet.gaps))
@@ -101,7 +112,9 @@ def _glued(raw: str) -> str:
 
 
 def _positions(raw: str, letters: Collection[str], dropped: int = 0) -> str:
-    """'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position `dropped`."""
+    """'J at 12, 45; 7 at 3': where the first few of `letters` are, leaving out position
+    `dropped`.
+    """
     found: dict[str, list[str]] = {}
     total = 0
     for position, letter in enumerate(raw, start=1):

@@ -1,7 +1,7 @@
 """Sequence files to batches of records: FASTA, CSV, TSV and Parquet, plain or compressed, streamed.
 
-Records are numbered from 1: FASTA records, or table rows without the header line and blank lines. Text before the
-first '>' of a FASTA file is one record with the number 0 and a fault.
+Records are numbered from 1: FASTA records, or table rows without the header line and blank lines.
+Text before the first '>' of a FASTA file is one record with the number 0 and a fault.
 """
 
 import _csv
@@ -34,7 +34,9 @@ _NO_VALUE = ("missing_value", None)  # NA is a peptide
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA ignores it."""
+    """The columns of CSV, TSV and Parquet inputs: the id, the residues, and those to keep. FASTA
+    ignores it.
+    """
 
     id: str
     sequence: str
@@ -49,9 +51,10 @@ class Table:
 class Batch:
     """Consecutive records of one file, numbered from `first`; lists of equal length.
 
-    `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as given, white space
-    included but for line ends. `kept` has one list per kept column, or none at all for FASTA. `faults` says by place in
-    the batch why a record cannot be used: a word to group by, and the particulars.
+    `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as
+    given, white space included but for line ends. `kept` has one list per kept column, or none at
+    all for FASTA. `faults` says by place in the batch why a record cannot be used: a word to group
+    by, and the particulars.
     """
 
     first: int
@@ -69,16 +72,21 @@ class Batch:
 class Reader:
     """One input file; iterate it once for its batches.
 
-    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it raises InputError
-    for data that are damaged or cut short (naming the number of complete records before), and for a table without
-    rows. `records` and `bytes_read` (of `bytes`) grow meanwhile; `sha256` of the file is known after the last batch.
-    A FASTA record of more than `LARGEST_RECORD` bytes is a fault, a table row of as many characters an error.
+    Made, it has looked at the start of the file only, and raises what `sniff` raises. Iterated, it
+    raises InputError for data that are damaged or cut short (naming the number of complete records
+    before), and for a table without rows. `records` and `bytes_read` (of `bytes`) grow meanwhile;
+    `sha256` of the file is known after the last batch. A FASTA record of more than `LARGEST_RECORD`
+    bytes is a fault, a table row of as many characters an error.
     """
 
     def __init__(self, path: Path, table: Table) -> None:
         kind = sniff(path, table.columns)
         self.path, self.table = path, table
-        self.format, self.compression, self._delimiter = kind.format, kind.compression, kind.delimiter
+        self.format, self.compression, self._delimiter = (
+            kind.format,
+            kind.compression,
+            kind.delimiter,
+        )
         self.bytes = path.stat().st_size
         self.bytes_read = 0
         self.records = 0
@@ -90,7 +98,11 @@ class Reader:
     def __iter__(self) -> Iterator[Batch | CleanBatch]:
         yield from self._parquet() if self.format == "parquet" else self._text()
         if not self.records:
-            raise InputError(f"{self.path}: the table has a header and no rows: no record 1", path=self.path, record=1)
+            raise InputError(
+                f"{self.path}: the table has a header and no rows: no record 1",
+                path=self.path,
+                record=1,
+            )
 
     def _complete(self) -> int:
         return self.records
@@ -138,7 +150,9 @@ class Reader:
 
     def _by_line(self, block: bytes, number: int) -> Iterator[Batch]:
         """The records of a block, numbered from `number`, whatever it holds."""
-        from Bio.SeqIO.FastaIO import SimpleFastaParser  # takes long to load, and seldom is it needed
+        from Bio.SeqIO.FastaIO import (
+            SimpleFastaParser,
+        )  # takes long to load, and seldom is it needed
 
         text = as_text(io.BytesIO(block), newline=None)
         header, strays = "", 0
@@ -147,7 +161,9 @@ class Reader:
                 break
             strays += bool(header.strip())
         if strays:
-            yield Batch(0, [""], [""], [""], faults={0: ("text_before_first_header", f"lines: {strays}")})
+            yield Batch(
+                0, [""], [""], [""], faults={0: ("text_before_first_header", f"lines: {strays}")}
+            )
         if not header.startswith(">"):
             return
         batch, characters = Batch(number), 0
@@ -169,21 +185,25 @@ class Reader:
             yield from self._rows(rows, [name.strip() for name in next(row for row in rows if row)])
         except csv.Error as error:
             raise InputError(
-                f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote that is never closed?",
+                f"{self.path}, line {rows.line_num}{self._so_far()}: {error}; is there a quote "
+                "that is never closed?",
                 path=self.path,
                 record=self.records + 1,
                 line=rows.line_num,
             ) from None
 
     def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
-        """The lines of a table. InputError when those of one row are longer than a record may be."""
+        """The lines of a table. InputError when those of one row are longer than a record may
+        be.
+        """
         for number in count(1):
             if not (line := text.readline(LARGEST_RECORD)):
                 return
             self._row += len(line)
             if self._row >= LARGEST_RECORD:
                 raise InputError(
-                    f"{self.path}, line {number}{self._so_far()}: a row of more than {LARGEST_RECORD:,} characters; "
+                    f"{self.path}, line {number}{self._so_far()}: a row of more than "
+                    f"{LARGEST_RECORD:,} characters; "
                     "is there a quote that is never closed?",
                     path=self.path,
                     record=self.records + 1,
@@ -208,7 +228,10 @@ class Reader:
             else:
                 residues = ""
                 where = f"line {line}" if line == start else f"lines {start} to {line}"
-                batch.faults[len(batch.ids)] = ("ragged_row", f"{where}: {len(row)} fields instead of {len(names)}")
+                batch.faults[len(batch.ids)] = (
+                    "ragged_row",
+                    f"{where}: {len(row)} fields instead of {len(names)}",
+                )
                 row.extend([""] * (len(names) - len(row)))
             batch.ids.append(row[id_place])
             batch.residues.append(residues)
@@ -218,7 +241,10 @@ class Reader:
             if characters > BATCH_CHARACTERS or len(batch.ids) == BATCH_RECORDS:
                 batch.headers = batch.ids
                 yield batch
-                batch, characters = Batch(batch.first + len(batch.ids), kept=[[] for _ in kept_places]), 0
+                batch, characters = (
+                    Batch(batch.first + len(batch.ids), kept=[[] for _ in kept_places]),
+                    0,
+                )
         if batch.ids:
             batch.headers = batch.ids
             yield batch
@@ -229,7 +255,8 @@ class Reader:
             written = pq.read_schema(self.path).names
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{self.path}: the Parquet file is damaged or cut short: {_first_line(error)}", path=self.path
+                f"{self.path}: the Parquet file is damaged or cut short: {_first_line(error)}",
+                path=self.path,
             ) from None
         names = [name.strip() for name in written]
         check_columns(self.path, names, self.table.columns)
@@ -237,9 +264,12 @@ class Reader:
 
     def _parquet(self) -> Iterator[Batch]:
         written = self._parquet_columns()
-        # without pre-buffering and with a small buffer, memory does not grow with the size of a row group
+        # without pre-buffering and with a small buffer, memory does not grow with the size of a row
+        # group
         with parquet_file(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
-            parts = file.iter_batches(_rows_at_once(file.metadata), columns=list(written.values()), use_threads=False)
+            parts = file.iter_batches(
+                _rows_at_once(file.metadata), columns=list(written.values()), use_threads=False
+            )
             while True:
                 try:
                     part = next(parts, None)
@@ -248,7 +278,8 @@ class Reader:
                     cells = {name: _texts(part.column(column)) for name, column in written.items()}
                 except (pa.ArrowException, OSError) as error:
                     raise InputError(
-                        f"{self.path}: a wanted column cannot be read as text{self._so_far()}: {_first_line(error)}",
+                        f"{self.path}: a wanted column cannot be read as text{self._so_far()}: "
+                        f"{_first_line(error)}",
                         path=self.path,
                         record=self.records + 1,
                     ) from None
@@ -275,13 +306,17 @@ def _rows_at_once(metadata: pq.FileMetaData) -> int:
 
 
 def _texts(column: pa.Array) -> list[str | None]:
-    """A Parquet column as text; like that of other files it need not be UTF-8, whatever the column says."""
+    """A Parquet column as text; like that of other files it need not be UTF-8, whatever the column
+    says.
+    """
     texts: list[str | None]
     try:
         texts = column.cast(pa.string()).to_pylist()
     except (UnicodeDecodeError, pa.ArrowInvalid):
         values = column.cast(pa.binary()).to_pylist()
-        texts = [None if value is None else value.decode(errors="plm_embed.latin1") for value in values]
+        texts = [
+            None if value is None else value.decode(errors="plm_embed.latin1") for value in values
+        ]
     return texts
 
 
@@ -289,16 +324,30 @@ def _left_out(record: TooLarge, number: int) -> Batch:
     """The record of this number without its residues."""
     line = as_text(io.BytesIO(record.head), newline=None).readline()
     header = line[1:].rstrip()
-    detail = f"{record.size:,} bytes, more than {LARGEST_RECORD:,}" + "; the header is cut" * (not line.endswith("\n"))
-    return Batch(number, (header.split(None, 1) or [""])[:1], [header], [""], faults={0: ("too_large", detail)})
+    detail = f"{record.size:,} bytes, more than {LARGEST_RECORD:,}" + "; the header is cut" * (
+        not line.endswith("\n")
+    )
+    return Batch(
+        number,
+        (header.split(None, 1) or [""])[:1],
+        [header],
+        [""],
+        faults={0: ("too_large", detail)},
+    )
 
 
 def _keep_blanks(lines: Iterable[str]) -> Iterator[str]:
-    """Residue lines in which the blanks that SimpleFastaParser would drop without a word are `_BLANK`."""
+    """Residue lines in which the blanks that SimpleFastaParser would drop without a word are
+    `_BLANK`.
+    """
     for line in lines:
         body = line.removesuffix("\n")
         bare = body.rstrip()
-        yield line if line[0] == ">" else bare.replace(" ", _BLANK) + _BLANK * (len(body) - len(bare)) + "\n"
+        yield (
+            line
+            if line[0] == ">"
+            else bare.replace(" ", _BLANK) + _BLANK * (len(body) - len(bare)) + "\n"
+        )
 
 
 def _first_line(error: BaseException) -> str:

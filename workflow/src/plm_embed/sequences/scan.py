@@ -1,7 +1,8 @@
-"""The first pass over the sequence files: the account of every record, and the accepted ones on their way to buckets.
+"""The first pass over the sequence files: the account of every record, and the accepted ones on
+their way to buckets.
 
-`deduplicate` goes over all files in one job. For very many records each file has a job of its own, `scan`; then `split`
-takes up what all of them left for a range of keys.
+`deduplicate` goes over all files in one job. For very many records each file has a job of its own,
+`scan`; then `split` takes up what all of them left for a range of keys.
 """
 
 import logging
@@ -23,7 +24,14 @@ from plm_embed.io.sealed import write_sealed
 from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
-from plm_embed.sequences.columns import Account, Judged, accepted_schema, account, judge, records_schema
+from plm_embed.sequences.columns import (
+    Account,
+    Judged,
+    accepted_schema,
+    account,
+    judge,
+    records_schema,
+)
 from plm_embed.sequences.hashing import AHEAD, Hasher
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader, Table
@@ -41,7 +49,9 @@ _TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cach
 
 @dataclass
 class Summary:
-    """What summary.json holds. Every record is counted once: `records` = `accepted` + all of `skipped`."""
+    """What summary.json holds. Every record is counted once: `records` = `accepted` + all of
+    `skipped`.
+    """
 
     buckets: int
     keep: list[str]
@@ -52,9 +62,13 @@ class Summary:
     unique: int = 0
     residues: int = 0  # of the unique sequences
     lengths: Counter[int] = field(default_factory=Counter)  # unique sequences, by length
-    inputs: list[dict[str, Any]] = field(default_factory=list)  # path, format, compression, bytes, sha256, records
+    inputs: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # path, format, compression, bytes, sha256, records
     warnings: list[str] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of each file that was written, by its name
+    files: dict[str, str] = field(
+        default_factory=dict
+    )  # SHA-256 of each file that was written, by its name
 
     def warn(self, message: str) -> None:
         """Note a warning, and log it."""
@@ -77,7 +91,9 @@ class Summary:
             setattr(self, name, getattr(self, name) + other.get(name, 0))
         for name in ("skipped", "events", "files"):
             getattr(self, name).update(other.get(name, {}))
-        self.lengths.update({int(length): count for length, count in other.get("lengths", {}).items()})
+        self.lengths.update(
+            {int(length): count for length, count in other.get("lengths", {}).items()}
+        )
         self.inputs.extend(other.get("inputs", ()))
         self.warnings.extend(other.get("warnings", ()))
 
@@ -90,8 +106,12 @@ class Summary:
             self.warn(f"none of the {self.records:,} records has a sequence that can be embedded")
 
 
-def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary) -> Iterator[Account]:
-    """Everything that is to be told about the records, counted in `summary`; `readers` by their number."""
+def first_pass(
+    readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary
+) -> Iterator[Account]:
+    """Everything that is to be told about the records, counted in `summary`; `readers` by their
+    number.
+    """
     size = sum(reader.bytes for reader in readers.values())
     with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
         for source, reader in readers.items():
@@ -108,7 +128,8 @@ def first_pass(readers: dict[int, Reader], table: Table, policy: ResiduePolicy, 
                 done = reader.bytes_read
             if nucleotides and nucleotides >= _NUCLEOTIDE_SHARE * sampled:
                 summary.warn(
-                    f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of the letters ACGTUN: "
+                    f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of "
+                    "the letters ACGTUN: "
                     "nucleotides, not proteins?",
                 )
             summary.inputs.append(
@@ -139,14 +160,18 @@ def check_keep(table: Table) -> None:
     for place, name in enumerate(table.keep):
         if name in _TAKEN:
             raise ConfigError(
-                f"keep: {name!r} is a column that the results have anyway; leave it out or rename it", key="keep"
+                f"keep: {name!r} is a column that the results have anyway; leave it out or rename "
+                "it",
+                key="keep",
             )
         if name in table.keep[:place]:
             raise ConfigError(f"keep: {name!r} is named twice", key="keep")
 
 
 class _Ranges:
-    """Takes rows in any order and appends them, sorted piece by piece, to a file for each range of key space."""
+    """Takes rows in any order and appends them, sorted piece by piece, to a file for each range of
+    key space.
+    """
 
     def __init__(self, paths: Sequence[Path], schema: pa.Schema, bounds: Sequence[int]) -> None:
         self._bounds = bounds
@@ -180,11 +205,14 @@ def range_file(number: int) -> str:
     return f"{number:04d}.arrows"
 
 
-def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, policy: ResiduePolicy) -> None:
+def scan(
+    path: Path, number: int, output: Path, *, buckets: int, table: Table, policy: ResiduePolicy
+) -> None:
     """Write the account of input file `number` (from 0), called `path`, to the folder `output`.
 
-    records.parquet: as `deduplicate` writes it; 0000.arrows ...: the accepted records in each range of buckets, each
-    batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever the input. Errors as `deduplicate`.
+    records.parquet: as `deduplicate` writes it; 0000.arrows ...: the accepted records in each range
+    of buckets, each batch sorted by key; last, summary.json. Needs some 400 MB of memory whatever
+    the input. Errors as `deduplicate`.
     """
     check_keep(table)
     reader = Reader(path, table)
@@ -206,13 +234,17 @@ def scan(path: Path, number: int, output: Path, *, buckets: int, table: Table, p
                 sorting.do(ranges.add, rows.accepted)
         sorting.do(ranges.flush)
     with ThreadPoolExecutor(BEHIND) as pool:
-        summary.files = dict(zip((path.name for path in files), pool.map(sha256_file, files), strict=True))
+        summary.files = dict(
+            zip((path.name for path in files), pool.map(sha256_file, files), strict=True)
+        )
     summary.files["records.parquet"] = records.sha256
     write_sealed(output / SUMMARY, vars(summary) | {"number": number})
 
 
 def read_scans(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The summaries of the scans of all inputs. StoreError unless all are whole and come in the inputs' order."""
+    """The summaries of the scans of all inputs. StoreError unless all are whole and come in the
+    inputs' order.
+    """
     stated = [read_summary(folder, "scan") for folder in folders]
     for number, (folder, summary) in enumerate(zip(folders, stated, strict=True)):
         if summary["number"] != number:

@@ -22,13 +22,19 @@ from plm_embed.sequences.scan import BEHIND, Summary, range_file, read_scans
 from plm_embed.sequences.summary import SUMMARY, read_summary, verified
 
 OWN_MEMORY_MB = 420
-"""The interpreter and the one that hashes, libraries, batches and row groups that wait for a thread, fragmentation."""
+"""The interpreter and the one that hashes, libraries, batches and row groups that wait for a
+thread, fragmentation.
+"""
 
 _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
 
 
 def write_buckets(
-    rows: Iterator[pa.RecordBatch], output: Path, names: Sequence[str], sources: pa.StringArray, summary: Summary
+    rows: Iterator[pa.RecordBatch],
+    output: Path,
+    names: Sequence[str],
+    sources: pa.StringArray,
+    summary: Summary,
 ) -> None:
     """The second pass: `rows` in key order, `sequence` null but for the first row of each key."""
     pieces = _by_bucket(rows, summary.buckets)
@@ -44,7 +50,9 @@ def write_buckets(
             sequences.start(name)
             members.start(name)
             while piece is not None and piece[0] == int(name):
-                lengths = piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
+                lengths = (
+                    piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
+                )
                 found, counts = np.unique(lengths, return_counts=True)
                 summary.lengths.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
                 sequences.write(_unique, piece[1])
@@ -57,7 +65,8 @@ def write_buckets(
 
 
 class _Files:
-    """The Parquet files of a folder, one after the other, made and written in a thread; a context manager.
+    """The Parquet files of a folder, one after the other, made and written in a thread; a context
+    manager.
 
     `sha256` of the files that are whole, by folder and name.
     """
@@ -78,7 +87,9 @@ class _Files:
         self._behind.do(self._write, self._names, make, arguments)
         self._names = []
 
-    def _write(self, names: Sequence[str], make: Callable[..., pa.RecordBatch], arguments: Sequence[Any]) -> None:
+    def _write(
+        self, names: Sequence[str], make: Callable[..., pa.RecordBatch], arguments: Sequence[Any]
+    ) -> None:
         self._begin(names)
         self._writer.write(make(*arguments))
 
@@ -86,7 +97,9 @@ class _Files:
         for name in names:
             self._open.close()
             path = self._folder / f"{name}.parquet"
-            self._open.callback(self._note, f"{self._folder.name}/{path.name}")  # called after the file is closed
+            self._open.callback(
+                self._note, f"{self._folder.name}/{path.name}"
+            )  # called after the file is closed
             self._writer = self._open.enter_context(row_group_writer(path, self._schema))
 
     def _note(self, name: str) -> None:
@@ -102,8 +115,12 @@ class _Files:
             self._behind.do(self._begin, self._names)
 
 
-def _by_bucket(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut sorted rows where a bucket ends: the bucket's number and its rows; none for empty buckets."""
+def _by_bucket(
+    batches: Iterator[pa.RecordBatch], count: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut sorted rows where a bucket ends: the bucket's number and its rows; none for empty
+    buckets.
+    """
     inner = np.array(bucket_bounds(count)[1:-1], dtype=np.uint64)
     for rows in batches:
         numbers = np.searchsorted(inner, key_words(rows["key"])[:, 0], side="right")
@@ -114,12 +131,19 @@ def _by_bucket(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[tuple[
 
 def _unique(rows: pa.RecordBatch) -> pa.RecordBatch:
     found = rows.select(["key", "sequence", "length"]).filter(rows["sequence"].is_valid())
-    return pa.record_batch([hex_keys(found["key"]), found["sequence"], found["length"]], schema=_SEQUENCES)
+    return pa.record_batch(
+        [hex_keys(found["key"]), found["sequence"], found["length"]], schema=_SEQUENCES
+    )
 
 
 def _members_schema(keep: Sequence[str]) -> pa.Schema:
     fields = [*accepted_schema(keep)][:-1]
-    return pa.schema([field.with_type(pa.string()) if field.name in ("key", "source") else field for field in fields])
+    return pa.schema(
+        [
+            field.with_type(pa.string()) if field.name in ("key", "source") else field
+            for field in fields
+        ]
+    )
 
 
 def _members(rows: pa.RecordBatch, sources: pa.StringArray) -> pa.RecordBatch:
@@ -129,10 +153,12 @@ def _members(rows: pa.RecordBatch, sources: pa.StringArray) -> pa.RecordBatch:
 
 
 def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -> None:
-    """Write the buckets of range `number` from the scans of all inputs, in their order, to the folder `output`.
+    """Write the buckets of range `number` from the scans of all inputs, in their order, to the
+    folder `output`.
 
-    buckets/{bucket}.parquet and members/{bucket}.parquet of these buckets, as `deduplicate` writes them; last,
-    summary.json about the unique sequences. `memory_mb` bounds the memory of the process.
+    buckets/{bucket}.parquet and members/{bucket}.parquet of these buckets, as `deduplicate` writes
+    them; last, summary.json about the unique sequences. `memory_mb` bounds the memory of the
+    process.
     """
     stated = read_scans(scans)
     buckets, keep = stated[0]["buckets"], stated[0]["keep"]
@@ -148,7 +174,11 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     with (
         quick_turns(),
         KeySorter(
-            output, accepted_schema(keep), int((memory_mb - OWN_MEMORY_MB) * 1e6), lambda: read / total, (low, high)
+            output,
+            accepted_schema(keep),
+            int((memory_mb - OWN_MEMORY_MB) * 1e6),
+            lambda: read / total,
+            (low, high),
         ) as sorter,
     ):
         for path in files:
@@ -160,9 +190,11 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
 
 
 def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summary:
-    """Write what `deduplicate` writes, to the byte, from the scans of all inputs and the splits of all ranges.
+    """Write what `deduplicate` writes, to the byte, from the scans of all inputs and the splits of
+    all ranges.
 
-    The files of the buckets are linked, or copied where that cannot be, so that this can be repeated.
+    The files of the buckets are linked, or copied where that cannot be, so that this can be
+    repeated.
     """
     stated = read_scans(scans)
     summary = Summary(stated[0]["buckets"], stated[0]["keep"])

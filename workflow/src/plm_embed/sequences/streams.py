@@ -26,7 +26,9 @@ _MAGIC = {
     b"\x50\x2a\x4d\x18": "zstd",  # the skippable frame that parallel zstd writes first
 }
 LARGEST_RECORD = 1 << 24
-"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has a hundredth."""
+"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
+a hundredth.
+"""
 _READ_BYTES = 1 << 20
 _FEED_BYTES = 1 << 16  # what is left of them at the end of a stream is copied
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
@@ -34,7 +36,9 @@ DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)
 
 
 def _as_latin1(error: UnicodeError) -> tuple[str, int]:
-    """Decode the bytes that are not UTF-8 as Latin-1, so that any header is text and can be written as UTF-8."""
+    """Decode the bytes that are not UTF-8 as Latin-1, so that any header is text and can be written
+    as UTF-8.
+    """
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return error.object[error.start : error.end].decode("latin-1"), error.end
@@ -68,12 +72,16 @@ class _HashingFile(io.RawIOBase):
 class _Streams(io.RawIOBase):
     """Compressed streams, one after the other to the end of the file, as what they hold.
 
-    Python's own readers of bz2 and xz take a damaged stream behind a whole one for the end of the data. Here everything
-    that follows a stream is another one, but for the zeros that may follow one of xz.
+    Python's own readers of bz2 and xz take a damaged stream behind a whole one for the end of the
+    data. Here everything that follows a stream is another one, but for the zeros that may follow
+    one of xz.
     """
 
     def __init__(
-        self, file: io.BufferedReader, start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], padding: bytes
+        self,
+        file: io.BufferedReader,
+        start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+        padding: bytes,
     ) -> None:
         self._file, self._start, self._padding = file, start, padding
         self._stream = start()
@@ -111,21 +119,26 @@ _OPEN: dict[str, Callable[[Any], Any]] = {
 
 def as_text(handle: IO[bytes], newline: str | None) -> io.TextIOWrapper:
     """Bytes as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
-    return io.TextIOWrapper(handle, encoding="utf-8-sig", errors="plm_embed.latin1", newline=newline)
+    return io.TextIOWrapper(
+        handle, encoding="utf-8-sig", errors="plm_embed.latin1", newline=newline
+    )
 
 
 class Stream:
     """The decompressed bytes of a file; a context manager.
 
-    `compression` (none, gzip, bzip2, xz, zstd) is told by the first bytes, not by the name. `bytes_read` counts
-    the file's own bytes; `finish` reads what is left of them and returns their SHA-256.
+    `compression` (none, gzip, bzip2, xz, zstd) is told by the first bytes, not by the name.
+    `bytes_read` counts the file's own bytes; `finish` reads what is left of them and returns their
+    SHA-256.
     """
 
     def __init__(self, path: Path) -> None:
         self._raw = _HashingFile(path)
         buffered = io.BufferedReader(self._raw, _READ_BYTES)
         head = buffered.peek(8)
-        self.compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "none")
+        self.compression = next(
+            (name for magic, name in _MAGIC.items() if head.startswith(magic)), "none"
+        )
         self._file = buffered
         self.handle = cast(IO[bytes], _OPEN[self.compression](buffered))
 
@@ -138,7 +151,9 @@ class Stream:
         return as_text(self.handle, newline)
 
     def read1(self, count: int) -> bytes:
-        """Up to `count` bytes, nothing at the end; what precedes damage is returned before the error is raised."""
+        """Up to `count` bytes, nothing at the end; what precedes damage is returned before the
+        error is raised.
+        """
         data: bytes = self.handle.read1(count)  # type: ignore[attr-defined]
         return data
 
@@ -161,7 +176,10 @@ class Stream:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.handle.close()
         self._file.close()
@@ -169,7 +187,8 @@ class Stream:
 
 @contextmanager
 def named_errors(path: Path, complete: Callable[[], int] | None = None) -> Iterator[None]:
-    """Turn what an unreadable or damaged file raises into a InputError that names it and says how far it was read.
+    """Turn what an unreadable or damaged file raises into a InputError that names it and says how
+    far it was read.
 
     `complete` tells how many records had been read whole by then; without it, that is not said.
     """
@@ -188,7 +207,9 @@ def named_errors(path: Path, complete: Callable[[], int] | None = None) -> Itera
     raise _unreadable(path, problem, complete, "; fetch or copy the file again")
 
 
-def _unreadable(path: Path, problem: str, complete: Callable[[], int] | None, end: str) -> InputError:
+def _unreadable(
+    path: Path, problem: str, complete: Callable[[], int] | None, end: str
+) -> InputError:
     if complete is None:
         return InputError(f"{path}: {problem}{end}", path=path)
     before = complete()

@@ -31,7 +31,8 @@ def make_again(folder: Path, command: str = "deduplicate") -> str:
 
 
 def read_summary(sequences: Path, command: str = "deduplicate") -> dict[str, Any]:
-    """What deduplicate (or scan, or split) says about its inputs, records and files; the caller must not change it.
+    """What deduplicate (or scan, or split) says about its inputs, records and files; the caller
+    must not change it.
 
     StoreError when it is missing or was changed.
     """
@@ -39,11 +40,15 @@ def read_summary(sequences: Path, command: str = "deduplicate") -> dict[str, Any
     try:
         return _read_summary(path, command, _state(path))
     except FileNotFoundError:
-        raise StoreError(f"{path}: there is no such file", remedy=make_again(sequences, command), path=path) from None
+        raise StoreError(
+            f"{path}: there is no such file", remedy=make_again(sequences, command), path=path
+        ) from None
 
 
 def known_summary(sequences: Path) -> dict[str, Any] | None:
-    """`read_summary` for those who can do without: None when it is missing or not to be believed."""
+    """`read_summary` for those who can do without: None when it is missing or not to be
+    believed.
+    """
     try:
         return read_summary(sequences)
     except PlmEmbedError:
@@ -56,13 +61,16 @@ def _read_summary(path: Path, command: str, _: tuple[int, ...]) -> dict[str, Any
 
 
 def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
-    """The path of a file that deduplicate (or scan, or split) wrote, such as `members/0001.parquet`, unchanged.
+    """The path of a file that deduplicate (or scan, or split) wrote, such as
+    `members/0001.parquet`, unchanged.
 
     StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
     path, again = sequences / name, make_again(sequences, command)
     try:
-        sound = _sha256(path, _state(path)) == read_summary(sequences, command).get("files", {}).get(name)
+        sound = _sha256(path, _state(path)) == read_summary(sequences, command).get(
+            "files", {}
+        ).get(name)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
     if not sound:
@@ -71,7 +79,9 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
 
 
 def present(bucket: Path) -> None:
-    """StoreError when there is no file for a bucket; who runs the step by hand may have named what never was."""
+    """StoreError when there is no file for a bucket; who runs the step by hand may have named what
+    never was.
+    """
     sequences = bucket.parent.parent
     if bucket.exists() and not bucket.is_file():
         what = "folder" if bucket.is_dir() else "pipe or a device"
@@ -87,13 +97,16 @@ def _sha256(path: Path, _: tuple[int, ...]) -> str:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What differs when a file was written or replaced: read once in a process, it need not be hashed again."""
+    """What differs when a file was written or replaced: read once in a process, it need not be
+    hashed again.
+    """
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def bucket_table(path: Path, columns: list[str]) -> pa.Table:
-    """Columns of a bucket file, `key` among them. StoreError unless each key is the SHA-256 of its `sequence`.
+    """Columns of a bucket file, `key` among them. StoreError unless each key is the SHA-256 of its
+    `sequence`.
 
     A bucket in the folder of deduplicate must be the file that the summary names.
     """
@@ -107,24 +120,30 @@ def bucket_table(path: Path, columns: list[str]) -> pa.Table:
 
 
 def check_keys(path: Path, table: pa.Table) -> None:
-    """StoreError unless each `key` of a table from the bucket file `path` is the SHA-256 of its `sequence`."""
+    """StoreError unless each `key` of a table from the bucket file `path` is the SHA-256 of its
+    `sequence`.
+    """
     for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
         if sequence is None or hashlib.sha256(sequence.encode()).hexdigest() != key:
             raise StoreError(
-                f"{path}: {key} is not the SHA-256 of its sequence", remedy=make_again(path.parent.parent), path=path
+                f"{path}: {key} is not the SHA-256 of its sequence",
+                remedy=make_again(path.parent.parent),
+                path=path,
             )
 
 
 class RecordNumbers:
     """A place for every input record, in input order, from its file and its number in that file.
 
-    Numbers count from 1; what stands before the first record of a file is number 0. sources: records by file as
-    deduplicate counted them; places: of all files together, some of them unused.
+    Numbers count from 1; what stands before the first record of a file is number 0. sources:
+    records by file as deduplicate counted them; places: of all files together, some of them unused.
     """
 
     def __init__(self, sequences: Path) -> None:
         self.summary = read_summary(sequences)
-        self.sources: dict[str, int] = {entry["path"]: entry["records"] for entry in self.summary["inputs"]}
+        self.sources: dict[str, int] = {
+            entry["path"]: entry["records"] for entry in self.summary["inputs"]
+        }
         if len(self.sources) < len(self.summary["inputs"]):
             raise StoreError(
                 f"{sequences / SUMMARY}: an input file is named twice; name it once and run again",
@@ -137,26 +156,37 @@ class RecordNumbers:
             self.places += count + 1
 
     def of(self, table: pa.Table) -> NDArray[np.int64]:
-        """Places of the records that the columns `source` and `number` name. StoreError for an unknown one."""
+        """Places of the records that the columns `source` and `number` name. StoreError for an
+        unknown one.
+        """
         source = pc.dictionary_encode(table["source"].combine_chunks())
         paths: list[str] = source.dictionary.to_pylist()
-        spans = np.array([(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths], dtype=np.int64)
+        spans = np.array(
+            [(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths],
+            dtype=np.int64,
+        )
         first, count = spans.reshape(-1, 2)[source.indices.to_numpy(zero_copy_only=False)].T
         number = table["number"].to_numpy()
         unknown = (number < 0) | (number > count)
         if unknown.any():
             at = int(np.flatnonzero(unknown)[0])
-            raise StoreError(f"{table['source'][at]}, record {number[at]}: no input has this record")
+            raise StoreError(
+                f"{table['source'][at]}, record {number[at]}: no input has this record"
+            )
         places: NDArray[np.int64] = first + number
         return places
 
 
 class RecordTable:
-    """Fixed-size values for every record, zero at first, in a temporary file, so that memory stays bounded."""
+    """Fixed-size values for every record, zero at first, in a temporary file, so that memory stays
+    bounded.
+    """
 
     def __init__(self, folder: Path, places: int, dtype: Any) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self.values: np.ndarray = np.memmap(self._file, dtype=dtype, shape=(max(places, 1),), mode="w+")
+        self.values: np.ndarray = np.memmap(
+            self._file, dtype=dtype, shape=(max(places, 1),), mode="w+"
+        )
 
     def close(self) -> None:
         del self.values
@@ -164,5 +194,7 @@ class RecordTable:
 
 
 def bucket_names(sequences: Path) -> list[str]:
-    """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie beside them."""
+    """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie
+    beside them.
+    """
     return keys.bucket_names(read_summary(sequences)["buckets"])

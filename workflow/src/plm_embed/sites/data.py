@@ -16,7 +16,9 @@ _HERE = Path(__file__).parent
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here. ConfigError otherwise."""
+    """Site data: of a site by name, of a YAML file by path, or `slurm`: what sinfo says here.
+    ConfigError otherwise.
+    """
     if name == "slurm":
         return slurm_site()
     found = _site_files()
@@ -25,7 +27,9 @@ def read_site(name: str) -> dict[str, Any]:
         known = sorted([*found, "slurm"])
         hint = did_you_mean(name, known)
         raise ConfigError(
-            f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML file", key="site"
+            f"site: {name}: not known{hint}; known are {', '.join(known)}, or the path of a YAML "
+            "file",
+            key="site",
         )
     try:
         site = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -33,7 +37,9 @@ def read_site(name: str) -> dict[str, Any]:
         raise ConfigError(f"site: {path}: not YAML ({error})", key="site", path=path) from None
     if not isinstance(site, dict):
         raise ConfigError(
-            f"site: {path}: no site data; executors/pbs/README.md shows what they look like", key="site", path=path
+            f"site: {path}: no site data; executors/pbs/README.md shows what they look like",
+            key="site",
+            path=path,
         )
     base = site.pop("base", None)
     site = _laid_over(read_site(str(base)), site) if base else site
@@ -57,17 +63,23 @@ def slurm_sites() -> list[str]:
 
 def _site_files() -> dict[str, Path]:
     """Shipped site data by name, and those of profiles in this folder that have a site.yaml."""
-    shipped = {path.stem: path for folder in (_pbs_sites(), _HERE) for path in folder.glob("*.yaml")}
+    shipped = {
+        path.stem: path for folder in (_pbs_sites(), _HERE) for path in folder.glob("*.yaml")
+    }
     return {path.parent.name: path for path in Path("profiles").glob("*/site.yaml")} | shipped
 
 
 def _pbs_sites() -> Path:
-    """The sites of the PBS executor, which is a package of its own; nothing lies there where it is not installed."""
+    """The sites of the PBS executor, which is a package of its own; nothing lies there where it is
+    not installed.
+    """
     found = find_spec("snakemake_executor_plugin_pbs")
     return Path(found.origin).parent / "sites" if found and found.origin else _HERE / "absent"
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """One mapping over another, key by key."""
-    both = [key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)]
+    both = [
+        key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)
+    ]
     return below | above | {key: _laid_over(below[key], above[key]) for key in both}

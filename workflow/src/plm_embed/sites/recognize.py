@@ -23,7 +23,8 @@ def scheduler_here() -> str:
 
 
 def recognise(scheduler: str) -> Here:
-    """The site of this machine under `scheduler`: of pbs `generic`, of slurm `slurm` where no site file names it.
+    """The site of this machine under `scheduler`: of pbs `generic`, of slurm `slurm` where no site
+    file names it.
 
     '' where no SLURM answers.
     """

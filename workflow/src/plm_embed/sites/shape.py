@@ -1,18 +1,23 @@
-"""What one embed job asks for at a site: nodes, GPUs, buckets, cores, memory and time, from the site's data."""
+"""What one embed job asks for at a site: nodes, GPUs, buckets, cores, memory and time, from the
+site's data.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 BUCKETS_PER_WORKER = 4
-"""Of a submission with several workers: they end at about the same time when each takes several buckets."""
+"""Of a submission with several workers: they end at about the same time when each takes several
+buckets.
+"""
 
 
 @dataclass(frozen=True)
 class Shape:
     """One submission. gpus, cores and memory_gb are of each node; None: the rule's own reckoning.
 
-    minutes: what the site's file says to ask for; longest_minutes: the most that the queue gives to so many nodes.
+    minutes: what the site's file says to ask for; longest_minutes: the most that the queue gives to
+    so many nodes.
     """
 
     queue: str
@@ -33,7 +38,9 @@ class Shape:
 
     def __str__(self) -> str:
         said = [
-            f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}" if self.workers > 1 else "1 GPU",
+            f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}"
+            if self.workers > 1
+            else "1 GPU",
             count(self.cores, "core") if self.cores else "",
             f"{self.memory_gb} GB" if self.memory_gb else "",
             f"{self.minutes // 60}:{self.minutes % 60:02d} h" if self.minutes else "",
@@ -42,7 +49,9 @@ class Shape:
 
 
 def shape(site: Mapping[str, Any], queue: str = "", nodes: int = 0, gpus: int = 0) -> Shape:
-    """A submission to a queue of a site ('' : its default one), with other numbers of nodes and GPUs where given."""
+    """A submission to a queue of a site ('' : its default one), with other numbers of nodes and
+    GPUs where given.
+    """
     name = queue or site.get("default_queue") or ""
     limits: Mapping[str, Any] = (site.get("queues") or {}).get(name, {})
     wanted = {**site.get("submission", {}), **limits.get("submission", {})}

@@ -1,4 +1,6 @@
-"""What SLURM says of the cluster that this machine submits to: name, partitions with GPUs as site data, accounts."""
+"""What SLURM says of the cluster that this machine submits to: name, partitions with GPUs as site
+data, accounts.
+"""
 
 import getpass
 import re
@@ -10,7 +12,9 @@ from typing import Any
 from plm_embed.errors import ConfigError
 
 FORMAT = "%P|%a|%l|%D|%G"
-"""Partition (* marks the default one), up or down, time limit, nodes, generic resources such as gpu:a100:4(S:0-3)."""
+"""Partition (* marks the default one), up or down, time limit, nodes, generic resources such as
+gpu:a100:4(S:0-3).
+"""
 PATIENCE = 30.0
 """Seconds in which a command of SLURM has to answer, so that a run can start without its answer."""
 SILENT = "it does not answer"
@@ -22,19 +26,28 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?:(?P<hours>\d+):)?(?P<minutes>\d+):
 
 
 def slurm_site() -> dict[str, Any]:
-    """Partitions with GPUs, as queues. ConfigError without SLURM, without an answer, or without such a partition."""
+    """Partitions with GPUs, as queues. ConfigError without SLURM, without an answer, or without
+    such a partition.
+    """
     if shutil.which("sinfo") is None:
         raise ConfigError(
-            "--site slurm: there is no sinfo here; run it where you submit, or name another site", key="site"
+            "--site slurm: there is no sinfo here; run it where you submit, or name another site",
+            key="site",
         )
     asked = ["sinfo", "--noheader", "--format", FORMAT]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
     except subprocess.TimeoutExpired:
-        raise ConfigError("--site slurm: sinfo does not answer; try again later", key="site") from None
+        raise ConfigError(
+            "--site slurm: sinfo does not answer; try again later", key="site"
+        ) from None
     if answer.returncode:
         raise ConfigError(
-            f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again later", key="site"
+            f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again "
+            "later",
+            key="site",
         )
     return site_of(answer.stdout.splitlines())
 
@@ -42,29 +55,47 @@ def slurm_site() -> dict[str, Any]:
 def cluster_name() -> str:
     """ClusterName of `scontrol show config`; '' where nothing answers."""
     lines = (line.partition("=") for line in _answer("scontrol", "show", "config"))
-    return next((value.strip().lower() for key, _, value in lines if key.strip() == "ClusterName"), "")
+    return next(
+        (value.strip().lower() for key, _, value in lines if key.strip() == "ClusterName"), ""
+    )
 
 
 def accounts() -> list[str]:
-    """The accounts that the user may charge on this cluster, by sacctmgr; none where there is no accounting."""
+    """The accounts that the user may charge on this cluster, by sacctmgr; none where there is no
+    accounting.
+    """
     where = ["where", f"user={getpass.getuser()}"]
     cluster = cluster_name()
     where += [f"cluster={cluster}"] if cluster else []
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", *where, "format=account"]
+    asked = [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "associations",
+        *where,
+        "format=account",
+    ]
     return sorted({line.strip() for line in _answer(*asked) if line.strip()})
 
 
 def _answer(*command: str) -> list[str]:
-    """The lines that a command of SLURM printed; none without the command, an answer in time, or success."""
+    """The lines that a command of SLURM printed; none without the command, an answer in time, or
+    success.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
 def site_of(lines: Iterable[str]) -> dict[str, Any]:
-    """Site data from lines in FORMAT: one per partition and kind of node. A partition's first kind with GPUs counts."""
+    """Site data from lines in FORMAT: one per partition and kind of node. A partition's first kind
+    with GPUs counts.
+    """
     queues: dict[str, Any] = {}
     default = None
     for line in lines:
@@ -82,7 +113,10 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
             "ranges": [{"nodes": [1, 1], "walltime": ["0:01:00", clock(limit)]}],
         }
     if not queues:
-        raise ConfigError("--site slurm: no partition that is up has GPUs, says sinfo; name another site", key="site")
+        raise ConfigError(
+            "--site slurm: no partition that is up has GPUs, says sinfo; name another site",
+            key="site",
+        )
     return {
         "description": "SLURM",
         "scheduler": "slurm",

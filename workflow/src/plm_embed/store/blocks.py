@@ -19,11 +19,13 @@ BLOCK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Served:
-    """Where the vectors of a bucket lie: for each of its n keys the part (index into `parts`) and the row in it.
+    """Where the vectors of a bucket lie: for each of its n keys the part (index into `parts`) and
+    the row in it.
 
-    windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue data sets and the
-    first of them (0 if there are none); dims: D by representation; width: bytes per number; places: for each part and
-    representation where its rows lie in the file, None where HDF5 has to read them.
+    windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue
+    data sets and the first of them (0 if there are none); dims: D by representation; width: bytes
+    per number; places: for each part and representation where its rows lie in the file, None where
+    HDF5 has to read them.
     """
 
     parts: tuple[Path, ...]
@@ -39,7 +41,9 @@ class Served:
 
 @dataclass(frozen=True)
 class Block:
-    """Stored bits of keys `start` to `stop` of a bucket by representation: (k, D), or flat (r, D) when per residue."""
+    """Stored bits of keys `start` to `stop` of a bucket by representation: (k, D), or flat (r, D)
+    when per residue.
+    """
 
     start: int
     stop: int
@@ -47,7 +51,9 @@ class Block:
 
 
 class Memory:
-    """Room for two blocks, one to be read while the other is in use. New pages cost as much as filling them."""
+    """Room for two blocks, one to be read while the other is in use. New pages cost as much as
+    filling them.
+    """
 
     def __init__(self) -> None:
         self._held: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
@@ -67,13 +73,17 @@ class Memory:
 def blocks(served: Served, memory: Memory | None = None) -> Iterator[Block]:
     """The vectors of a bucket in key order, block by block.
 
-    The bits of a block stay until the block after the next is read, also over buckets that share `memory`.
+    The bits of a block stay until the block after the next is read, also over buckets that share
+    `memory`.
     """
     memory = memory or Memory()
     if not served.dims:
         return
     widest = 4  # bytes per number
-    per_key = sum(widest * dim * (served.residues if is_per_residue(name) else 1) for name, dim in served.dims.items())
+    per_key = sum(
+        widest * dim * (served.residues if is_per_residue(name) else 1)
+        for name, dim in served.dims.items()
+    )
     number = np.cumsum(np.broadcast_to(per_key, served.row.shape)) // BLOCK_BYTES
     edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
     for start, stop in pairwise(edges):
@@ -85,7 +95,11 @@ def _read_block(served: Served, start: int, stop: int, memory: Memory) -> dict[s
     which, row = served.part[start:stop], served.row[start:stop]
     bits: dict[str, Array] = {}
     for name, dim in served.dims.items():
-        counts = served.residues[start:stop] if is_per_residue(name) else np.ones(stop - start, dtype=np.int64)
+        counts = (
+            served.residues[start:stop]
+            if is_per_residue(name)
+            else np.ones(stop - start, dtype=np.int64)
+        )
         starts = served.flat[start:stop] if is_per_residue(name) else row
         at = np.cumsum(counts) - counts
         size = int(counts.sum())

@@ -1,8 +1,10 @@
-"""A checksum for each row of each data set, kept beside it in the same file: whoever reads a row sees a changed bit.
+"""A checksum for each row of each data set, kept beside it in the same file: whoever reads a row
+sees a changed bit.
 
-The group `checksums` has, for each column and each representation, uint64 (n,): the sum, modulo 2^64, of the row's
-64-bit words, each times an odd number of its own, so that one flipped bit always shows. Per residue, the sums of a
-sequence's rows are summed in the same way. Files of earlier versions have no such group, and say nothing.
+The group `checksums` has, for each column and each representation, uint64 (n,): the sum, modulo
+2^64, of the row's 64-bit words, each times an odd number of its own, so that one flipped bit always
+shows. Per residue, the sums of a sequence's rows are summed in the same way. Files of earlier
+versions have no such group, and say nothing.
 """
 
 import hashlib
@@ -47,7 +49,9 @@ def of_rows(values: Array) -> Sums:
 
 
 def of_sequences(bits: Array, counts: NDArray[np.int64]) -> Sums:
-    """The checksum of each sequence, of which `counts` (k,) rows each, all above 0, follow one another in `bits`."""
+    """The checksum of each sequence, of which `counts` (k,) rows each, all above 0, follow one
+    another in `bits`.
+    """
     if not len(counts):
         return np.zeros(0, dtype=np.uint64)
     starts = np.cumsum(counts) - counts
@@ -70,7 +74,9 @@ def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
 
 
 def kept(file: h5py.File, name: str, rows: NDArray[np.int64]) -> Sums | None:
-    """What was kept for rows (increasing, any number), of which the range is read; None when the file keeps nothing."""
+    """What was kept for rows (increasing, any number), of which the range is read; None when the
+    file keeps nothing.
+    """
     if GROUP not in file:
         return None
     first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
@@ -101,4 +107,6 @@ def _attributes_sha256(attributes: Mapping[str, Any]) -> str:
         for name, value in attributes.items()
         if name != SEAL
     }
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(
+        json.dumps(plain, sort_keys=True).encode("utf-8", "surrogatepass")
+    ).hexdigest()

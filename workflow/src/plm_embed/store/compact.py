@@ -1,9 +1,10 @@
 """Merging a store's small parts into large ones, while others read it and jobs publish into it.
 
-New parts are published first. Then a note says which parts they replace; from that moment nobody lists the old ones,
-and what names them (completion records, which are never touched) is answered by the new ones once the old are gone. The
-old parts are removed by a later run, when the note is old enough for every reader to have ended. A kill at any instant
-leaves a whole store, in which the next run goes on.
+New parts are published first. Then a note says which parts they replace; from that moment nobody
+lists the old ones, and what names them (completion records, which are never touched) is answered by
+the new ones once the old are gone. The old parts are removed by a later run, when the note is old
+enough for every reader to have ended. A kill at any instant leaves a whole store, in which the next
+run goes on.
 """
 
 import hashlib
@@ -27,7 +28,15 @@ from plm_embed.store.hdf5 import Array, connect
 from plm_embed.store.parts import Columns, create_part, read_part, write_checksums
 from plm_embed.store.rawio import extents
 from plm_embed.store.reuse import devices_of
-from plm_embed.store.store import KEY_SPACE, NOTES, Store, current_parts, parts_between, read_fingerprint, read_note
+from plm_embed.store.store import (
+    KEY_SPACE,
+    NOTES,
+    Store,
+    current_parts,
+    parts_between,
+    read_fingerprint,
+    read_note,
+)
 from plm_embed.store.writer import VectorWriter
 
 log = logging.getLogger(__name__)
@@ -36,7 +45,9 @@ _PREFIX = 8  # hexadecimal digits of a key in a part's name
 
 @dataclass
 class Compacted:
-    """Parts that were merged, parts that they became, and old parts that were removed, with their size in bytes."""
+    """Parts that were merged, parts that they became, and old parts that were removed, with their
+    size in bytes.
+    """
 
     merged: int = 0
     published: int = 0
@@ -51,7 +62,10 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     """
     notes = sorted(root.glob("*/fingerprint.json"))
     if not notes:
-        raise StoreError(f"{root}: no store; give the folder that holds the folders with fingerprint.json", path=root)
+        raise StoreError(
+            f"{root}: no store; give the folder that holds the folders with fingerprint.json",
+            path=root,
+        )
     done = Compacted()
     for note in notes:
         store = Store(root, read_fingerprint(note.parent))
@@ -92,7 +106,10 @@ def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) ->
                 published.append(store.publish(local))
                 local.unlink()
     names = [part.name for part in published]
-    note = {"replaced": [part.name for part in replaced if part.name not in names], "by": [vars(p) for p in published]}
+    note = {
+        "replaced": [part.name for part in replaced if part.name not in names],
+        "by": [vars(p) for p in published],
+    }
     digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]
     write_sealed(store.folder / NOTES / f"{digest}.json", note)
     done.merged += len(group)
@@ -101,7 +118,9 @@ def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) ->
 
 
 def _write_range(store: Store, group: list[Path], low: str, high: str | None, local: Path) -> bool:
-    """Write the keys from `low` to `high` (excluded) of all parts as one part; whether there are any."""
+    """Write the keys from `low` to `high` (excluded) of all parts as one part; whether there are
+    any.
+    """
     ragged = any(map(is_per_residue, store.fingerprint.representations))
     found: dict[str, list[Array]] = {
         name: [] for name in ("emb_keys", "length", "windows", "part", "row", "flat", "size")
@@ -138,20 +157,30 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
         dims=dims,
         width=storage_bytes(store.fingerprint.storage_dtype),
     )
-    head = Columns(columns["emb_keys"], columns["length"], columns["windows"], offset if ragged else None)
+    head = Columns(
+        columns["emb_keys"], columns["length"], columns["windows"], offset if ragged else None
+    )
     with connect(local, "w") as file:
         create_part(file, head, dims, store.fingerprint, {"device": ", ".join(sorted(devices))})
         with VectorWriter(file) as writer:
             for block in blocks(served):
                 for name, bits in block.bits.items():
-                    write_checksums(file, name, block.start, bits, served.residues[block.start : block.stop])
-                    writer.write(name, int(offset[block.start]) if is_per_residue(name) else block.start, bits)
+                    write_checksums(
+                        file, name, block.start, bits, served.residues[block.start : block.stop]
+                    )
+                    writer.write(
+                        name,
+                        int(offset[block.start]) if is_per_residue(name) else block.start,
+                        bits,
+                    )
             writer.wait()
     return True
 
 
 def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
-    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is whole."""
+    """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is
+    whole.
+    """
     for note in whole_files(store.folder / NOTES, "*.json"):
         if time.time() - note.stat().st_mtime < keep_seconds:
             continue
@@ -163,7 +192,8 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
             path = store.parts_folder / part.name
             if not path.exists() or sha256_file(path) != part.sha256:
                 raise StoreError(
-                    f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept", path=path
+                    f"{path}: missing or damaged; the {len(old)} parts that it replaces are kept",
+                    path=path,
                 )
         for path in old:
             done.freed += path.stat().st_size

@@ -1,4 +1,6 @@
-"""SHA-256 of the parts, computed in a thread a little ahead of whoever reads them, so that both go on at once."""
+"""SHA-256 of the parts, computed in a thread a little ahead of whoever reads them, so that both go
+on at once.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -11,11 +13,15 @@ from plm_embed.io.files import sha256_file
 from plm_embed.store.store import PartInfo
 
 AHEAD_BYTES = 1 << 30
-"""No further part is begun while so much is hashed that nobody has asked for: it should still be in memory then."""
+"""No further part is begun while so much is hashed that nobody has asked for: it should still be in
+memory then.
+"""
 
 
 class HashAhead:
-    """Hashes the parts in a folder in the order given, which is that in which they will be read. A context manager."""
+    """Hashes the parts in a folder in the order given, which is that in which they will be read. A
+    context manager.
+    """
 
     def __init__(self, folder: Path, parts: Iterable[PartInfo], remedy: str) -> None:
         """`remedy`: what the message about a changed part tells to do."""
@@ -34,12 +40,15 @@ class HashAhead:
         self._pool.shutdown(cancel_futures=True)
 
     def check(self, parts: Iterable[PartInfo]) -> None:
-        """Return when each of these parts was found to be what was written. StoreError when one is not."""
+        """Return when each of these parts was found to be what was written. StoreError when one is
+        not.
+        """
         for part in parts:
             if part.name in self._checked:
                 continue
             while part.name not in self._begun:
-                # compaction may have replaced a part since the list was made: its successor is not waiting
+                # compaction may have replaced a part since the list was made: its successor is not
+                # waiting
                 self._begin(self._waiting.popleft() if part in self._waiting else part)
             if self._begun.pop(part.name).result() != part.sha256:
                 raise StoreError(

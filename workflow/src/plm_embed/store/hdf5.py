@@ -1,8 +1,9 @@
-"""HDF5 as this project uses it: no locks, no filters, no times, fixed chunks, and vectors as their stored bits.
+"""HDF5 as this project uses it: no locks, no filters, no times, fixed chunks, and vectors as their
+stored bits.
 
-Vectors are moved and compared as unsigned integers of the stored width, so that a copy is exact whatever the type,
-NaN included; `decode` turns them into numbers. Equal content gives equal bytes: space is allocated when a data set
-is made, so the order of the writes does not show.
+Vectors are moved and compared as unsigned integers of the stored width, so that a copy is exact
+whatever the type, NaN included; `decode` turns them into numbers. Equal content gives equal bytes:
+space is allocated when a data set is made, so the order of the writes does not show.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,15 @@ DAMAGES = (OSError, KeyError, ValueError, TypeError, RuntimeError)
 """What h5py raises about a file that is damaged, or of another kind."""
 
 _GROUPS = ("representations", "checksums")
-_RANKS = {"emb": 2, "emb_keys": 1, "length": 1, "windows": 1, "offset": 1, "representations": 2, "checksums": 1}
+_RANKS = {
+    "emb": 2,
+    "emb_keys": 1,
+    "length": 1,
+    "windows": 1,
+    "offset": 1,
+    "representations": 2,
+    "checksums": 1,
+}
 """Dimensions of the data sets, and of those in each group."""
 _SPAN = 4096  # rows that one read may cover
 _GAP = 8  # unwanted rows that are cheaper to read than to step over
@@ -50,28 +59,35 @@ _TYPES: dict[StorageDtype, h5t.TypeID] = {
 
 @contextmanager
 def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.File]:
-    """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk cache: chunks are not
-    compressed, so that a row is read, and a block written, straight from its place.
+    """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk
+    cache: chunks are not compressed, so that a row is read, and a block written, straight from its
+    place.
 
-    A missing, truncated or foreign file raises StoreError, and so does one whose data lie in other files; `remedy` is
-    what it says to do then.
+    A missing, truncated or foreign file raises StoreError, and so does one whose data lie in other
+    files; `remedy` is what it says to do then.
     """
     try:
         file = connect(path, mode)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except OSError as error:
-        raise StoreError(f"{path}: not a whole HDF5 file ({error})", path=path, remedy=remedy) from None
+        raise StoreError(
+            f"{path}: not a whole HDF5 file ({error})", path=path, remedy=remedy
+        ) from None
     except DAMAGES as error:
-        raise StoreError(f"{path}: not a file of vectors ({error})", path=path, remedy=remedy) from None
+        raise StoreError(
+            f"{path}: not a file of vectors ({error})", path=path, remedy=remedy
+        ) from None
     with file:
         yield file
 
 
 def connect(path: Path, mode: str = "r") -> h5py.File:
-    """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the file.
+    """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the
+    file.
 
-    ValueError for a file to be read whose data lie elsewhere, or which has other things where data sets belong.
+    ValueError for a file to be read whose data lie elsewhere, or which has other things where data
+    sets belong.
     """
     # v108: the oldest layout whose structures have checksums, which HDF5 verifies
     options = {"rdcc_nbytes": 0, "libver": ("v108", "v110")}
@@ -94,9 +110,11 @@ def connect(path: Path, mode: str = "r") -> h5py.File:
 
 
 def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
-    """ValueError unless what is there of these names are data sets of these ranks with their data in this very file.
+    """ValueError unless what is there of these names are data sets of these ranks with their data
+    in this very file.
 
-    What a file refers to is read with the rights of whoever opens it: a file from elsewhere must not choose it.
+    What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
+    not choose it.
     """
     for name, rank in ranks.items():
         if name not in group.id:
@@ -105,17 +123,23 @@ def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
             raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
         item = group[name]
         if isinstance(item, h5py.Group) != (group.name == "/" and name in _GROUPS):
-            raise ValueError(f"{name} is a {type(item).__name__.lower()}, which does not belong there")
+            raise ValueError(
+                f"{name} is a {type(item).__name__.lower()}, which does not belong there"
+            )
         if isinstance(item, h5py.Group):
             continue
         if item.is_virtual or item.id.get_create_plist().get_external_count():
-            raise ValueError(f"the data of {name} lie in other files; they must lie in the file itself")
+            raise ValueError(
+                f"the data of {name} lie in other files; they must lie in the file itself"
+            )
         if item.ndim != rank:
             raise ValueError(f"{name} has shape {item.shape}, expected {rank} dimensions")
 
 
 def encode(values: Array, dtype: StorageDtype) -> Array:
-    """Numbers to stored bits of the same shape, rounded to nearest, ties to even; what overflows becomes infinite."""
+    """Numbers to stored bits of the same shape, rounded to nearest, ties to even; what overflows
+    becomes infinite.
+    """
     if dtype == "float16":
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(values, dtype="<f2").view("<u2")
@@ -136,15 +160,21 @@ def decode(bits: Array, dtype: StorageDtype) -> Array:
 
 
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
-    """The name of the type that a data set of vectors is stored in; ValueError for any other type."""
+    """The name of the type that a data set of vectors is stored in; ValueError for any other
+    type.
+    """
     kind = dataset.id.get_type()
     for name, known in _TYPES.items():
         if kind.equal(known):
             return name
-    raise ValueError(f"data set {dataset.name} is stored as {dataset.dtype}, which is no type for vectors")
+    raise ValueError(
+        f"data set {dataset.name} is stored as {dataset.dtype}, which is no type for vectors"
+    )
 
 
-def create_vectors(group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype) -> h5py.Dataset:
+def create_vectors(
+    group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype
+) -> h5py.Dataset:
     """An (n, D) data set of vectors with all its space allocated, to be filled by `write_bits`."""
     return _create(group, name, shape, _TYPES[dtype])
 
@@ -170,15 +200,27 @@ def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
     """Write rows start, start + 1, ... of an (n, D) data set from stored bits."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
-        dataset.id.write(h5s.create_simple(bits.shape), _rows(dataset, start, bits.shape), bits, dataset.id.get_type())
+        dataset.id.write(
+            h5s.create_simple(bits.shape),
+            _rows(dataset, start, bits.shape),
+            bits,
+            dataset.id.get_type(),
+        )
 
 
 def read_bits(dataset: h5py.Dataset, start: int, stop: int, out: Array | None = None) -> Array:
     """Rows start to stop of an (n, D) data set as stored bits."""
     if out is None:
-        out = np.empty((stop - start, dataset.shape[1]), dtype=f"<u{dataset.id.get_type().get_size()}")
+        out = np.empty(
+            (stop - start, dataset.shape[1]), dtype=f"<u{dataset.id.get_type().get_size()}"
+        )
     if out.size:
-        dataset.id.read(h5s.create_simple(out.shape), _rows(dataset, start, out.shape), out, dataset.id.get_type())
+        dataset.id.read(
+            h5s.create_simple(out.shape),
+            _rows(dataset, start, out.shape),
+            out,
+            dataset.id.get_type(),
+        )
     return out
 
 
@@ -208,7 +250,9 @@ def take_bits(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> Array:
 
 
 def flat_rows(offset: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of a flat per-residue data set that belong to the given sequences, sequence by sequence."""
+    """Rows of a flat per-residue data set that belong to the given sequences, sequence by
+    sequence.
+    """
     starts, counts = offset[indices], offset[indices + 1] - offset[indices]
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

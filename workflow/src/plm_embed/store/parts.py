@@ -1,4 +1,6 @@
-"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is written and read."""
+"""A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is written
+and read.
+"""
 
 import json
 from bisect import bisect_left, bisect_right
@@ -41,9 +43,9 @@ class DamagedPartError(StoreError):
 class PartRows:
     """Vectors on their way into a part, in any order.
 
-    keys S64 (n,); length int32 (n,): residues of the sequence; windows int32 (n,): 1 = embedded in one piece, k > 1 =
-    in k windows, 0 = cropped. representations: every name of the fingerprint, as (n, D) numbers when pooled, as a list
-    of n arrays (L, D) when per residue.
+    keys S64 (n,); length int32 (n,): residues of the sequence; windows int32 (n,): 1 = embedded in
+    one piece, k > 1 = in k windows, 0 = cropped. representations: every name of the fingerprint, as
+    (n, D) numbers when pooled, as a list of n arrays (L, D) when per residue.
     """
 
     keys: Keys
@@ -52,28 +54,41 @@ class PartRows:
     representations: Mapping[str, Array | Sequence[Array]]
 
 
-def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]) -> None:
-    """Write a part, sorted by key, its vectors rounded to the fingerprint's storage type. Equal rows give equal bytes.
+def write_part(
+    path: Path, rows: PartRows, fingerprint: Fingerprint, provenance: dict[str, Any]
+) -> None:
+    """Write a part, sorted by key, its vectors rounded to the fingerprint's storage type. Equal
+    rows give equal bytes.
 
-    Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit together, repeated
-    keys and other representations than the fingerprint's raise ValueError.
+    Not atomic: meant for local scratch, from where `Store.publish` takes it. Rows that do not fit
+    together, repeated keys and other representations than the fingerprint's raise ValueError.
     """
     order = np.argsort(rows.keys, kind="stable").astype(np.int64)
     keys = rows.keys[order]
     if not len(keys) or (keys[1:] == keys[:-1]).any():
         raise ValueError("a part needs at least one key, and each key once")
     if set(rows.representations) != set(fingerprint.representations):
-        raise ValueError(f"vectors for {list(rows.representations)}, expected {fingerprint.representations}")
-    if any(len(part) != len(keys) for part in (rows.length, rows.windows, *rows.representations.values())):
+        raise ValueError(
+            f"vectors for {list(rows.representations)}, expected {fingerprint.representations}"
+        )
+    if any(
+        len(part) != len(keys)
+        for part in (rows.length, rows.windows, *rows.representations.values())
+    ):
         raise ValueError("keys, lengths, windows and vectors differ in number")
-    vectors = {name: _stored(name, rows.representations[name], order) for name in fingerprint.representations}
+    vectors = {
+        name: _stored(name, rows.representations[name], order)
+        for name in fingerprint.representations
+    }
     offset = np.zeros(1, dtype=np.int64)
     for name in filter(is_per_residue, fingerprint.representations):
         counts = [len(rows.representations[name][i]) for i in order]
         if len(offset) > 1 and not np.array_equal(np.diff(offset), counts):
             raise ValueError(f"{name}: other numbers of residues than the layer before")
         offset = np.cumsum([0, *counts], dtype=np.int64)
-    columns = Columns(keys, rows.length[order], rows.windows[order], offset if len(offset) > 1 else None)
+    columns = Columns(
+        keys, rows.length[order], rows.windows[order], offset if len(offset) > 1 else None
+    )
     with connect(path, "w") as file:
         dims = {name: values.shape[1] for name, values in vectors.items()}
         create_part(file, columns, dims, fingerprint, provenance)
@@ -84,12 +99,20 @@ def write_part(path: Path, rows: PartRows, fingerprint: Fingerprint, provenance:
 
 
 def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]) -> Array:
-    """All rows of a representation in the given order of its sequences: (n, D), or flat (R, D) when per residue."""
-    return np.concatenate([values[i] for i in order]) if is_per_residue(name) else np.asarray(values)[order]
+    """All rows of a representation in the given order of its sequences: (n, D), or flat (R, D) when
+    per residue.
+    """
+    return (
+        np.concatenate([values[i] for i in order])
+        if is_per_residue(name)
+        else np.asarray(values)[order]
+    )
 
 
 class Columns(NamedTuple):
-    """What a part says about each of its keys; offset (n + 1,): where their per-residue rows begin, if any."""
+    """What a part says about each of its keys; offset (n + 1,): where their per-residue rows begin,
+    if any.
+    """
 
     keys: Keys
     length: NDArray[np.int32]
@@ -98,36 +121,55 @@ class Columns(NamedTuple):
 
 
 def create_part(
-    file: h5py.File, columns: Columns, dims: Mapping[str, int], fingerprint: Fingerprint, provenance: dict[str, Any]
+    file: h5py.File,
+    columns: Columns,
+    dims: Mapping[str, int],
+    fingerprint: Fingerprint,
+    provenance: dict[str, Any],
 ) -> None:
-    """Write a part but for its vectors and their checksums, for which there is room then: `dims` (D) by name."""
+    """Write a part but for its vectors and their checksums, for which there is room then: `dims`
+    (D) by name.
+    """
     count = len(columns.keys)
     checksums.create(file, fingerprint.representations, count)
-    for name, kind, values in zip(checksums.COLUMNS, ("S64", "<i4", "<i4"), columns[:3], strict=True):
+    for name, kind, values in zip(
+        checksums.COLUMNS, ("S64", "<i4", "<i4"), columns[:3], strict=True
+    ):
         create_column(file, name, count, kind)[...] = values
         checksums.write(file, name, 0, checksums.of_rows(values))
     if columns.offset is not None:
         create_column(file, "offset", count + 1, "<i8")[...] = columns.offset
     group = file.create_group("representations")
     for name in fingerprint.representations:
-        rows = count if columns.offset is None or not is_per_residue(name) else int(columns.offset[-1])
+        rows = (
+            count if columns.offset is None or not is_per_residue(name) else int(columns.offset[-1])
+        )
         create_vectors(group, name, (rows, dims[name]), fingerprint.storage_dtype)
     file.attrs["schema_version"] = SCHEMA_VERSION
     file.attrs["fingerprint"] = fingerprint.to_json()
     file.attrs["provenance"] = json.dumps(provenance, sort_keys=True)
 
 
-def write_checksums(file: h5py.File, name: str, start: int, bits: Array, residues: NDArray[np.int64]) -> None:
-    """Keep the checksums of the keys from row `start` on, of which `bits` are all rows of a representation.
+def write_checksums(
+    file: h5py.File, name: str, start: int, bits: Array, residues: NDArray[np.int64]
+) -> None:
+    """Keep the checksums of the keys from row `start` on, of which `bits` are all rows of a
+    representation.
 
     residues (k,): rows that each of them has per residue.
     """
     flat = is_per_residue(name)
-    checksums.write(file, name, start, checksums.of_sequences(bits, residues) if flat else checksums.of_rows(bits))
+    checksums.write(
+        file,
+        name,
+        start,
+        checksums.of_sequences(bits, residues) if flat else checksums.of_rows(bits),
+    )
 
 
 class Part:
-    """One part file, or a master, which has the same layout, open for reading. Columns are read when first asked for.
+    """One part file, or a master, which has the same layout, open for reading. Columns are read
+    when first asked for.
 
     path; fingerprint; provenance (dict); names: its representations; count: rows; dims {name: D}.
     """
@@ -150,20 +192,27 @@ class Part:
             if not self.count:
                 raise ValueError("it holds no keys")
             if self._file["emb_keys"].dtype != np.dtype("S64"):
-                raise ValueError(f"its keys are {self._file['emb_keys'].dtype}, not 64 characters each")
+                raise ValueError(
+                    f"its keys are {self._file['emb_keys'].dtype}, not 64 characters each"
+                )
             checksums.check_attributes(self._file)
             self.names = self.fingerprint.representations
             self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
             for name in self.names:
                 dataset, wanted = self.vectors(name), self.fingerprint.storage_dtype
                 if storage_dtype(dataset) != wanted:
-                    raise ValueError(f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says {wanted}")
+                    raise ValueError(
+                        f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says "
+                        f"{wanted}"
+                    )
                 if not is_per_residue(name) and dataset.shape[0] != self.count:
                     raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what h5py says about a bad file into DamagedPartError, and leave errors of the system apart from it."""
+        """Turn what h5py says about a bad file into DamagedPartError, and leave errors of the
+        system apart from it.
+        """
         try:
             yield
         except OSError as error:
@@ -241,7 +290,11 @@ class Part:
         offset: NDArray[np.int64] = self._column("offset")
         with self._reading():
             ends = {self.vectors(name).shape[0] for name in self.names if is_per_residue(name)}
-            if len(offset) != self.count + 1 or (np.diff(offset) <= 0).any() or {int(offset[-1])} != ends:
+            if (
+                len(offset) != self.count + 1
+                or (np.diff(offset) <= 0).any()
+                or {int(offset[-1])} != ends
+            ):
                 raise ValueError("offset does not say where its sequences begin")
         return offset
 
@@ -252,7 +305,9 @@ class Part:
             return dict(self._file.attrs)
 
     def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
-        """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no limit)."""
+        """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no
+        limit).
+        """
         with self._reading():
             column = self._file["emb_keys"]
             first = bisect_left(column, low.encode())
@@ -260,7 +315,9 @@ class Part:
         return np.arange(first, stop, dtype=np.int64)
 
     def column_at(self, name: str, rows: NDArray[np.int64]) -> Array:
-        """Some rows (increasing) of a column such as `length`; only the range from the first to the last is read."""
+        """Some rows (increasing) of a column such as `length`; only the range from the first to the
+        last is read.
+        """
         with self._reading():
             first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
             span: Array = self._file[name][first:stop]
@@ -269,14 +326,24 @@ class Part:
                 self._check(name, rows, found)
         return found
 
-    def _check(self, name: str, rows: NDArray[np.int64], found: Array, counts: NDArray[np.int64] | None = None) -> None:
-        """ValueError when what was found in rows (increasing) is not what was written, as far as the file can tell."""
+    def _check(
+        self,
+        name: str,
+        rows: NDArray[np.int64],
+        found: Array,
+        counts: NDArray[np.int64] | None = None,
+    ) -> None:
+        """ValueError when what was found in rows (increasing) is not what was written, as far as
+        the file can tell.
+        """
         sums = checksums.of_rows(found) if counts is None else checksums.of_sequences(found, counts)
         checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
 
     def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many rows of the per-residue data sets belong to each of these rows (increasing)."""
-        counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at("offset", rows)
+        counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at(
+            "offset", rows
+        )
         return counts
 
     def _column(self, name: str) -> Array:
@@ -285,16 +352,25 @@ class Part:
         return column
 
     def bits(self, name: str, indices: NDArray[np.int64]) -> Array:
-        """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per residue."""
+        """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per
+        residue.
+        """
         flat = is_per_residue(name)
         rows = flat_rows(self.offset, indices) if flat else indices
         with self._reading():
             bits = take_bits(self.vectors(name), rows)
-            self._check(name, indices, bits, self.offset[indices + 1] - self.offset[indices] if flat else None)
+            self._check(
+                name,
+                indices,
+                bits,
+                self.offset[indices + 1] - self.offset[indices] if flat else None,
+            )
         return bits
 
     def rows(self, name: str, indices: NDArray[np.int64]) -> Array | list[Array]:
-        """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per residue."""
+        """Vectors of the given rows, in any order: (k, D), or a list of k matrices (L, D) when per
+        residue.
+        """
         unique, back = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
         values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
         if not is_per_residue(name):
@@ -308,10 +384,14 @@ class Part:
         if self.fingerprint != fingerprint:
             differences = "; ".join(self.fingerprint.differences(fingerprint))
             raise StoreError(
-                f"{self.path}: a part of another fingerprint ({differences}); move it out of this store", path=self.path
+                f"{self.path}: a part of another fingerprint ({differences}); move it out of this "
+                "store",
+                path=self.path,
             )
 
 
 def read_part(path: Path) -> Part:
-    """Open a part (a context manager). A truncated or foreign file raises DamagedPartError, which names it."""
+    """Open a part (a context manager). A truncated or foreign file raises DamagedPartError, which
+    names it.
+    """
     return Part(path)

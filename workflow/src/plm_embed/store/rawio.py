@@ -1,4 +1,6 @@
-"""Rows of vectors moved straight between files and memory, past HDF5: its part is to say where in the file they lie."""
+"""Rows of vectors moved straight between files and memory, past HDF5: its part is to say where in
+the file they lie.
+"""
 
 import ctypes
 import math
@@ -17,14 +19,23 @@ from plm_embed.store.hdf5 import Array
 
 Numbers = NDArray[np.int64]
 _PREADV = ctypes.CDLL(None).preadv
-_PREADV.argtypes, _PREADV.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64), ctypes.c_ssize_t
+_PREADV.argtypes, _PREADV.restype = (
+    (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64),
+    ctypes.c_ssize_t,
+)
 _PIECES = 1000  # that one call reads into; systems allow 1,024
 _FLUSH = 1 << 27  # bytes after which the system is told to begin to write them to the disk
-_WRITE = 1 << 19  # bytes per call: Linux 6 fills its page cache several times slower in calls of 8 MiB (ext4, measured)
+_WRITE = (
+    1 << 19
+    # bytes per call: Linux 6 fills its page cache several times slower in calls of 8 MiB (ext4,
+    # measured)
+)
 
 
 class Extents(NamedTuple):
-    """Where the rows of a data set lie in its file: from row `rows[i]` on, row r is at byte `zero[i] + r * width`."""
+    """Where the rows of a data set lie in its file: from row `rows[i]` on, row r is at byte
+    `zero[i] + r * width`.
+    """
 
     rows: Numbers
     zero: Numbers
@@ -36,7 +47,9 @@ class Extents(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """`counts[i]` rows from row `starts[i]` (increasing) on are wanted in rows `at[i]`, ... for every i."""
+    """`counts[i]` rows from row `starts[i]` (increasing) on are wanted in rows `at[i]`, ... for
+    every i.
+    """
 
     starts: Numbers
     counts: Numbers
@@ -44,7 +57,9 @@ class Scatter(NamedTuple):
 
 
 def extents(dataset: h5py.Dataset) -> Extents | None:
-    """Where the rows of a data set, (n, D) or (n,), lie. None when HDF5 has to read them: compressed, empty."""
+    """Where the rows of a data set, (n, D) or (n,), lie. None when HDF5 has to read them:
+    compressed, empty.
+    """
     layout = dataset.id.get_create_plist()
     if not dataset.size or layout.get_layout() != h5d.CHUNKED or layout.get_nfilters():
         return None
@@ -63,7 +78,8 @@ def extents(dataset: h5py.Dataset) -> Extents | None:
 
 
 def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) -> None:
-    """Read rows of a data set into rows of `block` (k, D). StoreError when the file ends before them.
+    """Read rows of a data set into rows of `block` (k, D). StoreError when the file ends before
+    them.
 
     The kernel puts each row into its place; there is no copy in between.
     """
@@ -74,14 +90,19 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
     low = at * where.width
     if low.min() < 0 or (low + sizes).max() > block.nbytes or not block.flags.carray:
         raise ValueError("rows do not fit into the block")
-    vectors = np.stack([(block.ctypes.data + low).astype(np.uintp), sizes.astype(np.uintp)], axis=1)  # struct iovec
+    vectors = np.stack(
+        [(block.ctypes.data + low).astype(np.uintp), sizes.astype(np.uintp)], axis=1
+    )  # struct iovec
     apart = places[1:] != places[:-1] + sizes[:-1]
     apart |= np.arange(1, len(starts)) % _PIECES == 0
     total = np.concatenate([[0], np.cumsum(sizes)])
     descriptor = os.open(path, os.O_RDONLY)
     try:
         for first, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]):
-            if _preadv(descriptor, vectors[first:stop], int(places[first])) != total[stop] - total[first]:
+            if (
+                _preadv(descriptor, vectors[first:stop], int(places[first]))
+                != total[stop] - total[first]
+            ):
                 view = block.data.cast("B")  # the system gave less than all, or an error
                 for begin, size, place in zip(
                     *(each[first:stop].tolist() for each in (low, sizes, places)), strict=True
@@ -92,7 +113,9 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
 
 
 def _preadv(descriptor: int, vectors: NDArray[np.uintp], place: int) -> int:
-    """preadv(2) for memory given by address and size. `os.preadv` would want an object for each of a million rows."""
+    """preadv(2) for memory given by address and size. `os.preadv` would want an object for each of
+    a million rows.
+    """
     count: int = _PREADV(descriptor, vectors.ctypes.data, len(vectors), place)
     return count
 
@@ -106,7 +129,9 @@ def _joined(wanted: Scatter) -> Scatter:
 
 
 def _cut(wanted: Scatter, edges: Numbers) -> Scatter:
-    """The same rows, so that none of the edges (rows of the data set, increasing) lies within a piece."""
+    """The same rows, so that none of the edges (rows of the data set, increasing) lies within a
+    piece.
+    """
     starts, counts, at = wanted
     owner = np.searchsorted(starts, edges, side="right") - 1
     inside = (owner >= 0) & (edges > starts[owner]) & (edges < starts[owner] + counts[owner])
@@ -123,7 +148,9 @@ def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> Non
     while done < len(piece):
         got = os.preadv(descriptor, [piece[done:]], place + done)
         if not got:
-            raise StoreError(f"{path}: ends too early", remedy="run `snakemake --forcerun embed`", path=path)
+            raise StoreError(
+                f"{path}: ends too early", remedy="run `snakemake --forcerun embed`", path=path
+            )
         done += got
 
 
@@ -140,5 +167,7 @@ def write_block(descriptor: int, where: Extents, row: int, block: Array) -> None
         while done < len(piece):
             done += os.pwrite(descriptor, piece[done : done + _WRITE], place + done)
         begin, end = (edge // _FLUSH * _FLUSH for edge in (place, place + len(piece)))
-        if end > begin and hasattr(os, "posix_fadvise"):  # so that less is left to wait for at the end
+        if end > begin and hasattr(
+            os, "posix_fadvise"
+        ):  # so that less is left to wait for at the end
             os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_DONTNEED)

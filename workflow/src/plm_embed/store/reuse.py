@@ -1,8 +1,9 @@
-"""Vectors of earlier campaigns: looked up by key in their masters and stores, and copied into the store bit for bit.
+"""Vectors of earlier campaigns: looked up by key in their masters and stores, and copied into the
+store bit for bit.
 
-They are copied, rather than read in place by gather, so that a campaign is whole by itself: the earlier file may be
-moved or deleted, and completion records, gather and validate know nothing of it. Campaigns that should share vectors
-without a copy share a store.
+They are copied, rather than read in place by gather, so that a campaign is whole by itself: the
+earlier file may be moved or deleted, and completion records, gather and validate know nothing of
+it. Campaigns that should share vectors without a copy share a store.
 """
 
 import json
@@ -42,21 +43,27 @@ class Reused:
 
 
 def fingerprints(path: Path) -> dict[Fingerprint, Path]:
-    """The fingerprints of a master (.h5), or of all that a store holds, and the file or folder of parts of each.
+    """The fingerprints of a master (.h5), or of all that a store holds, and the file or folder of
+    parts of each.
 
     ConfigError when `path` is neither.
     """
     if path.is_file():
         with _open(path) as part:
             return {part.fingerprint: path}
-    notes = [path / "fingerprint.json"] if (path / "fingerprint.json").is_file() else path.glob("*/fingerprint.json")
+    notes = (
+        [path / "fingerprint.json"]
+        if (path / "fingerprint.json").is_file()
+        else path.glob("*/fingerprint.json")
+    )
     found = {}
     for note in notes:
         found[read_fingerprint(note.parent)] = note.parent / "parts"
     if not found:
         what = "neither a master .h5 nor a store" if path.exists() else "not found"
         raise ConfigError(
-            f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a store",
+            f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a "
+            "store",
             key="reuse",
             path=path,
         )
@@ -64,7 +71,8 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
 
 
 def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
-    """Refuse sources whose vectors are of another kind, as far as fields of the fingerprint are `known` already.
+    """Refuse sources whose vectors are of another kind, as far as fields of the fingerprint are
+    `known` already.
 
     Raises ConfigError with the difference in words.
     """
@@ -82,11 +90,17 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
 
 def _differences(found: Fingerprint, known: Mapping[str, Any]) -> list[str]:
     stated = json.loads(found.to_json())
-    return [f"{name} is {stated[name]} there, {value} here" for name, value in known.items() if stated[name] != value]
+    return [
+        f"{name} is {stated[name]} there, {value} here"
+        for name, value in known.items()
+        if stated[name] != value
+    ]
 
 
 class Reuse:
-    """Earlier masters and stores whose vectors stand for computed ones. ConfigError for one of another fingerprint."""
+    """Earlier masters and stores whose vectors stand for computed ones. ConfigError for one of
+    another fingerprint.
+    """
 
     def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
         check_sources(paths, json.loads(json.dumps(asdict(fingerprint))))
@@ -95,7 +109,8 @@ class Reuse:
         self._whole: set[Path] = set()
 
     def copy(self, keys: Keys, length: NDArray[np.int32], store: Store, scratch: Path) -> Reused:
-        """Copy what the sources hold of `keys` (S64 (n,), sorted; `length` in residues) into `store`.
+        """Copy what the sources hold of `keys` (S64 (n,), sorted; `length` in residues) into
+        `store`.
 
         The first source that has a key gives its vector.
         """
@@ -132,7 +147,8 @@ class Reuse:
         new = np.flatnonzero(open_keys & (at >= 0))
         if (part.column_at("length", at[new]) != length[new]).any():
             raise StoreError(
-                f"reuse: {part.path}: says other lengths than the sequences of its keys have", path=part.path
+                f"reuse: {part.path}: says other lengths than the sequences of its keys have",
+                path=part.path,
             )
         open_keys[new] = False
         rows: NDArray[np.int64] = at[new]
@@ -141,11 +157,18 @@ class Reuse:
     def _parts(self, place: Path, keys: Keys) -> Iterator[Part]:
         if not len(keys):
             return
-        paths = [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
+        paths = (
+            [place]
+            if place.is_file()
+            else parts_between(place, keys[0].decode(), keys[-1].decode())
+        )
         for path in paths:
             if not place.is_file() and path not in self._whole:
                 if not path.stem.endswith(sha256_file(path)[:16]):
-                    raise StoreError(f"reuse: {path}: its bytes are not those that were written; remove it", path=path)
+                    raise StoreError(
+                        f"reuse: {path}: its bytes are not those that were written; remove it",
+                        path=path,
+                    )
                 self._whole.add(path)
             with _open(path) as part:
                 part.check(self._fingerprint)
@@ -191,7 +214,9 @@ class _Batch:
         self.bytes = 0
         self._devices: set[str] = set()
         self._columns: dict[str, list[Array]] = {"emb_keys": [], "length": [], "windows": []}
-        self._vectors: dict[str, list[Any]] = {name: [] for name in self._fingerprint.representations}
+        self._vectors: dict[str, list[Any]] = {
+            name: [] for name in self._fingerprint.representations
+        }
 
     def add(self, part: Part, rows: NDArray[np.int64]) -> None:
         self._devices |= devices_of(part)
@@ -201,7 +226,8 @@ class _Batch:
             values = decode(part.bits(name, rows), self._fingerprint.storage_dtype)
             if not np.isfinite(values).all():
                 raise StoreError(
-                    f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`", path=part.path
+                    f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`",
+                    path=part.path,
                 )
             self.bytes += values.nbytes
             if is_per_residue(name):
@@ -223,7 +249,12 @@ class _Batch:
             },
         )
         local = scratch / "reused.h5"
-        write_part(local, rows, self._fingerprint, {"device": ", ".join(sorted(self._devices)), "reused": True})
+        write_part(
+            local,
+            rows,
+            self._fingerprint,
+            {"device": ", ".join(sorted(self._devices)), "reused": True},
+        )
         self._clear()
         store.publish(local)
         local.unlink()

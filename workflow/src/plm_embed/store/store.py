@@ -1,8 +1,9 @@
-"""The store: a folder of immutable HDF5 part files, each sorted by key, all of one fingerprint. The only cache.
+"""The store: a folder of immutable HDF5 part files, each sorted by key, all of one fingerprint. The
+only cache.
 
-A part is written whole on local disk, copied beside its final place and renamed, so a job that is killed loses at most
-the part that it was filling, and two jobs that compute the same keys do no harm. Nothing is locked. What is left to
-compute is always `keys - store`.
+A part is written whole on local disk, copied beside its final place and renamed, so a job that is
+killed loses at most the part that it was filling, and two jobs that compute the same keys do no
+harm. Nothing is locked. What is left to compute is always `keys - store`.
 """
 
 import errno
@@ -25,9 +26,22 @@ from plm_embed.keys import Keys, keys_sha256
 from plm_embed.store.parts import DamagedPartError, PartRows, read_part, write_part
 
 __all__ = [
-    "KEY_SPACE", "NOTES", "PartInfo", "PartRows", "Store", "current_parts", "is_per_residue", "keys_sha256",
-    "part_files", "parts_between", "read_fingerprint", "read_note", "read_part", "store_folder", "write_part",
-]  # fmt: skip
+    "KEY_SPACE",
+    "NOTES",
+    "PartInfo",
+    "PartRows",
+    "Store",
+    "current_parts",
+    "is_per_residue",
+    "keys_sha256",
+    "part_files",
+    "parts_between",
+    "read_fingerprint",
+    "read_note",
+    "read_part",
+    "store_folder",
+    "write_part",
+]
 
 FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
@@ -93,7 +107,8 @@ class Store:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise PlmEmbedError(
-                    f"{final}: no space left on the disk, or no quota, for a part of {local.stat().st_size:,} bytes\n"
+                    f"{final}: no space left on the disk, or no quota, for a part of "
+                    f"{local.stat().st_size:,} bytes\n"
                     "make room and run again: what is finished stays",
                     path=final,
                 ) from error
@@ -103,15 +118,20 @@ class Store:
         return info
 
     def infos(self, paths: list[Path]) -> list[PartInfo]:
-        """What completion records say about these parts; each is hashed once in the life of this object."""
+        """What completion records say about these parts; each is hashed once in the life of this
+        object.
+        """
         return [self._info(path) for path in paths]
 
     def parts(self, first_key: str, last_key: str) -> list[Path]:
-        """Parts, by name, that can hold a key of the inclusive range: their names say so, no file is opened."""
+        """Parts, by name, that can hold a key of the inclusive range: their names say so, no file
+        is opened.
+        """
         return parts_between(self.parts_folder, first_key, last_key)
 
     def missing(self, keys: Keys) -> NDArray[np.bool_]:
-        """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys are missing.
+        """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys
+        are missing.
 
         A file that holds one of them is hashed, once in the life of this object.
         """
@@ -121,7 +141,9 @@ class Store:
         return absent
 
     def covering(self, keys: Keys) -> list[PartInfo]:
-        """The parts, by name, that hold at least one of the keys (S64, sorted). A damaged part is set aside."""
+        """The parts, by name, that hold at least one of the keys (S64, sorted). A damaged part is
+        set aside.
+        """
         return [self._info(path) for path, held in self._overlaps(keys) if held.any()]
 
     def _overlaps(self, keys: Keys) -> Iterator[tuple[Path, NDArray[np.bool_]]]:
@@ -153,41 +175,59 @@ class Store:
                 damage = DamagedPartError(f"{path}: its bytes are not those that were written")
                 self._set_aside(path, damage)
                 raise damage
-            self._infos[path.name] = PartInfo(path.name, int(path.stem.split("-")[2]), path.stat().st_size, digest)
+            self._infos[path.name] = PartInfo(
+                path.name, int(path.stem.split("-")[2]), path.stat().st_size, digest
+            )
         return self._infos[path.name]
 
     def _set_aside(self, path: Path, error: DamagedPartError) -> None:
         aside = path.with_name(f"{path.name}.damaged")
-        _log.warning("%s. It is set aside as %s; its sequences are computed again", error, aside.name)
+        _log.warning(
+            "%s. It is set aside as %s; its sequences are computed again", error, aside.name
+        )
         with suppress(FileNotFoundError):  # another job was first
             path.rename(aside)
 
 
 def part_files(folder: Path) -> list[Path]:
-    """The parts in a folder, by name; not what is being copied there under a hidden name, or was set aside."""
-    return sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name)) if folder.is_dir() else []
+    """The parts in a folder, by name; not what is being copied there under a hidden name, or was
+    set aside.
+    """
+    return (
+        sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
+        if folder.is_dir()
+        else []
+    )
 
 
 def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
-    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so, none is opened.
+    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so,
+    none is opened.
 
     Parts that `plm-embed compact` has replaced are left out.
     """
     replaced = _replacements(folder.parent)
-    named = ((match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name)))
+    named = (
+        (match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name))
+    )
     return [
         path
         for match, path in named
         if match[1] <= last_key[:8]
         and first_key[:8] <= match[2]
-        and not (path.name in replaced and all((folder / part.name).exists() for part in replaced[path.name]))
+        and not (
+            path.name in replaced
+            and all((folder / part.name).exists() for part in replaced[path.name])
+        )
     ]
 
 
 def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:
-    """The parts, by name, that hold what these held when they were named; `folder` is that of the fingerprint.
+    """The parts, by name, that hold what these held when they were named; `folder` is that of the
+    fingerprint.
 
-    For a part that was replaced stand those that replaced it, whether it was removed already or not.
+    For a part that was replaced stand those that replaced it, whether it was removed already or
+    not.
     """
     replaced = _replacements(folder)
 
@@ -207,23 +247,31 @@ def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ..
 
 
 def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
-    """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that replace them."""
+    """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that
+    replace them.
+    """
     note = read_sealed(path, "a note of compact", "remove it, and run `snakemake --forcerun embed`")
     return note["replaced"], tuple(PartInfo(**part) for part in note["by"])
 
 
 def read_fingerprint(folder: Path) -> Fingerprint:
-    """What fingerprint.json in a folder says. StoreError when it is damaged, or not of a folder of this name."""
+    """What fingerprint.json in a folder says. StoreError when it is damaged, or not of a folder of
+    this name.
+    """
     note = folder / FINGERPRINT
     try:
         found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
-            f"{note}: not a fingerprint ({error}), or {folder} is no store", remedy=_HEALED, path=note
+            f"{note}: not a fingerprint ({error}), or {folder} is no store",
+            remedy=_HEALED,
+            path=note,
         ) from None
     if _ID.fullmatch(folder.name) and found.id != folder.name:
         raise StoreError(
-            f"{note}: changed, or of another store (the folder's name is its hash)", remedy=_HEALED, path=note
+            f"{note}: changed, or of another store (the folder's name is its hash)",
+            remedy=_HEALED,
+            path=note,
         )
     return found
 

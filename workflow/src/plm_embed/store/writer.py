@@ -1,4 +1,6 @@
-"""Work that goes on beside the caller: one thing at a time, in order, and an error is the caller's error."""
+"""Work that goes on beside the caller: one thing at a time, in order, and an error is the caller's
+error.
+"""
 
 import os
 
@@ -10,7 +12,9 @@ from plm_embed.store.rawio import extents, write_block
 
 
 class VectorWriter(OneAtATime):
-    """Writes blocks of vectors into `/representations` of an HDF5 file while the caller reads the next ones."""
+    """Writes blocks of vectors into `/representations` of an HDF5 file while the caller reads the
+    next ones.
+    """
 
     def __init__(self, file: h5py.File) -> None:
         super().__init__()
@@ -23,7 +27,9 @@ class VectorWriter(OneAtATime):
         os.close(self._descriptor)
 
     def write(self, name: str, row: int, bits: Array) -> None:
-        """Write stored bits (k, D) to rows `row`, ...; they must stay as they are until the write after the next."""
+        """Write stored bits (k, D) to rows `row`, ...; they must stay as they are until the write
+        after the next.
+        """
         where = self._places[name]
         if where is None:
             self.wait()

@@ -1,4 +1,6 @@
-"""What the Snakefile and its rules ask of the package: all of it can be imported from here, and only from here."""
+"""What the Snakefile and its rules ask of the package: all of it can be imported from here, and
+only from here.
+"""
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable

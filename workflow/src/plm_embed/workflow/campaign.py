@@ -17,7 +17,9 @@ from plm_embed.workflow.config import (
 
 
 def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
-    """The buckets of each submission, `size` at a time; a submission is named after its first bucket."""
+    """The buckets of each submission, `size` at a time; a submission is named after its first
+    bucket.
+    """
     return {buckets[at]: buckets[at : at + size] for at in range(0, len(buckets), size)}
 
 
@@ -32,10 +34,21 @@ def options(name: str, values: Iterable[Any]) -> list[str]:
 
 
 def workflow_commit(root: Path) -> str:
-    """Commit of the workflow's clone, ending in -dirty when files were changed; 'unknown' outside a clone."""
+    """Commit of the workflow's clone, ending in -dirty when files were changed; 'unknown' outside a
+    clone.
+    """
     if not (root / ".git").exists():
         return "unknown"
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -43,7 +56,9 @@ def workflow_commit(root: Path) -> str:
 
 
 def plan_line(config: Config) -> str:
-    """The campaign in one line: model, buckets, records once they were counted, parts in the store."""
+    """The campaign in one line: model, buckets, records once they were counted, parts in the
+    store.
+    """
     from plm_embed.jobs.completion import campaign_records
     from plm_embed.store.store import part_files
 
@@ -55,12 +70,17 @@ def plan_line(config: Config) -> str:
     records = "records not counted yet"
     if counts := known_summary(Path(config["results"]) / "sequences"):
         records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
-    found = campaign_records(Path(config["results"]) / config["model"] / "embedded", config["buckets"])
+    found = campaign_records(
+        Path(config["results"]) / config["model"] / "embedded", config["buckets"]
+    )
     known = _known_settings(config).items()
     saved = str(savings(record for record in found if known <= record["fingerprint"].items()))
     parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
-    line = f"plm-embed: {config['model']}{_standing(config)}, {buckets}; {records}; {store} in {config['store']}"
+    line = (
+        f"plm-embed: {config['model']}{_standing(config)}, {buckets}; "
+        f"{records}; {store} in {config['store']}"
+    )
     return f"{line}; not computed: {saved}" if saved else line
 
 
@@ -70,16 +90,20 @@ def _standing(config: Config) -> str:
 
     try:
         manifest = read_manifest(Path(config["weights_folder"]) / config["model"])
-    except PlmEmbedError:  # not prepared, or damaged: the rule `weights` or each embed job will say so
+    except (
+        PlmEmbedError
+    ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
         return ""
     found = caveat(config["model"], manifest)
     return f" ({found.partition(':')[0]})" if found else ""
 
 
 def check_reuse(config: Config) -> None:
-    """Refuse, in words, a source in `reuse` that holds other vectors than the configuration asks for.
+    """Refuse, in words, a source in `reuse` that holds other vectors than the configuration asks
+    for.
 
-    What is known only where it is computed (dtype `auto`, the engine) is checked by each embed job before it computes.
+    What is known only where it is computed (dtype `auto`, the engine) is checked by each embed job
+    before it computes.
     """
     if not config["reuse"]:
         return
@@ -92,13 +116,19 @@ def _known_settings(config: Config) -> Config:
     """What of the fingerprint is known before anything is computed."""
     embedding = config["embedding"]
     model = find_model(config["model"])
-    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {"model": model.name}
+    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {
+        "model": model.name
+    }
     if model.max_residues is None:
         known["long_sequences"] = embedding["long_sequences"]
     if embedding["compute_dtype"] != "auto":
         known["compute_dtype"] = embedding["compute_dtype"]
-    with suppress(PlmEmbedError):  # not prepared, or damaged: the rule `weights` or each embed job will say so
-        known["weights_sha256"] = read_manifest(Path(config["weights_folder"]) / model.name).weights_sha256
+    with suppress(
+        PlmEmbedError
+    ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+        known["weights_sha256"] = read_manifest(
+            Path(config["weights_folder"]) / model.name
+        ).weights_sha256
     return known
 
 

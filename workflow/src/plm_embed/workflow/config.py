@@ -1,4 +1,6 @@
-"""The configuration: checked as a whole, completed with defaults; and what the rules derive from it."""
+"""The configuration: checked as a whole, completed with defaults; and what the rules derive from
+it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -19,23 +21,34 @@ Config = dict[str, Any]
 
 def schema() -> Config:
     """The JSON Schema of the configuration, with every default."""
-    found: Config = yaml.safe_load((files(__package__) / "config.schema.yaml").read_text(encoding="utf-8"))
+    found: Config = yaml.safe_load(
+        (files(__package__) / "config.schema.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
 def checked(raw: Mapping[str, Any]) -> Config:
     """The complete configuration: defaults filled in, model and layers by their canonical names.
 
-    Relative paths are looked up from the working directory. Checking a checked configuration changes nothing.
-    Raises ConfigError with one line per problem, all of them at once: the key, its value, what is wrong.
+    Relative paths are looked up from the working directory. Checking a checked configuration
+    changes nothing. Raises ConfigError with one line per problem, all of them at once: the key, its
+    value, what is wrong.
     """
-    if monsters := [f"{key}: is nested too deeply, or holds too large a number" for key in raw if outsized(raw[key])]:
+    if monsters := [
+        f"{key}: is nested too deeply, or holds too large a number"
+        for key in raw
+        if outsized(raw[key])
+    ]:
         raise _refusal(monsters)
     rules = schema()
     config: Config = completed(dict(raw), rules)
     errors = list(Draft202012Validator(rules).iter_errors(config))
     odd = dict(odd_values(config))
-    wrong = [place_of(error) for error in errors if error.absolute_path and error.validator != "additionalProperties"]
+    wrong = [
+        place_of(error)
+        for error in errors
+        if error.absolute_path and error.validator != "additionalProperties"
+    ]
     problems = [line for error in errors for line in in_words(error)]
     problems += [f"{place}: {words}" for place, words in odd.items()]
     problems += _contradictions(config, [*wrong, *odd])
@@ -55,10 +68,14 @@ def _refusal(problems: Sequence[str]) -> ConfigError:
 
 
 def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
-    """Problems that the schema cannot see. Puts the canonical model, layers and store in place on the way."""
+    """Problems that the schema cannot see. Puts the canonical model, layers and store in place on
+    the way.
+    """
 
     def usable(*places: str) -> bool:
-        bad = any(one.startswith(place) or place.startswith(one) for one in wrong for place in places)
+        bad = any(
+            one.startswith(place) or place.startswith(one) for one in wrong for place in places
+        )
         return not bad and all(place.split(".")[0] in config for place in places)
 
     model = None
@@ -73,10 +90,16 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     if isinstance(config.get("inputs"), list):
         yield from _inputs_problems(config["inputs"], wrong)
     if model and usable("weights") and not config["weights"] and not model.urls:
-        yield f"weights: {model.name} is not published anywhere: give a .pt file or a Hugging Face folder"
+        yield (
+            f"weights: {model.name} is not published anywhere: give a "
+            ".pt file or a Hugging Face folder"
+        )
     if usable("table.keep"):
         taken = "the index has a column of its own of this name; rename yours"
-        yield from (f"table.keep: {name}: {taken}" for name in sorted(OWN_COLUMNS & set(config["table"]["keep"])))
+        yield from (
+            f"table.keep: {name}: {taken}"
+            for name in sorted(OWN_COLUMNS & set(config["table"]["keep"]))
+        )
     if model and usable("embedding.layers"):
         yield from _layer_problems(config["embedding"], model)
     if usable("embedding.long_sequences"):
@@ -94,7 +117,10 @@ def _path_problems(paths: Config) -> Iterator[str]:
         if words := unusable(paths.get(key, "")) or folder_problem(paths.get(key, "")):
             yield f"{key}: {paths[key]}: {words}"
     if paths.get("results", "").startswith("-"):
-        yield f"results: {paths['results']}: must not begin with -, which the commands take for an option"
+        yield (
+            f"results: {paths['results']}: must not begin with -, which "
+            "the commands take for an option"
+        )
     weights = paths.get("weights", "")
     if words := unusable(weights):
         yield f"weights: {weights}: {words}"
@@ -115,17 +141,27 @@ def _inputs_problems(inputs: Sequence[Any], wrong: Sequence[str]) -> Iterator[st
 
 def _scratch_problems(scratch: str) -> Iterator[str]:
     if scratch not in ("auto", "") and not scratch.startswith(("/", "$")):
-        yield f'speed.scratch: {scratch}: must be an absolute path, auto, or "" to write beside the store'
+        yield (
+            f"speed.scratch: {scratch}: must be an absolute path, auto, "
+            'or "" to write beside the store'
+        )
     elif set("{}<>") & set(scratch):
         yield f"speed.scratch: {scratch}: {unusable(scratch)}"
 
 
 def _layer_problems(embedding: Config, model: Model) -> Iterator[str]:
-    outside = [layer for layer in embedding["layers"] if not -model.layers - 1 <= layer <= model.layers]
+    outside = [
+        layer for layer in embedding["layers"] if not -model.layers - 1 <= layer <= model.layers
+    ]
     if outside:
-        yield f"embedding.layers: {outside}: {model.name} has layers 0 to {model.layers}, and -1 for the last"
+        yield (
+            f"embedding.layers: {outside}: {model.name} has layers 0 to "
+            f"{model.layers}, and -1 for the last"
+        )
         return
-    embedding["layers"] = [layer if layer >= 0 else model.layers + 1 + layer for layer in embedding["layers"]]
+    embedding["layers"] = [
+        layer if layer >= 0 else model.layers + 1 + layer for layer in embedding["layers"]
+    ]
     if len(set(embedding["layers"])) < len(embedding["layers"]):
         yield f"embedding.layers: {embedding['layers']}: names a layer twice"
 
@@ -134,11 +170,17 @@ def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
     policy, limit, overlap = long["policy"], long["max_residues"], long["overlap"]
     place = "embedding.long_sequences"
     if policy == "whole" and limit:
-        yield f"{place}.max_residues: {limit}: means nothing with policy whole; choose window, crop or skip, or 0"
+        yield (
+            f"{place}.max_residues: {limit}: means nothing with policy whole; "
+            "choose window, crop or skip, or 0"
+        )
     if policy != "whole" and not limit:
         yield f"{place}.max_residues: 0: policy {policy} needs a limit, such as 1022"
     if model and model.max_residues and limit > model.max_residues:
-        yield f"{place}.max_residues: {limit}: {model.name} takes at most {model.max_residues} residues"
+        yield (
+            f"{place}.max_residues: {limit}: {model.name} takes at most "
+            f"{model.max_residues} residues"
+        )
     if overlap and policy != "window":
         yield f"{place}.overlap: {overlap}: means nothing with policy {policy}; choose window, or 0"
     if policy == "window" and limit and overlap >= limit:
@@ -147,4 +189,7 @@ def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
 
 def _device_problems(dtype: str, device: str) -> Iterator[str]:
     if dtype == "tfloat32" and device == "cpu":
-        yield "embedding.compute_dtype: tfloat32: exists on GPUs only; choose float32, or another speed.device than cpu"
+        yield (
+            "embedding.compute_dtype: tfloat32: exists on GPUs only; choose "
+            "float32, or another speed.device than cpu"
+        )

@@ -1,7 +1,8 @@
-"""What the main process hands to its jobs: the configuration that it checked, in words that no shell changes.
+"""What the main process hands to its jobs: the configuration that it checked, in words that no
+shell changes.
 
-Snakemake hands each job the paths of the configuration files and the words after --config, and the job reads them when
-it starts, which may be days later. Here it gets the path of a copy.
+Snakemake hands each job the paths of the configuration files and the words after --config, and the
+job reads them when it starts, which may be days later. Here it gets the path of a copy.
 """
 
 import hashlib
@@ -18,11 +19,14 @@ from plm_embed.io.files import atomic_path
 from plm_embed.workflow.config import Config
 
 FOLDER = Path(".snakemake") / "plm-embed"
-"""In the working folder. Copies stay: jobs of a main process that was killed may still be waiting."""
+"""In the working folder. Copies stay: jobs of a main process that was killed may still be
+waiting.
+"""
 
 
 def freeze(workflow: Any, config: Config) -> None:
-    """Write the checked configuration to a file of its own name, and let the jobs of Snakemake's `workflow` read that.
+    """Write the checked configuration to a file of its own name, and let the jobs of Snakemake's
+    `workflow` read that.
 
     Raises PlmEmbedError when the working folder cannot be written to.
     """
@@ -33,7 +37,8 @@ def freeze(workflow: Any, config: Config) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PlmEmbedError(
-            f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to", path=path
+            f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to",
+            path=path,
         ) from None
     workflow.config_settings.configfiles = [path]
     workflow.config_settings.config_args = ""  # they are in the file
@@ -65,9 +70,13 @@ def quote_words(utils: Any) -> None:
 
 
 def check_folders(folders: Iterable[Path]) -> None:
-    """Refuse clones and environments that lie where jobs could not find them: they are looked for by way of PATH."""
+    """Refuse clones and environments that lie where jobs could not find them: they are looked for
+    by way of PATH.
+    """
     for folder in folders:
         if os.pathsep in str(folder) or "\n" in str(folder):
             raise PlmEmbedError(
-                f"{folder}: no colon or line break may be in the path; move it, or make it anew elsewhere", path=folder
+                f"{folder}: no colon or line break may be in the path; move it, or make it anew "
+                "elsewhere",
+                path=folder,
             )

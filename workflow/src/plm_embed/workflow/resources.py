@@ -1,4 +1,6 @@
-"""What a job may need before anybody has seen it run: memory and time. When they grow: `retries`."""
+"""What a job may need before anybody has seen it run: memory and time. When they grow:
+`retries`.
+"""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -19,21 +21,27 @@ RESIDUES_PER_ROW = 300  # the mean of UniRef; also bytes of input per record
 
 
 def host_memory_mb(model_name: str) -> int:
-    """Main memory that one worker may need, in MB: libraries, batches, and the weights while they load."""
+    """Main memory that one worker may need, in MB: libraries, batches, and the weights while they
+    load.
+    """
     return 6000 + round(6 * _parameters(find_model(model_name)) / 1e6)
 
 
 def job_memory_mb(config: Config, buckets: Sequence[str]) -> int:
-    """Main memory for one worker on these buckets, in MB: `host_memory_mb` and the largest one's sequences."""
+    """Main memory for one worker on these buckets, in MB: `host_memory_mb` and the largest one's
+    sequences.
+    """
     sizes = _sizes(config, buckets)
     return host_memory_mb(config["model"]) + round(10 * max(sizes, default=0) / 1e6)
 
 
 def job_minutes(config: Config, buckets: Sequence[str]) -> int:
-    """Time for one worker on these buckets: from their residues once they are counted, before that a bound of 240.
+    """Time for one worker on these buckets: from their residues once they are counted, before that
+    a bound of 240.
 
-    Reckoned at 10 TFLOP/s, which a V100 reaches in half precision and an A100 several times over, or with device cpu at
-    50 GFLOP/s, a third of what a modern core reaches; with half as much again and ten minutes to start.
+    Reckoned at 10 TFLOP/s, which a V100 reaches in half precision and an A100 several times over,
+    or with device cpu at 50 GFLOP/s, a third of what a modern core reaches; with half as much again
+    and ten minutes to start.
     """
     summary = Path(config["results"]) / "sequences" / "summary.json"
     if not summary.is_file():
@@ -46,9 +54,11 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
 
 
 def records_minutes(input_bytes: float) -> int:
-    """Time for a job over the records of so many bytes of input: half an hour, and a minute for every 0.3 GB.
+    """Time for a job over the records of so many bytes of input: half an hour, and a minute for
+    every 0.3 GB.
 
-    Deduplicate makes 60 MB/s of plain FASTA on two cores; this leaves room for compressed files and slow disks.
+    Deduplicate makes 60 MB/s of plain FASTA on two cores; this leaves room for compressed files and
+    slow disks.
     """
     return LEAST_MINUTES + round(input_bytes / RECORD_BYTES_PER_MINUTE)
 
@@ -59,17 +69,25 @@ def gather_minutes(config: Config) -> int:
 
 
 def validate_minutes(config: Config) -> int:
-    """Time for validate: that for records and vectors, and the reference at 50 GFLOP/s for 1,000 residues per check."""
-    flops: float = config["validate"]["spot_checks"] * 1000 * 2 * _parameters(find_model(config["model"]))
+    """Time for validate: that for records and vectors, and the reference at 50 GFLOP/s for 1,000
+    residues per check.
+    """
+    flops: float = (
+        config["validate"]["spot_checks"] * 1000 * 2 * _parameters(find_model(config["model"]))
+    )
     minutes = records_minutes(_input_bytes(config)) + _vectors_minutes(config)
     return minutes + round(flops / CPU_FLOPS_PER_SECOND / 60)
 
 
 def _vectors_minutes(config: Config) -> int:
-    """Time for all vectors, read or written at 150 MB/s, a third of what two cores were seen to do."""
+    """Time for all vectors, read or written at 150 MB/s, a third of what two cores were seen to
+    do.
+    """
     model, embedding = find_model(config["model"]), config["embedding"]
     width = storage_bytes(embedding["storage_dtype"])
-    rows = sum(1.0 if name == "per_residue" else 1 / RESIDUES_PER_ROW for name in embedding["pooling"])
+    rows = sum(
+        1.0 if name == "per_residue" else 1 / RESIDUES_PER_ROW for name in embedding["pooling"]
+    )
     size: float = _input_bytes(config) * rows * len(embedding["layers"]) * model.dim * width
     return round(size / MASTER_BYTES_PER_MINUTE)
 
@@ -80,7 +98,9 @@ def _input_bytes(config: Config) -> int:
 
 @cache
 def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
-    """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the summary changes."""
+    """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the
+    summary changes.
+    """
     residues: int = (known_summary(summary.parent) or {}).get("residues", 0)
     paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
     everything = sum(path.stat().st_size for path in paths if path.is_file())

@@ -1,9 +1,10 @@
-"""A retry asks for more time only after a time limit, for more memory only when that ran out, never for more than the
-site gives; and what is of no use is not tried again.
+"""A retry asks for more time only after a time limit, for more memory only when that ran out, never
+for more than the site gives; and what is of no use is not tried again.
 
-Snakemake tells the functions and expressions of resources only the number of the attempt. Executors say why a job
-failed in `aux` of what they report: "cause" is "time", "memory" or "refused" (for good), "at_most" what the partition
-or queue gives at most, in minutes or MB. The main process takes that down for its jobs, which ask the same functions.
+Snakemake tells the functions and expressions of resources only the number of the attempt. Executors
+say why a job failed in `aux` of what they report: "cause" is "time", "memory" or "refused" (for
+good), "at_most" what the partition or queue gives at most, in minutes or MB. The main process takes
+that down for its jobs, which ask the same functions.
 """
 
 import json
@@ -23,9 +24,11 @@ TAIL_BYTES = 65536
 
 
 def by_cause(rules: Iterable[Any], notes: Path) -> None:
-    """Have `attempt` in the resources of Snakemake's `rules` count only attempts that failed for their lack.
+    """Have `attempt` in the resources of Snakemake's `rules` count only attempts that failed for
+    their lack.
 
-    So `240 * attempt` minutes, in a rule or a profile, become 480 after one time limit, whatever else had failed.
+    So `240 * attempt` minutes, in a rule or a profile, become 480 after one time limit, whatever
+    else had failed.
     """
     for rule in rules:
         for name in CAUSES.keys() & rule.resources.keys():
@@ -37,7 +40,9 @@ def _counted(resource: Any, name: str, notes: Path) -> Any:
     def value(wildcards: Any, **others: Any) -> Any:
         attempt, job = others.pop("attempt"), _job(others["rulename"], dict(wildcards.items()))
         failures = _failures(notes, job) if attempt > 1 else []
-        short = [note for note in failures if note["attempt"] < attempt and note["cause"] == CAUSES[name]]
+        short = [
+            note for note in failures if note["attempt"] < attempt and note["cause"] == CAUSES[name]
+        ]
         asked = resource.evaluate(wildcards, attempt=1 + len(short), **others).value
         limits = [note["at_most"] for note in short if note["at_most"]]
         return min([asked, *limits]) if isinstance(asked, int) else asked
@@ -50,7 +55,9 @@ def _job(rule: str, wildcards: Mapping[str, str]) -> str:
 
 
 def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
-    """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1 again."""
+    """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1
+    again.
+    """
     found: dict[int, dict[str, Any]] = {}
     with suppress(FileNotFoundError):
         for line in notes.read_text(encoding="utf-8").splitlines():
@@ -64,8 +71,8 @@ def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
 def watch_failures(executor: Any, real_executor: Any) -> None:
     """Take down for each failed job why it failed, and end its retries where they are of no use.
 
-    `executor` and `real_executor` are the classes from which Snakemake's executors derive; whatever fails a job calls
-    the method of the first, or, like a missing output, only that of the second.
+    `executor` and `real_executor` are the classes from which Snakemake's executors derive; whatever
+    fails a job calls the method of the first, or, like a missing output, only that of the second.
     """
     if hasattr(executor.report_job_error, "__wrapped__"):
         return
@@ -84,7 +91,10 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
         if why.get("cause") == "refused" or _users_error(job.log, notes):
             job.attempt = job.restart_times + 1  # Snakemake tries again as long as it is not above
             if job.restart_times:
-                self.logger.info(f"Job {job.jobid} ({job.name}) is not tried again: it would fail in the same way.")
+                self.logger.info(
+                    f"Job {job.jobid} ({job.name}) is not tried again: it would fail in the same "
+                    "way."
+                )
         elif not job.is_group():
             note = {
                 "job": _job(job.rule.name, job.wildcards_dict),

@@ -1,4 +1,6 @@
-"""A configuration beside its schema: defaults, numbers that came as text, and what is wrong, in words."""
+"""A configuration beside its schema: defaults, numbers that came as text, and what is wrong, in
+words.
+"""
 
 import json
 import math
@@ -20,15 +22,21 @@ _SHOWN = 200
 
 
 def outsized(value: Any, levels: int = _LEVELS) -> bool:
-    """Whether a value is nested more deeply, or holds a larger number, than Python's own tools can show."""
+    """Whether a value is nested more deeply, or holds a larger number, than Python's own tools can
+    show.
+    """
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value).bit_length() > _BITS
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inside = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     return levels < 0 or any(outsized(item, levels - 1) for item in inside)
 
 
 def completed(value: Any, schema: Mapping[str, Any]) -> Any:
-    """`value` with defaults for absent keys, and with numbers and lists that came as text (`--config`) parsed."""
+    """`value` with defaults for absent keys, and with numbers and lists that came as text
+    (`--config`) parsed.
+    """
     kind = schema.get("type", "string")
     if isinstance(value, str) and kind != "string":
         parsed = _parsed(value)
@@ -39,7 +47,9 @@ def completed(value: Any, schema: Mapping[str, Any]) -> Any:
         value = int(value)  # 1e3 and 64.0
     if isinstance(value, Mapping) and "properties" in schema:
         properties = schema["properties"]
-        given = {key: item for key, item in value.items() if item is not None}  # `weights:` and nothing after it
+        given = {
+            key: item for key, item in value.items() if item is not None
+        }  # `weights:` and nothing after it
         for key, sub in properties.items():
             if key not in given and ("default" in sub or "properties" in sub):
                 given[key] = sub.get("default", {})
@@ -55,21 +65,31 @@ def _parsed(text: str) -> Any:
     for parse in (json.loads, yaml.safe_load):  # JSON first: YAML takes 1e-3 for text
         try:
             value = parse(text)
-        except (ValueError, RecursionError, LookupError, AttributeError, yaml.YAMLError):  # of PyYAML, for bad tags
+        except (
+            ValueError,
+            RecursionError,
+            LookupError,
+            AttributeError,
+            yaml.YAMLError,
+        ):  # of PyYAML, for bad tags
             continue
         return text if outsized(value) else value
     return text
 
 
 def odd_values(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Places of what neither the schema nor what comes after it can judge, and what is wrong there."""
+    """Places of what neither the schema nor what comes after it can judge, and what is wrong
+    there.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from odd_values(item, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from odd_values(item, f"{place}[{number}]")
-    elif isinstance(value, str) and (value != printable(value) or ("\n" in value and not place.startswith("table."))):
+    elif isinstance(value, str) and (
+        value != printable(value) or ("\n" in value and not place.startswith("table."))
+    ):
         yield place, f"{_shown(value)}: holds a control character; rename it"
     elif isinstance(value, float) and not math.isfinite(value):
         yield place, f"{value}: must be a finite number"
@@ -109,7 +129,10 @@ def in_words(error: ValidationError) -> Iterator[str]:
         case "type":
             yield f"{place}: {value}: must be {_KINDS[rule]}"
         case "enum":
-            yield f"{place}: {value}: must be one of {', '.join(rule)}{did_you_mean(str(error.instance), rule)}"
+            yield (
+                f"{place}: {value}: must be one of "
+                f"{', '.join(rule)}{did_you_mean(str(error.instance), rule)}"
+            )
         case "minLength" | "minItems":
             yield f"{place}: {value}: must not be empty"
         case "minimum":

@@ -1,4 +1,6 @@
-"""The recognised site as a profile that is laid under the user's: resources and threads that he did not set himself."""
+"""The recognised site as a profile that is laid under the user's: resources and threads that he did
+not set himself.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +18,9 @@ from plm_embed.sites.shape import Shape, buckets_for, shape
 class Given:
     """What the user set, by profile or on the command line. Resources have their values as text.
 
-    executor: pbs, slurm-steady, slurm or another one; site: by name or file, '' to recognise it; queue, account:
-    --pbs-queue, --pbs-account; embed, default: --set-resources of the rule embed, and --default-resources; threads: of
-    embed.
+    executor: pbs, slurm-steady, slurm or another one; site: by name or file, '' to recognise it;
+    queue, account: --pbs-queue, --pbs-account; embed, default: --set-resources of the rule embed,
+    and --default-resources; threads: of embed.
     """
 
     executor: str
@@ -38,8 +40,8 @@ class Given:
 class Layer:
     """What goes under the user's settings, as Snakemake's options write it.
 
-    embed, default: resources of the rule embed, and of all rules; threads: of embed. line: for the screen.
-    missing: what the user has to add before anything can be submitted, in one line.
+    embed, default: resources of the rule embed, and of all rules; threads: of embed. line: for the
+    screen. missing: what the user has to add before anything can be submitted, in one line.
     """
 
     embed: dict[str, str]
@@ -51,7 +53,9 @@ class Layer:
 
 
 def layer(given: Given, buckets_per_submission: int = 0) -> Layer:
-    """The layer for an executor. buckets_per_submission: of the configuration, 0 where it leaves that to the site."""
+    """The layer for an executor. buckets_per_submission: of the configuration, 0 where it leaves
+    that to the site.
+    """
     if given.executor == "pbs":
         return _pbs(given, buckets_per_submission)
     if given.executor in slurm_executor.EXECUTORS:
@@ -69,10 +73,15 @@ def _pbs(given: Given, buckets: int) -> Layer:
     missing = ""
     if site.get("account", {}).get("required") and not account:
         missing = f"{_name(site, here)} charges an account: add {account_words(site)}"
-    embed, words = _resources(site, form, given, buckets), f"queue {form.queue}" if form.queue else ""
+    embed, words = (
+        _resources(site, form, given, buckets),
+        f"queue {form.queue}" if form.queue else "",
+    )
     return Layer(
         embed=embed,
-        default=_not_given({name: str(value) for name, value in _defaults(site).items()}, given.default),
+        default=_not_given(
+            {name: str(value) for name, value in _defaults(site).items()}, given.default
+        ),
         threads=form.cores,
         site=here.site,
         line=_line(_heading(site, here), words, account, _asks(form, given, embed)),
@@ -81,7 +90,9 @@ def _pbs(given: Given, buckets: int) -> Layer:
 
 
 def account_of(site: Mapping[str, Any], named: str = "") -> str:
-    """The account to charge: the one that was named, else of the site's file or of the variable that it names."""
+    """The account to charge: the one that was named, else of the site's file or of the variable
+    that it names.
+    """
     account = site.get("account", {})
     return named or account.get("name") or environ.get(account.get("variable", ""), "")
 
@@ -98,7 +109,9 @@ def _slurm(given: Given, buckets: int) -> Layer:
     site: dict[str, Any] = {"description": "SLURM"}
     try:
         site = read_site(here.site) if here.site else site
-    except PlmEmbedError as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
+    except (
+        PlmEmbedError
+    ) as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
         if given.site:
             raise
         here = Here("", str(error).removeprefix("--site slurm: "))
@@ -108,7 +121,9 @@ def _slurm(given: Given, buckets: int) -> Layer:
     embed, default = _resources(site, form, given, buckets), dict(site.get("resources", {}))
     key = site.get("queue_resource", "")
     if queue and not given.named(key):
-        embed[key] = repr(queue)  # in quotes: Snakemake takes bare words for expressions where it can
+        embed[key] = repr(
+            queue
+        )  # in quotes: Snakemake takes bare words for expressions where it can
         default |= {key: repr(queue)} if key == "qos" else {}
     default |= {"slurm_account": repr(account)} if account else {}
     words = f"{'QOS' if key == 'qos' else 'partition'} {queue}" if queue else ""
@@ -136,12 +151,17 @@ def _slurm_queue(here: Here, site: Mapping[str, Any], given: Given) -> tuple[str
 
 
 def _slurm_account(given: Given) -> tuple[str, str]:
-    """The account to charge, and what to write where the user has several; '' where there is no accounting."""
+    """The account to charge, and what to write where the user has several; '' where there is no
+    accounting.
+    """
     named = given.named("slurm_account") or environ.get("SBATCH_ACCOUNT", "")
     accounts = [named] if named else slurm.accounts()
     if len(accounts) < 2:
         return "".join(accounts), ""
-    words = "export SBATCH_ACCOUNT=NAME, or add `slurm_account: NAME` below `default-resources:` in the profile"
+    words = (
+        "export SBATCH_ACCOUNT=NAME, or add `slurm_account: NAME` below "
+        "`default-resources:` in the profile"
+    )
     return "", f"you have several accounts ({', '.join(accounts)}): {words}"
 
 
@@ -150,8 +170,14 @@ def _shape(site: Mapping[str, Any], given: Given, queue: str) -> Shape:
 
 
 def _resources(site: Mapping[str, Any], form: Shape, given: Given, buckets: int) -> dict[str, str]:
-    """Resources of embed that the user did not set. A job of one worker asks for more time with each attempt."""
-    found = {"nodes": str(form.nodes), "gpu": str(form.gpus), "buckets": str(buckets or form.buckets)}
+    """Resources of embed that the user did not set. A job of one worker asks for more time with
+    each attempt.
+    """
+    found = {
+        "nodes": str(form.nodes),
+        "gpu": str(form.gpus),
+        "buckets": str(buckets or form.buckets),
+    }
     if form.memory_gb:
         found["mem_mb"] = str(1000 * form.memory_gb)
     if form.minutes:
@@ -175,13 +201,22 @@ def _line(heading: str, queue: str, account: str, asks: str) -> str:
 
 
 def _asks(form: Shape, given: Given, embed: Mapping[str, str]) -> str:
-    """A submission in words, as it will be asked for; what only Snakemake can evaluate is left out."""
-    set_ = {"cores": given.threads, "minutes": given.embed.get("runtime"), "memory_gb": given.embed.get("mem_mb")}
+    """A submission in words, as it will be asked for; what only Snakemake can evaluate is left
+    out.
+    """
+    set_ = {
+        "cores": given.threads,
+        "minutes": given.embed.get("runtime"),
+        "memory_gb": given.embed.get("mem_mb"),
+    }
     numbers: dict[str, Any] = {name: _number(text) for name, text in set_.items() if text}
     if "memory_gb" in numbers:
         numbers["memory_gb"] //= 1000
     buckets = given.embed.get("buckets") or embed["buckets"]
-    return f"a submission is {replace(form, **numbers)} and {buckets} {'bucket' if buckets == '1' else 'buckets'}"
+    return (
+        f"a submission is {replace(form, **numbers)} and {buckets} "
+        f"{'bucket' if buckets == '1' else 'buckets'}"
+    )
 
 
 def _defaults(site: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,12 +1,14 @@
 """The forward pass of ESM-2, ESM-1b and ESM-1v over packed sequences, without padding between them.
 
-All sequences of a batch lie one after another in one (T, D) matrix. Linear layers run over it in slices of a fixed
-number of rows, attention runs per sequence. So every number of a sequence's representation comes from operations whose
-shapes depend on that sequence alone, and its bits do not depend on the batch it travels in.
+All sequences of a batch lie one after another in one (T, D) matrix. Linear layers run over it in
+slices of a fixed number of rows, attention runs per sequence. So every number of a sequence's
+representation comes from operations whose shapes depend on that sequence alone, and its bits do not
+depend on the batch it travels in.
 
-The arithmetic is fair-esm 2.0.0's (`esm/model/esm2.py`, `esm/model/esm1.py`, `esm/modules.py`): pre-layer-norm blocks,
-exact-erf GELU, embeddings scaled by 0.88 where the model was trained with token dropout, rotary angles in fp32.
-Residual stream and layer norms stay in fp32 whatever the compute dtype is.
+The arithmetic is fair-esm 2.0.0's (`esm/model/esm2.py`, `esm/model/esm1.py`, `esm/modules.py`):
+pre-layer-norm blocks, exact-erf GELU, embeddings scaled by 0.88 where the model was trained with
+token dropout, rotary angles in fp32. Residual stream and layer norms stay in fp32 whatever the
+compute dtype is.
 """
 
 import ctypes
@@ -26,31 +28,45 @@ from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed import DTYPES, ROWS, Batch, pack
 
 ARITHMETIC = "packed-1"
-"""Version of the arithmetic; with the label of the attention kernel it is the engine's name in the fingerprint.
+"""Version of the arithmetic; with the label of the attention kernel it is the engine's name in the
+fingerprint.
 
-It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count, on CUDA per GPU
-type, version of torch and the kernels that completion records name. Only the kernel `math` does not promise them
-(`Fingerprint.batch_invariant`). Each job's self-test records what it saw.
+It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count,
+on CUDA per GPU type, version of torch and the kernels that completion records name. Only the kernel
+`math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records what it
+saw.
 """
 
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
-"""Training masked 15 % of the tokens and zeroed 80 % of those; without masks the embedding is scaled by 0.88."""
+"""Training masked 15 % of the tokens and zeroed 80 % of those; without masks the embedding is
+scaled by 0.88.
+"""
 
 
 class Engine:
-    """A model on one device. Knows tokens and kernels; pooling, storage and policies stay outside."""
+    """A model on one device. Knows tokens and kernels; pooling, storage and policies stay
+    outside.
+    """
 
     def __init__(
-        self, manifest: Manifest, tensors: Mapping[str, Tensor], device: torch.device, dtype: ComputeDtype
+        self,
+        manifest: Manifest,
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        dtype: ComputeDtype,
     ) -> None:
-        """Move the tensors (canonical names, see `models.weights`) to `device` one by one, matrices in `dtype`."""
+        """Move the tensors (canonical names, see `models.weights`) to `device` one by one, matrices
+        in `dtype`.
+        """
         self.manifest = manifest
         self.device = device
         self.precision = dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         self.attention = kernel(manifest, device, dtype)
-        self._exact = self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
+        self._exact = (
+            self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
+        )
         self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
 
         def matrix(name: str) -> Tensor:
@@ -63,15 +79,21 @@ class Engine:
             return vector(f"{name}.weight"), vector(f"{name}.bias")
 
         def linear(*names: str) -> Linear:
-            weights, biases = ([matrix(f"{name}.{kind}") for name in names] for kind in ("weight", "bias"))
+            weights, biases = (
+                [matrix(f"{name}.{kind}") for name in names] for kind in ("weight", "bias")
+            )
             made = Linear(weights[0] if len(names) == 1 else torch.cat(weights), torch.cat(biases))
             del weights
             _give_back()
             return made
 
         self._embedding = vector("embed_tokens.weight")
-        self._positions = vector("embed_positions.weight") if "embed_positions.weight" in tensors else None
-        self._norm_before = norm("emb_layer_norm_before") if "emb_layer_norm_before.weight" in tensors else None
+        self._positions = (
+            vector("embed_positions.weight") if "embed_positions.weight" in tensors else None
+        )
+        self._norm_before = (
+            norm("emb_layer_norm_before") if "emb_layer_norm_before.weight" in tensors else None
+        )
         self._norm_after = norm("emb_layer_norm_after")
         self._layers = [
             _Layer(
@@ -90,7 +112,9 @@ class Engine:
         return self.manifest.family.tokens(length)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread beside `forward`."""
+        """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread
+        beside `forward`.
+        """
         pieces = [tokenize(sequence) for sequence in sequences]
         if [len(piece) for piece in pieces] != [self.cost(len(sequence)) for sequence in sequences]:
             raise RuntimeError("a sequence has another number of residue tokens than residues")
@@ -98,8 +122,11 @@ class Engine:
         return pack(pieces, residues, self.rows, PAD, pinned=self.device.type == "cuda")
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, layers: Collection[int], exact: bool = False) -> dict[int, Tensor]:
-        """Representations (T, D), fp32, after each of `layers`: 0 is the embedding, the last has the final norm.
+    def forward(
+        self, batch: Batch, layers: Collection[int], exact: bool = False
+    ) -> dict[int, Tensor]:
+        """Representations (T, D), fp32, after each of `layers`: 0 is the embedding, the last has
+        the final norm.
 
         `exact` computes in fp32 with the weights at hand, for what overflows in half precision.
         """
@@ -116,7 +143,9 @@ class Engine:
                 for rows in self._slices(x):
                     x[rows] += terms.pop(0)
                 last = number == len(self._layers)
-                found[number] = elementwise.norm(x, self._norm_after, torch.float32) if last else x.clone()
+                found[number] = (
+                    elementwise.norm(x, self._norm_after, torch.float32) if last else x.clone()
+                )
         return found
 
     def _embed(self, batch: Batch) -> Tensor:
@@ -126,7 +155,11 @@ class Engine:
         if self._positions is not None:
             # learned positions count from PAD + 1 (esm/modules.py: LearnedPositionalEmbedding)
             x = x + F.embedding(batch.positions + PAD + 1, self._positions)
-        return x if self._norm_before is None else elementwise.norm(x, self._norm_before, torch.float32)
+        return (
+            x
+            if self._norm_before is None
+            else elementwise.norm(x, self._norm_before, torch.float32)
+        )
 
     def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the rotary angles, (T, d / 2) fp32."""
@@ -144,8 +177,8 @@ class Engine:
     ) -> list[Tensor]:  # fmt: skip
         """One transformer layer over the residual stream `x` (T, D), which is changed in place.
 
-        `terms` are what is still to be added to the slices of x, none if nothing is: with the norm it is one pass over
-        memory. They are used up; returns those that this layer leaves.
+        `terms` are what is still to be added to the slices of x, none if nothing is: with the norm
+        it is one pass over memory. They are used up; returns those that this layer leaves.
         """
         dtype = torch.float32 if exact else self.dtype
         attend = self._exact if exact else self.attention
@@ -182,7 +215,9 @@ class _Layer:
 
 
 def _give_back() -> None:
-    """Return freed memory to the system: the C library would keep what each matrix took on its way."""
+    """Return freed memory to the system: the C library would keep what each matrix took on its
+    way.
+    """
     with suppress(AttributeError, OSError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -193,5 +228,7 @@ def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> att
 
 
 def name(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> str:
-    """The engine's name in the fingerprint: version of the arithmetic, label of the attention kernel."""
+    """The engine's name in the fingerprint: version of the arithmetic, label of the attention
+    kernel.
+    """
     return "-".join(filter(None, (ARITHMETIC, kernel(manifest, device, dtype).label)))

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def _engine(
-    manifest: "Manifest", tensors: Mapping[str, "torch.Tensor"], device: "torch.device", dtype: ComputeDtype
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    device: "torch.device",
+    dtype: ComputeDtype,
 ) -> "Engine":
     from plm_embed.models.esm.engine import Engine
 
@@ -33,7 +36,10 @@ def _engine_name(manifest: "Manifest", device: "torch.device", dtype: ComputeDty
 
 
 def _reference(
-    manifest: "Manifest", tensors: Mapping[str, "torch.Tensor"], sequences: Sequence[str], layers: Sequence[int]
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
 ) -> list[dict[int, "torch.Tensor"]]:
     from plm_embed.models.esm.reference import all_states
 

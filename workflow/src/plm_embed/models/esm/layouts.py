@@ -23,11 +23,23 @@ _FROM_HF = (
     (re.compile(r"^embeddings\.position_embeddings\."), "embed_positions."),
     (re.compile(r"^embeddings\.layer_norm\."), "emb_layer_norm_before."),
     (re.compile(r"^encoder\.emb_layer_norm_after\."), "emb_layer_norm_after."),
-    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.query\."), r"layers.\1.self_attn.q_proj."),
+    (
+        re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.query\."),
+        r"layers.\1.self_attn.q_proj.",
+    ),
     (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.key\."), r"layers.\1.self_attn.k_proj."),
-    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.value\."), r"layers.\1.self_attn.v_proj."),
-    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.output\.dense\."), r"layers.\1.self_attn.out_proj."),
-    (re.compile(r"^encoder\.layer\.(\d+)\.attention\.LayerNorm\."), r"layers.\1.self_attn_layer_norm."),
+    (
+        re.compile(r"^encoder\.layer\.(\d+)\.attention\.self\.value\."),
+        r"layers.\1.self_attn.v_proj.",
+    ),
+    (
+        re.compile(r"^encoder\.layer\.(\d+)\.attention\.output\.dense\."),
+        r"layers.\1.self_attn.out_proj.",
+    ),
+    (
+        re.compile(r"^encoder\.layer\.(\d+)\.attention\.LayerNorm\."),
+        r"layers.\1.self_attn_layer_norm.",
+    ),
     (re.compile(r"^encoder\.layer\.(\d+)\.intermediate\.dense\."), r"layers.\1.fc1."),
     (re.compile(r"^encoder\.layer\.(\d+)\.output\.dense\."), r"layers.\1.fc2."),
     (re.compile(r"^encoder\.layer\.(\d+)\.LayerNorm\."), r"layers.\1.final_layer_norm."),
@@ -39,7 +51,11 @@ def describe(layout: Layout, source: Path, said: Mapping[str, Any]) -> Descripti
 
     Raises WeightsError that names the source.
     """
-    return _describe_fair_esm(source, said) if layout == "fair-esm" else _describe_hugging_face(source, said)
+    return (
+        _describe_fair_esm(source, said)
+        if layout == "fair-esm"
+        else _describe_hugging_face(source, said)
+    )
 
 
 def common_name(layout: Layout, architecture: str, name: str) -> str | None:
@@ -63,12 +79,16 @@ def _describe_fair_esm(path: Path, said: Mapping[str, Any]) -> Description:
     arguments = _arguments(said)
     if arguments is None:
         raise WeightsError(
-            f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' beside it.", path=path
+            f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' "
+            "beside it.",
+            path=path,
         )
     kind = "esm2" if "cfg" in said else arguments.get("arch")
     if kind not in ("esm2", "roberta_large"):
         raise WeightsError(
-            f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v are known.", path=path
+            f"weights: {path} holds a model of the kind {kind!r}; only ESM-2, ESM-1b and ESM-1v "
+            "are known.",
+            path=path,
         )
     return Description(
         architecture="esm2" if kind == "esm2" else "esm1b",
@@ -80,7 +100,9 @@ def _describe_fair_esm(path: Path, said: Mapping[str, Any]) -> Description:
 
 
 def _arguments(said: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The training arguments of a checkpoint, without their `encoder_` prefixes; None if there are none."""
+    """The training arguments of a checkpoint, without their `encoder_` prefixes; None if there are
+    none.
+    """
     found = said["cfg"].get("model") if isinstance(said.get("cfg"), dict) else said.get("args")
     if not isinstance(found, argparse.Namespace):
         return None
@@ -90,11 +112,14 @@ def _arguments(said: Mapping[str, Any]) -> dict[str, Any] | None:
 def _describe_hugging_face(folder: Path, said: Mapping[str, Any]) -> Description:
     if said.get("model_type") != "esm":
         raise WeightsError(
-            f"weights: {folder} holds a model of the kind {said.get('model_type')!r}, not 'esm'.", path=folder
+            f"weights: {folder} holds a model of the kind {said.get('model_type')!r}, not 'esm'.",
+            path=folder,
         )
     path = folder / "config.json"
     return Description(
-        architecture="esm2" if said.get("position_embedding_type", "absolute") == "rotary" else "esm1b",
+        architecture="esm2"
+        if said.get("position_embedding_type", "absolute") == "rotary"
+        else "esm1b",
         layers=_number(path, said, "num_hidden_layers"),
         dim=_number(path, said, "hidden_size"),
         heads=_number(path, said, "num_attention_heads"),
@@ -106,7 +131,9 @@ def _token_dropout(path: Path, said: Mapping[str, Any]) -> bool:
     found = said.get("token_dropout")
     if not isinstance(found, bool):  # Hugging Face writes it for all of these models
         raise WeightsError(
-            f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or incomplete.", path=path
+            f"weights: {path} does not say token_dropout (found {found!r}): it is damaged or "
+            "incomplete.",
+            path=path,
         )
     return found
 
@@ -115,6 +142,7 @@ def _number(path: Path, values: Mapping[str, Any], key: str) -> int:
     value = values.get(key)
     if type(value) is not int:
         raise WeightsError(
-            f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.", path=path
+            f"weights: {path} does not say its model's {key} (found {value!r}): it is incomplete.",
+            path=path,
         )
     return value

@@ -7,12 +7,15 @@ if TYPE_CHECKING:
     from plm_embed.models.registry import Model
 
 VOCABULARY = 33  # rows of `embed_tokens`: the alphabet of `plm_embed.models.esm.tokens`
-POSITIONS = 1026  # rows of `embed_positions` (ESM-1b, ESM-1v): 1,024 tokens after the padding index 1
+POSITIONS = (
+    1026  # rows of `embed_positions` (ESM-1b, ESM-1v): 1,024 tokens after the padding index 1
+)
 _BEFORE = {"emb_layer_norm_before.weight", "emb_layer_norm_before.bias"}
 
 
 def tensor_shapes(model: "Model", found: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of every tensor that the model needs, under fair-esm's names without prefixes.
+    """Names and shapes of every tensor that the model needs, under fair-esm's names without
+    prefixes.
 
     `emb_layer_norm_before` is among them if any of it was `found`: of ESM-1b and ESM-1v only some
     checkpoints have it.
@@ -21,7 +24,9 @@ def tensor_shapes(model: "Model", found: Collection[str] = ()) -> dict[str, tupl
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (VOCABULARY, dim)}
     if model.architecture == "esm1b":
         shapes["embed_positions.weight"] = (POSITIONS, dim)
-    linear = {f"self_attn.{part}_proj": (dim, dim) for part in "qkv"} | {"self_attn.out_proj": (dim, dim)}
+    linear = {f"self_attn.{part}_proj": (dim, dim) for part in "qkv"} | {
+        "self_attn.out_proj": (dim, dim)
+    }
     linear |= {"fc1": (4 * dim, dim), "fc2": (dim, 4 * dim)}
     for layer in range(model.layers):
         for part, (rows, columns) in linear.items():

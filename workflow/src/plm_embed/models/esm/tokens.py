@@ -12,7 +12,9 @@ LEADING = TRAILING = 1
 """Special tokens around the residues: `<cls>` and `<eos>`."""
 
 _LOOKUP = np.full(256, UNK, dtype=np.uint8)
-_LOOKUP[np.frombuffer(LETTERS.encode(), dtype=np.uint8)] = np.arange(4, 4 + len(LETTERS), dtype=np.uint8)
+_LOOKUP[np.frombuffer(LETTERS.encode(), dtype=np.uint8)] = np.arange(
+    4, 4 + len(LETTERS), dtype=np.uint8
+)
 
 
 def tokenize(sequence: str) -> np.ndarray:
