@@ -85,7 +85,8 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),
         (
-            ["embed", "absent.parquet", "--weights", ".", "--store", "s", "--output", "o"],
+            ["embed", "absent.parquet", "--weights", ".", "--store", "s"]
+            + ["--embedded", "e", "--output", "o"],
             "absent.parquet",
         ),
     ],

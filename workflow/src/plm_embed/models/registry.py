@@ -109,6 +109,14 @@ def find_model(name: str) -> Model:
     return model
 
 
+def extra_tokens(name: str) -> int:
+    """Tokens of a sequence besides those of its residues, for estimates: 0 for an unknown model,
+    whose results may be of another version.
+    """
+    model = MODELS.get(name)
+    return model.family.extra_tokens if model else 0
+
+
 def family_of(architecture: str) -> Family:
     """The family that computes models of an architecture; of those that share it, the first."""
     for family in FAMILIES:

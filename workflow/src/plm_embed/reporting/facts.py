@@ -29,9 +29,9 @@ from plm_embed.keys import bucket_names
 from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import MODELS
 from plm_embed.planning.costs import device_label
-from plm_embed.reading.find import MAKE_AGAIN, masters
+from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.sequences.summary import SUMMARY, read_summary
 
@@ -235,8 +235,10 @@ def _master(folder: Path) -> Path:
     """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model
     was.
     """
-    own = folder / f"{find_model(folder.name).family.master}.h5"
-    return own if own.is_file() else next(iter(masters(folder)), own)
+    found = masters(folder)
+    model = MODELS.get(folder.name)
+    own = folder / f"{model.family.master}.h5" if model else folder / MASTERS
+    return own if own in found or not found else found[0]
 
 
 def _add_master(facts: Facts, master: Path) -> None:

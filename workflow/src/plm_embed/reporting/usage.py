@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plm_embed.jobs.attempts import Attempt
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import extra_tokens
 from plm_embed.reporting.facts import Facts, Run, place
 from plm_embed.words import duration, readable
 
@@ -61,9 +61,7 @@ def _repeats_time(facts: Facts, repeats: int) -> str:
     summary = facts.summary or {}
     if not timed or not summary.get("residues"):
         return ""
-    tokens = repeats * (
-        summary["residues"] / summary["unique"] + find_model(facts.model).family.extra_tokens
-    )
+    tokens = repeats * (summary["residues"] / summary["unique"] + extra_tokens(facts.model))
     rate = sum(run.tokens for run in timed) / sum(
         run.tokens / run.tokens_per_second for run in timed
     )

@@ -20,7 +20,7 @@ from typing import Any
 from plm_embed.errors import StoreError
 from plm_embed.jobs.heartbeats import FOLDER
 from plm_embed.keys import bucket_names
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import extra_tokens
 from plm_embed.sequences.summary import read_summary
 
 SILENT_AFTER_SECONDS = 120.0
@@ -133,7 +133,7 @@ class Watch:
         workers = list(self._workers(folder, done))
         running = {worker.note["bucket"] for worker in workers if not worker.trouble}
         waiting = [name for name in self._sizes if name not in done and name not in running]
-        tokens = find_model(folder.name).family.tokens(summary["residues"], summary["unique"])
+        tokens = summary["residues"] + summary["unique"] * extra_tokens(folder.name)
         per_byte = tokens / (sum(self._sizes.values()) or 1)
         left = per_byte * sum(self._sizes[name] for name in waiting)
         left += sum(
