@@ -77,6 +77,9 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         assert (shown.stdout + shown.stderr).startswith("Usage: plm-embed ")
 
 
+SOME_STORE = ("--store", "s", "--output", "o")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -85,8 +88,7 @@ def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
         (["deduplicate", "absent.fasta", "--output", "out"], "absent.fasta"),
         (["weights", "--model", "esm2_650", "--output", "out"], "esm2_650"),
         (
-            ["embed", "absent.parquet", "--weights", ".", "--store", "s"]
-            + ["--embedded", "e", "--output", "o"],
+            ["embed", "absent.parquet", "--weights", ".", "--embedded", "e", *SOME_STORE],
             "absent.parquet",
         ),
     ],
