@@ -20,6 +20,11 @@ assert step.MARK not in os.environ
 print(len(step._guards), flush=True)
 time.sleep({seconds})
 """
+# process 1 waits for the job's guard, too
+ORPHAN = """
+sh -c 'sh -c "/bin/sleep 0.3; exec \\"\\$0\\" -c \\"\\$1\\"" "$0" "$1" &' "$0" "$1"
+/bin/sleep 8
+"""
 PARENT = """
 import subprocess, sys
 job = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
@@ -83,3 +88,25 @@ def test_nothing_else_is_cancelled(name: str, mark: str, guards: int, tmp_path: 
     assert lines(step)[1] == guards
     assert step.wait(30) == 0
     assert not appears(tmp_path / "cancelled", 0.5)
+
+
+def test_a_slurmstepd_that_died_before_its_job_looked_is_missed_all_the_same(
+    tmp_path: Path,
+) -> None:
+    script(tmp_path / "scancel", f"echo $1 > {tmp_path}/cancelled")
+    script(tmp_path / "sleep", "true")
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SLURM_JOB_ID": "77",
+        MARK: "1",
+    }
+    # in a PID namespace of its own, as on a node, orphans belong to process 1
+    job = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", ORPHAN, sys.executable]
+    if subprocess.run([*job[:4], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only root may make a PID namespace")
+    done = subprocess.run(
+        [*job, JOB.format(seconds=0.5)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n", done.stderr
+    assert (tmp_path / "cancelled").read_text() == "77\n"

@@ -61,14 +61,16 @@ def end_with_step() -> None:
     """
     if not os.environ.pop(MARK, ""):
         return
-    parent = Path(f"/proc/{os.getppid()}")
+    parent = os.getppid()
     with suppress(OSError, KeyError):
-        if (parent / "comm").read_text() == "slurmstepd\n":
+        # 1: who started this process died before it could be seen here
+        if parent == 1 or Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n":
             job, null = os.environ["SLURM_JOB_ID"], subprocess.DEVNULL
             batch = rf"grep -qsa '^slurmstepd: \[{job}\.batch\]' /proc/[0-9]*/cmdline"
             look = subprocess.run(["/bin/sh", "-c", batch], stdin=null, check=False)
+            alive = "false" if parent == 1 else f"[ -d /proc/{parent} ]"
             script = "read _; " + (f"{batch} || scancel {job}; " if look.returncode == 0 else "")
-            script += f"[ -d {parent} ] || {{ sleep {SECONDS_TO_END}; scancel {job}; }}"
+            script += f"{alive} || {{ sleep {SECONDS_TO_END}; scancel {job}; }}"
             guard = subprocess.Popen(
                 ["/bin/sh", "-c", script],
                 stdin=subprocess.PIPE,
