@@ -110,3 +110,25 @@ def test_a_slurmstepd_that_died_before_its_job_looked_is_missed_all_the_same(
     )
     assert done.stdout == "1\n", done.stderr
     assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+@pytest.mark.parametrize("steps", [("0", "batch"), ("0",)], ids=["in order", "batch script's died"])
+def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
+    steps: tuple[str, ...], tmp_path: Path
+) -> None:
+    seen = [
+        subprocess.Popen(["bash", "-c", f"exec -a 'slurmstepd: [77.{step}]' sleep 60"])
+        for step in steps
+    ]
+    try:
+        while not all(
+            b"slurmstepd" in Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in seen
+        ):
+            time.sleep(0.01)
+        step = parent(tmp_path, "slurmstepd", 0.1)
+        assert lines(step)[1] == 1
+        assert step.wait(30) == 0
+        assert appears(tmp_path / "cancelled", 30 if len(steps) == 1 else 1) == (len(steps) == 1)
+    finally:
+        for one in seen:
+            one.kill()

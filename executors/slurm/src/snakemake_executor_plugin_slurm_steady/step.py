@@ -56,8 +56,8 @@ def end_with_step() -> None:
     slurmstepd then.
 
     The batch script has one of its own: without it nobody tells SLURM that the script has ended.
-    It outlives this step in order, so that nothing is to be waited for when it is gone; where it
-    cannot be seen it is left out.
+    It outlives this step in order, so that nothing is to be waited for when it is gone. Where
+    neither it nor the one of the step can be seen by name, it is left out.
     """
     if not os.environ.pop(MARK, ""):
         return
@@ -66,10 +66,13 @@ def end_with_step() -> None:
         # 1: who started this process died before it could be seen here
         if parent == 1 or Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n":
             job, null = os.environ["SLURM_JOB_ID"], subprocess.DEVNULL
-            batch = rf"grep -qsa '^slurmstepd: \[{job}\.batch\]' /proc/[0-9]*/cmdline"
-            look = subprocess.run(["/bin/sh", "-c", batch], stdin=null, check=False)
+            look = "grep -qsa '^slurmstepd: \\[{}{}' /proc/[0-9]*/cmdline".format
+            batch, any_step = look(job, r"\.batch\]"), look(job, r"\.")
+            seen = subprocess.run(["/bin/sh", "-c", any_step], stdin=null, check=False)
+            first_node = os.environ.get("SLURM_NODEID", "0") == "0"
+            watched = first_node and seen.returncode == 0
             alive = "false" if parent == 1 else f"[ -d /proc/{parent} ]"
-            script = "read _; " + (f"{batch} || scancel {job}; " if look.returncode == 0 else "")
+            script = "read _; " + (f"{batch} || scancel {job}; " if watched else "")
             script += f"{alive} || {{ sleep {SECONDS_TO_END}; scancel {job}; }}"
             guard = subprocess.Popen(
                 ["/bin/sh", "-c", script],
