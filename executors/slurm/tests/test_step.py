@@ -37,7 +37,9 @@ def parent(folder: Path, name: str, seconds: float, mark: str = "1") -> subproce
     """A process of that name (what `comm` says) that starts a job's Python as slurmstepd does."""
     python = folder / name
     python.symlink_to(shutil.which(sys.executable) or sys.executable)
-    script(folder / "scancel", f"echo $1 > {folder}/cancelled")
+    # the controller does not answer the first time
+    away = f"[ -e {folder}/asked ] || {{ touch {folder}/asked; exit 1; }}"
+    script(folder / "scancel", f"{away}\necho $1 > {folder}/cancelled")
     script(folder / "sleep", "true")
     environment = os.environ | {
         "PATH": f"{folder}:{os.environ['PATH']}",

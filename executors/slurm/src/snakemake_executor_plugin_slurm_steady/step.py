@@ -13,6 +13,8 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 SECONDS_TO_END = 20
 """Within which a job is over whose slurmstepd has ended in order."""
+TRIES = 60
+"""To have SLURM end a job: its controller may be away just then. Ten seconds apart."""
 MARK = "SNAKEMAKE_SLURM_STEADY_STEP"
 """In the environment of a job's Snakemake, and of no other."""
 SETTINGS = ("get_cpu_setting", "get_gpu_setting", "get_node_setting")
@@ -72,8 +74,11 @@ def end_with_step() -> None:
             first_node = os.environ.get("SLURM_NODEID", "0") == "0"
             watched = first_node and seen.returncode == 0
             alive = "false" if parent == 1 else f"[ -d /proc/{parent} ]"
-            script = "read _; " + (f"{batch} || scancel {job}; " if watched else "")
-            script += f"{alive} || {{ sleep {SECONDS_TO_END}; scancel {job}; }}"
+            script = (
+                f"end() {{ for _ in $(seq {TRIES}); do scancel {job} && break; sleep 10; done; }}\n"
+            )
+            script += "read _; " + (f"{batch} || end; " if watched else "")
+            script += f"{alive} || {{ sleep {SECONDS_TO_END}; end; }}"
             guard = subprocess.Popen(
                 ["/bin/sh", "-c", script],
                 stdin=subprocess.PIPE,
