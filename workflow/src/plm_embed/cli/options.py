@@ -1,4 +1,4 @@
-"""What the commands have in common: kinds of paths, and the first line of a step's log."""
+"""What the commands have in common: kinds of paths and of options, and the first line of a log."""
 
 import re
 import shlex

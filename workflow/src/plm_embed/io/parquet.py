@@ -1,5 +1,6 @@
-"""Parquet files read in bounded pieces, with the checksums of their pages, and a number for every
-input record.
+"""Parquet files with checksums of their pages: read in bounded pieces, and written piece by piece.
+
+The bytes that are written do not depend on how the rows were cut into pieces.
 """
 
 import hashlib

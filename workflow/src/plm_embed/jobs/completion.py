@@ -1,4 +1,4 @@
-"""How the workers of a submission spent their time, by the completion records of its buckets."""
+"""The completion record of a bucket, and what the records of a campaign or submission add up to."""
 
 import json
 from collections import defaultdict
@@ -15,6 +15,49 @@ from plm_embed.io.files import whole_files
 from plm_embed.io.sealed import read_sealed
 from plm_embed.keys import bucket_names
 from plm_embed.store.store import PartInfo
+
+EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What is used of a completion record; see `read_completion`. skipped: reason by key.
+
+    batch_dependent: whether the job's self-test saw bits that depend on the batch.
+    """
+
+    path: Path
+    keys_sha256: str
+    fingerprint: Fingerprint
+    parts: tuple[PartInfo, ...]
+    skipped: dict[bytes, str]
+    devices: tuple[str, ...]
+    versions: dict[str, str]
+    batch_dependent: bool
+
+
+def read_completion(path: Path) -> Completion:
+    """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
+    record = read_sealed(path, "a completion record", EMBED_AGAIN)
+    try:
+        return Completion(
+            path=path,
+            keys_sha256=record["keys_sha256"],
+            fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
+            parts=tuple(
+                sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)
+            ),
+            skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
+            devices=(record["worker"]["device"], *record.get("reused_devices", ())),
+            versions=record["versions"],
+            batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
+        )
+    except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
+        raise StoreError(
+            f"{path}: not a completion record of this version ({error!r})",
+            remedy=EMBED_AGAIN,
+            path=path,
+        ) from None
 
 
 def worker_shares(records: Iterable[Path], since: datetime) -> list[dict[str, Any]]:
@@ -119,47 +162,3 @@ def savings(records: Iterable[Mapping[str, Any]]) -> Savings:
         if record.get("tokens_per_second"):
             speeds.append(record["tokens_per_second"])
     return Savings(found, reused, tokens / median(speeds) / 3600 if speeds else None)
-
-
-EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What is used of a completion record; see `read_completion`. skipped: reason by key.
-
-    batch_dependent: whether the job's self-test saw bits that depend on the batch.
-    """
-
-    path: Path
-    keys_sha256: str
-    fingerprint: Fingerprint
-    parts: tuple[PartInfo, ...]
-    skipped: dict[bytes, str]
-    devices: tuple[str, ...]
-    versions: dict[str, str]
-    batch_dependent: bool
-
-
-def read_completion(path: Path) -> Completion:
-    """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    record = read_sealed(path, "a completion record", EMBED_AGAIN)
-    try:
-        return Completion(
-            path=path,
-            keys_sha256=record["keys_sha256"],
-            fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
-            parts=tuple(
-                sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)
-            ),
-            skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
-            devices=(record["worker"]["device"], *record.get("reused_devices", ())),
-            versions=record["versions"],
-            batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
-        )
-    except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
-        raise StoreError(
-            f"{path}: not a completion record of this version ({error!r})",
-            remedy=EMBED_AGAIN,
-            path=path,
-        ) from None

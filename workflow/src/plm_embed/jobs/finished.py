@@ -1,8 +1,7 @@
-"""A finished campaign, bucket by bucket: its keys, its completion records, and its vectors in key
-order from the parts.
+"""A finished bucket: its keys, its completion record, and where its vectors lie in the parts.
 
-Both `gather`, which writes the master, and `validate`, which compares it with the parts, walk over
-this. Nothing here holds more than one bucket's keys and one block of vectors at a time.
+`gather`, which writes the master, and `validate`, which compares it with the parts, walk over
+these one by one; embed looks whether one is complete.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""The bytes that a campaign will write, by what they are."""
+"""The bytes that a campaign will write, by what they are; per-residue output is stopped when nobody
+has agreed to its size.
+"""
 
 import logging
 import math
@@ -16,6 +18,8 @@ from plm_embed.sequences.summary import SUMMARY, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import CHUNK_ROWS
 from plm_embed.workflow.config import Config
+
+log = logging.getLogger(__name__)
 
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
 """What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5
@@ -64,9 +68,6 @@ def table_bytes(sequences: Path, accepted: int) -> dict[str, int]:
 def _padded(rows: int, chunk: int) -> int:
     """Rows that HDF5 allocates: whole chunks, of at most the rows there are."""
     return math.ceil(rows / min(chunk, rows)) * min(chunk, rows) if rows else 0
-
-
-log = logging.getLogger(__name__)
 
 
 def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) -> int:

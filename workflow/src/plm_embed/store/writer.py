@@ -1,6 +1,4 @@
-"""Work that goes on beside the caller: one thing at a time, in order, and an error is the caller's
-error.
-"""
+"""Vectors written into a file beside the caller, who reads the next ones."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""The configuration: checked as a whole, completed with defaults; and what the rules derive from
-it.
-"""
+"""The configuration: checked as a whole, and completed with defaults."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
