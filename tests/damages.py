@@ -226,7 +226,7 @@ DAMAGES = {
         ),
         "shapes and types: mean_l9 is not among the representations",
     ),
-    "missing data set": (
+    "missing dataset": (
         lambda c: edit(c, lambda file: file.__delitem__("representations/max_l2")),
         "max_l2",
     ),

@@ -109,7 +109,7 @@ def test_a_right_master_becomes_a_store_that_is_reused(
                     np.testing.assert_array_equal(found, encode(stored[sequence], "float16"))
 
 
-def test_the_end_token_pooled_in_is_recognised(tmp_path: Path, prepared: Path) -> None:
+def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared, defect=True)
     with pytest.raises(PlmEmbedError) as caught:
         run(files, prepared)

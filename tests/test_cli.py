@@ -118,7 +118,7 @@ def test_a_bug_keeps_its_traceback() -> None:
     code = """
 import plm_embed.reporting.summary
 def broken(results): raise RuntimeError("a bug")
-plm_embed.reporting.summary.summarise = broken
+plm_embed.reporting.summary.summarize = broken
 from plm_embed.cli.main import main; main()
 """
     done = plm_embed("summary", ".", code=code)

@@ -107,7 +107,7 @@ def test_h5py_reads_it_as_it_reads_uniprots(
             accession: (np.array(embedding), embedding.attrs["original_id"])
             for accession, embedding in file.items()
         }
-    assert len(found) == len(ODD_IDS) - 1  # `same` is one data set
+    assert len(found) == len(ODD_IDS) - 1  # `same` is one dataset
     for row in index:
         values, id = found[renamed.get((row["id"], row["number"]), row["id"])]
         np.testing.assert_array_equal(values, vector(row))

@@ -52,9 +52,9 @@ def test_a_gpu_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     gpu = heartbeats._Gpu(cuda)
     assert gpu.index == 3
-    assert gpu.load() == {"utilisation": 97, "watts": 412.5}
+    assert gpu.load() == {"utilization": 97, "watts": 412.5}
     monkeypatch.delattr(driver, "nvmlDeviceGetPowerUsage")  # as where that is not permitted
-    assert gpu.load() == {"utilisation": 97}
+    assert gpu.load() == {"utilization": 97}
     monkeypatch.setitem(sys.modules, "pynvml", None)
     without = heartbeats._Gpu(cuda)
     assert without.index is None and without.load() == {}

@@ -125,7 +125,7 @@ def test_what_goes_wrong_while_preparing_is_raised_where_the_batch_is_asked_for(
     engine = engine_of("float32")
     with (
         Prefetch(Packer([5], 10), [5], lambda _: engine.prepare(["AC*"]), 2) as batches,
-        pytest.raises(ValueError, match="not a normalised sequence"),
+        pytest.raises(ValueError, match="not a normalized sequence"),
     ):
         batches.next()
 

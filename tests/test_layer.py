@@ -1,4 +1,4 @@
-"""The layer under the user's settings: what a recognised site gives, what is left to the user, what
+"""The layer under the user's settings: what a recognized site gives, what is left to the user, what
 is missing.
 """
 
@@ -10,7 +10,7 @@ import yaml
 from plm_embed.errors import PlmEmbedError
 from plm_embed.sites import slurm as slurm_site
 from plm_embed.sites.data import read_site
-from plm_embed.sites.recognize import Here, recognise, scheduler_here
+from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.site import Given, layer
 
@@ -110,7 +110,7 @@ def test_a_default_partition_with_gpus_is_taken(
     assert found.missing == "" and found.embed["slurm_partition"] == "'long'"
 
 
-def test_perlmutter_is_recognised_by_its_clusters_name(
+def test_perlmutter_is_recognized_by_its_clusters_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm(
@@ -120,7 +120,7 @@ def test_perlmutter_is_recognised_by_its_clusters_name(
         accounts="m1234_g\n",
         partitions="regular*|up|1-0|9|gpu:a100:4\n",
     )
-    assert recognise("slurm") == Here("perlmutter", "by the cluster perlmutter")
+    assert recognize("slurm") == Here("perlmutter", "by the cluster perlmutter")
     found = layer(Given("slurm"))
     assert found.embed == {
         **{

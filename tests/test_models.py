@@ -56,7 +56,7 @@ def test_no_name_means_two_models() -> None:
 
 def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:
     for model in MODELS.values():
-        assert model.licence == "MIT"
+        assert model.license == "MIT"
         assert (model.max_residues is None) == (model.architecture == "esm2")
         if model.name != "esm2_t3_untrained":
             assert model.urls == (

@@ -257,7 +257,7 @@ def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
     assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
 
 
-def test_on_a_recognised_machine_nothing_but_the_profile_is_named(
+def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
     configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "qsub").write_text("#!/bin/sh\n")

@@ -97,7 +97,7 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         heads=4,
         max_residues=1022,
         token_dropout=True,
-        licence="MIT",
+        license="MIT",
         weights_sha256=sha256_file(tmp_path / "out" / "model.safetensors"),
         bytes=(tmp_path / "out" / "model.safetensors").stat().st_size,
         source=Source("fair-esm", sha256_file(source), path=str(source)),

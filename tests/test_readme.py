@@ -51,7 +51,7 @@ BLOCKS = [
     (TUTORIAL, "import plotly.express"),
     (TUTORIAL, "python umap_of_proteins.py"),
     (TUTORIAL, "import numpy as np"),
-    (TUTORIAL, "python neighbours.py"),
+    (TUTORIAL, "python neighbors.py"),
     (EXTENDING, "inputs: [config/demo/proteins.fasta]"),
     (EXTENDING, "base: generic"),
     (EXTENDING, "plm-embed plan --site our_cluster"),
@@ -101,7 +101,7 @@ FILES = {
     "inputs: [protein_final.csv, more.fasta.gz]": "my_config.yaml",
     "results: tutorial": "tutorial.yaml",
     "import plotly.express": "umap_of_proteins.py",
-    "import numpy as np": "neighbours.py",
+    "import numpy as np": "neighbors.py",
     "import plm_embed": "read.py",
     "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
@@ -214,7 +214,7 @@ def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
     ) as shown:  # what `snakemake --report` shows is the report itself
         (mine,) = [name for name in shown.namelist() if name.startswith("report/data/raw/")]
         assert shown.read(mine) == (here / "results" / "report.html").read_bytes()
-    assert "hemagglutinin" in said(here, "python neighbours.py").splitlines()[1].lower()
+    assert "hemagglutinin" in said(here, "python neighbors.py").splitlines()[1].lower()
     said(here, "snakemake --configfile finetuned.yaml --cores 1 -n")
 
 

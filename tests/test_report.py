@@ -35,7 +35,7 @@ from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.crate import write_crate
 from plm_embed.reporting.facts import collect, principal_components
 from plm_embed.reporting.report import write_report
-from plm_embed.reporting.summary import summarise
+from plm_embed.reporting.summary import summarize
 from plm_embed.reporting.usage import comparison, failures
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
@@ -312,7 +312,7 @@ def said_of_weights(results: Path) -> dict[str, str]:
     return texts | {
         "methods": methods(facts),
         "citation": citation(facts),
-        "summary": summarise(results),
+        "summary": summarize(results),
     }
 
 

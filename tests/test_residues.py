@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.normalize import (
     EVENTS,
-    Normalised,
+    Normalized,
     ResiduePolicy,
     Skipped,
     format_events,
     is_clean,
-    normalise,
+    normalize,
 )
 
 SKIP = ResiduePolicy()
@@ -36,14 +36,14 @@ ANY_TEXT = st.one_of(st.text(), st.text("MKXBUZOJ-.* \t\nmk1<>ß\u0131\x00\xa0",
     ],
 )
 def test_what_is_dropped_and_what_is_kept(raw: str, sequence: str, events: dict[str, int]) -> None:
-    assert normalise(raw, SKIP) == Normalised(sequence, events)
-    assert normalise(raw, SUBSTITUTE) == Normalised(sequence, events)
+    assert normalize(raw, SKIP) == Normalized(sequence, events)
+    assert normalize(raw, SUBSTITUTE) == Normalized(sequence, events)
 
 
 @pytest.mark.parametrize("raw", ["", " ", "\r\n", "*", "---", ". - *", "-*-"])
 def test_nothing_left_is_empty(raw: str) -> None:
     for policy in (SKIP, SUBSTITUTE):
-        assert normalise(raw, policy) == Skipped("empty", None)
+        assert normalize(raw, policy) == Skipped("empty", None)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_nothing_left_is_empty(raw: str) -> None:
 def test_unknown_letters_skip_the_record_or_become_x(
     raw: str, detail: str, substituted: str
 ) -> None:
-    assert normalise(raw, SKIP) == Skipped("unknown_residues", detail)
-    outcome = normalise(raw, SUBSTITUTE)
-    assert isinstance(outcome, Normalised)
+    assert normalize(raw, SKIP) == Skipped("unknown_residues", detail)
+    outcome = normalize(raw, SUBSTITUTE)
+    assert isinstance(outcome, Normalized)
     assert outcome.sequence == substituted
     assert outcome.events["substituted"] == sum(a == "X" for a in substituted)
 
@@ -88,20 +88,20 @@ def test_unknown_letters_skip_the_record_or_become_x(
 )
 def test_a_header_among_the_residues_is_never_replaced(raw: str, reason: str, detail: str) -> None:
     for policy in (SKIP, SUBSTITUTE, STRICT):
-        assert normalise(raw, policy) == Skipped(reason, detail)
+        assert normalize(raw, policy) == Skipped(reason, detail)
 
 
 def test_gaps_can_skip_the_record() -> None:
-    assert normalise("M-K.T", STRICT) == Skipped("gaps", "- at 2; . at 4")
-    assert normalise("MKT", STRICT) == Normalised("MKT", {})
+    assert normalize("M-K.T", STRICT) == Skipped("gaps", "- at 2; . at 4")
+    assert normalize("MKT", STRICT) == Normalized("MKT", {})
 
 
 @settings(deadline=None)
 @given(ANY_TEXT)
 def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) -> None:
     for policy in (SKIP, SUBSTITUTE, STRICT):
-        outcome = normalise(raw, policy)
-        if isinstance(outcome, Normalised):
+        outcome = normalize(raw, policy)
+        if isinstance(outcome, Normalized):
             events = outcome.events
             line_ends = raw.count("\r") + raw.count("\n")
             dropped = sum(
@@ -110,18 +110,18 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
             )
             assert outcome.sequence and set(outcome.sequence) <= set(PROTEIN.letters)
             assert len(outcome.sequence) == len(raw) - line_ends - dropped
-            assert normalise(outcome.sequence, policy) == Normalised(outcome.sequence, {})
+            assert normalize(outcome.sequence, policy) == Normalized(outcome.sequence, {})
         else:
             assert outcome.reason in {"empty", "unknown_residues", "gaps", "glued_header"}
             assert (outcome.detail is None) == (outcome.reason == "empty")
-    assert getattr(normalise(raw, SUBSTITUTE), "reason", "empty") == "empty" or ">" in raw
+    assert getattr(normalize(raw, SUBSTITUTE), "reason", "empty") == "empty" or ">" in raw
 
 
 @settings(deadline=None)
 @given(ANY_TEXT)
 def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
     if raw:
-        assert is_clean(raw, PROTEIN) == (normalise(raw, SKIP) == Normalised(raw, {}))
+        assert is_clean(raw, PROTEIN) == (normalize(raw, SKIP) == Normalized(raw, {}))
 
 
 def test_events_are_written_in_one_order() -> None:

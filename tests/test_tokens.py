@@ -30,5 +30,5 @@ def test_special_tokens_are_fair_esms() -> None:
 
 @pytest.mark.parametrize("letter", ["J", "-", ".", "*", "m", "<", " "])
 def test_refuses_what_is_no_residue(letter: str) -> None:
-    with pytest.raises(ValueError, match="not a normalised sequence"):
+    with pytest.raises(ValueError, match="not a normalized sequence"):
         tokenize(f"MK{letter}T")

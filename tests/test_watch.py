@@ -53,7 +53,7 @@ def beat(
         "tokens_total": 1000,
         "tokens_per_second": 50.0,
     }
-    note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilisation": 97, "started": ago(100)}
+    note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97, "started": ago(100)}
     note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
     path = model / "workers" / f"node1-{number}.json"
     path.parent.mkdir(exist_ok=True)

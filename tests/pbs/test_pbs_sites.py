@@ -21,7 +21,7 @@ POLARIS_WORDS = (
     "walltime={time}"
     " -l filesystems=home:eagle -j oe -o LOG -r {again} -W umask=022 -k doe"
 )
-"""As the profile with everything written out submitted, before Polaris was recognised."""
+"""As the profile with everything written out submitted, before Polaris was recognized."""
 SOPHIA_WORDS = (
     "-N {rule} -q by-gpu -A MyProject -l select=1 -l walltime={time} -l filesystems=home:eagle -j "
     "oe -o LOG -r n"

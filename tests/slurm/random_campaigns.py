@@ -44,7 +44,7 @@ FOR_EVER = (
 """Reasons for which a job waits until somebody cancels it."""
 
 
-class Neighbour(Campaign):
+class Neighbor(Campaign):
     """A second campaign in the working folder, the clone, of another one: its own configuration and
     results.
     """
@@ -290,7 +290,7 @@ def disturbed(
             shutil.rmtree(results)
             results.symlink_to(disk.folder)
         if company == "clone":
-            campaigns.append(Neighbour(campaigns[0]))
+            campaigns.append(Neighbor(campaigns[0]))
         elif company == "store":
             campaigns.append(new(f"{folder.name}-b"))
             for each in campaigns:

@@ -24,7 +24,7 @@ wildcard_constraints:
 if config["deduplicate"] == "one_job":
 
     rule deduplicate:
-        """Normalise all records, keep each distinct sequence once, split the key space into buckets."""
+        """Normalize all records, keep each distinct sequence once, split the key space into buckets."""
         input:
             config["inputs"],
         output:

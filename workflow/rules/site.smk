@@ -1,4 +1,4 @@
-# The recognised site is a profile under the user's: it sets what the user did not (profiles/README.md).
+# The recognized site is a profile under the user's: it sets what the user did not (profiles/README.md).
 import sys
 
 from snakemake.resources import Resource, Resources
@@ -32,7 +32,7 @@ def raw(resources):
 
 
 def lay_under():
-    """Set the resources and threads that the recognised site gives and the user did not set himself."""
+    """Set the resources and threads that the recognized site gives and the user did not set himself."""
     call, chosen = typed()
     said = instead_of_plain(call.get("executor"), chosen)
     if said:

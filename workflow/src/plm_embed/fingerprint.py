@@ -40,7 +40,7 @@ class LongSequences:
 class Fingerprint:
     """Everything that decides a vector's numbers.
 
-    The residue policy is not here: a vector is named by the hash of its normalised sequence, so
+    The residue policy is not here: a vector is named by the hash of its normalized sequence, so
     what the policy did to a record is already part of the key.
     """
 
@@ -94,7 +94,7 @@ class Fingerprint:
 
     @property
     def representations(self) -> tuple[str, ...]:
-        """Names of data sets, layer by layer within each pooling, in the order asked for."""
+        """Names of datasets, layer by layer within each pooling, in the order asked for."""
         return tuple(
             representation(pooling, layer) for pooling in self.pooling for layer in self.layers
         )
@@ -106,7 +106,7 @@ def storage_bytes(dtype: StorageDtype) -> int:
 
 
 def representation(pooling: Pooling, layer: int) -> str:
-    """The name of a data set: mean_l33."""
+    """The name of a dataset: mean_l33."""
     return f"{pooling}_l{layer}"
 
 

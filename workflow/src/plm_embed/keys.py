@@ -20,7 +20,7 @@ MAX_BUCKETS = 10_000  # names have four digits, so that they sort as numbers do
 
 
 def key(sequence: str) -> str:
-    """The SHA-256 of a normalised sequence, 64 lower-case hexadecimal digits."""
+    """The SHA-256 of a normalized sequence, 64 lower-case hexadecimal digits."""
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
 
 
@@ -46,7 +46,7 @@ def bucket_names(n: int) -> list[str]:
 
 
 def bucket_ranges(names: Sequence[str]) -> list[Sequence[str]]:
-    """The buckets in at most 64 groups of neighbours, each of which one job takes when there are
+    """The buckets in at most 64 groups of neighbors, each of which one job takes when there are
     many.
     """
     count = min(len(names), MOST_RANGES)

@@ -77,7 +77,7 @@ def combine(
 def stored_residues(
     length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint
 ) -> NDArray[np.int64]:
-    """Rows that a sequence of each length has in per-residue data sets: one per residue that was
+    """Rows that a sequence of each length has in per-residue datasets: one per residue that was
     not cropped.
     """
     policy = fingerprint.long_sequences

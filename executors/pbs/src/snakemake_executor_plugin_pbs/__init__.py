@@ -25,7 +25,7 @@ from .commands import Pbs
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
 from .quoting import quoted_for_the_shell
-from .recognise import SITE_VARIABLE, this_site
+from .recognize import SITE_VARIABLE, this_site
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
 from .scheduler import fail_for_good, stop_reason, stop_without_deadlock

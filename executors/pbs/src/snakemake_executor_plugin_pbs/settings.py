@@ -18,7 +18,7 @@ class ExecutorSettings(ExecutorSettingsBase):
         metadata={
             "help": "Site data: a shipped name (generic, polaris, sophia, "
             "gadi) or the path of a YAML file. "
-            "Default: recognised by the name of the PBS server, else generic."
+            "Default: recognized by the name of the PBS server, else generic."
         },
     )
     account: Optional[str] = field(

@@ -40,7 +40,7 @@ def watch(results: Path, once: bool) -> None:
     default="",
     help="polaris, sophia, gadi, perlmutter; slurm: what sinfo says here; or a "
     "YAML file like executors/pbs has. "
-    "Without it, the configuration's, or the one that is recognised here.",
+    "Without it, the configuration's, or the one that is recognized here.",
 )
 @click.option("--queue", default="", help="Queue of the site; without it, its default one.")
 @click.option(
@@ -159,9 +159,9 @@ def summary(results: Path) -> None:
     Example:
       plm-embed summary results
     """
-    from plm_embed.reporting.summary import summarise
+    from plm_embed.reporting.summary import summarize
 
-    say(summarise(results))
+    say(summarize(results))
 
 
 COMMANDS = (plan, watch, report, summary)

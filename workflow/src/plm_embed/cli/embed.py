@@ -106,7 +106,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     help="Longest piece for the model; 0: no limit.",
 )
 @click.option(
-    "--overlap", default=0, type=click.IntRange(0), help="Residues that neighbouring windows share."
+    "--overlap", default=0, type=click.IntRange(0), help="Residues that neighboring windows share."
 )
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option(

@@ -131,7 +131,7 @@ def import_(
     storage_dtype: StorageDtype,
     sample: int,
 ) -> None:
-    """Adopt a master of another program (data sets emb and emb_keys) as a store, after a check of
+    """Adopt a master of another program (datasets emb and emb_keys) as a store, after a check of
     its vectors.
 
     Random rows are computed again by fair-esm. If they are not the mean over the residues alone, as
@@ -291,7 +291,7 @@ def export(
     """Write embeddings in the form that another tool loads.
 
     \b
-    uniprot-h5  one data set per id, as UniProt's per-protein.h5 and per-residue.h5
+    uniprot-h5  one dataset per id, as UniProt's per-protein.h5 and per-residue.h5
     npy         one array, to be memory-mapped, and OUTPUT.ids.tsv
     anndata     .h5ad, an observation per record
     pt          a folder with fair-esm's .pt file for each id

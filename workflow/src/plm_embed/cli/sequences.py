@@ -145,7 +145,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
     in their order.
 
     The ranges are the buckets themselves when there are at most 64 of them, else 64 groups of
-    neighbours.
+    neighbors.
 
     \b
     Example:

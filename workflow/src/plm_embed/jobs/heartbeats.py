@@ -140,13 +140,13 @@ class _Gpu:
             self.index = pynvml.nvmlDeviceGetIndex(self._handle)
 
     def load(self) -> dict[str, Any]:
-        """GPU utilisation in per cent and power in watts, as far as they are known."""
+        """GPU utilization in per cent and power in watts, as far as they are known."""
         found: dict[str, Any] = {}
         if self._handle is not None:
             with suppress(Exception):
                 import pynvml
 
-                found["utilisation"] = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+                found["utilization"] = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
                 found["watts"] = pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
         return found
 

@@ -138,7 +138,7 @@ def _adopt(
         heads=model.heads,
         max_residues=model.max_residues,
         token_dropout=checkpoint.said.token_dropout,
-        licence=model.licence,
+        license=model.license,
         weights_sha256=sha256,
         bytes=tensors.stat().st_size,
         source=source,

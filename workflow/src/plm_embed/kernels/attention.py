@@ -144,7 +144,7 @@ def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
 
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
-    """torch's scaled_dot_product_attention; neighbours of equal length share one call, so no mask
+    """torch's scaled_dot_product_attention; neighbors of equal length share one call, so no mask
     is needed.
     """
     out = _room(qkv)

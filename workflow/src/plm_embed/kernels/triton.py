@@ -36,11 +36,11 @@ def _norm_kernel(  # noqa: PLR0917
         x += tl.load(term_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
         tl.store(x_ptr + start + columns, x, mask=inside)
     mean = tl.sum(x, axis=0) / width
-    centred = tl.where(inside, x - mean, 0.0)
-    deviation = tl.sqrt(tl.sum(centred * centred, axis=0) / width + epsilon)
+    centered = tl.where(inside, x - mean, 0.0)
+    deviation = tl.sqrt(tl.sum(centered * centered, axis=0) / width + epsilon)
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
     bias = tl.load(bias_ptr + columns, mask=inside, other=0.0)
-    y = centred / deviation * weight + bias
+    y = centered / deviation * weight + bias
     tl.store(out_ptr + start + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 

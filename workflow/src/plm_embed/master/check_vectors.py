@@ -113,7 +113,7 @@ class MasterCheck:
         self._norms = {name: np.full(self.count, np.nan, dtype=np.float32) for name in names}
 
     def layout(self) -> bool:
-        """Data sets, shapes and types; whether the vectors can be compared at all."""
+        """Datasets, shapes and types; whether the vectors can be compared at all."""
         file, plan = self._file, self._plan
         sound = True
         with self._findings.check("shapes and types") as problem:

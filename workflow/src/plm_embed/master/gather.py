@@ -225,7 +225,7 @@ def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: l
 
 
 def create_master(file: h5py.File, plan: Plan) -> None:
-    """Lay out all data sets of the master at their final size."""
+    """Lay out all datasets of the master at their final size."""
     checksums.create(file, plan.fingerprint.representations, plan.vectors)
     create_column(file, "emb_keys", plan.vectors, "S64")
     create_column(file, "length", plan.vectors, "<i4")

@@ -28,7 +28,7 @@ from plm_embed.keys import key
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.normalize import Normalised, ResiduePolicy, normalise
+from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader, Table
 from plm_embed.store.hdf5 import Array, open_hdf5
 from plm_embed.store.parts import PartRows, write_part
@@ -193,8 +193,8 @@ class _Sequences:
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
                 for id, raw in zip(batch.ids, batch.residues, strict=True):
-                    found = normalise(raw, self._files.policy)
-                    if isinstance(found, Normalised):
+                    found = normalize(raw, self._files.policy)
+                    if isinstance(found, Normalized):
                         yield id, found.sequence
 
     def residues(self, keys: Sequence[bytes]) -> list[str]:

@@ -48,7 +48,7 @@ class Manifest:
     heads: int
     max_residues: int | None
     token_dropout: bool
-    licence: str
+    license: str
     weights_sha256: str
     bytes: int
     source: Source

@@ -1,7 +1,7 @@
 """What is known of published weights: SHA-256 of their files, and the models' answers to three
 peptides.
 
-The SHA-256 proves that a file is the published one. The answers recognise the same weights in
+The SHA-256 proves that a file is the published one. The answers recognize the same weights in
 another container, as far as bfloat16 can tell: weights that were changed a little give them too.
 """
 

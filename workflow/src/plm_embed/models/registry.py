@@ -23,7 +23,7 @@ class Model:
     heads: int
     urls: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    licence: str = "MIT"
+    license: str = "MIT"
     trained: bool = True
 
     @property

@@ -23,7 +23,7 @@ from plm_embed.planning.proposals import Proposal, command, proposals
 from plm_embed.planning.remaining import outstanding
 from plm_embed.planning.sizes import table_bytes, vector_bytes
 from plm_embed.sites.data import read_site
-from plm_embed.sites.recognize import Here, recognise, scheduler_here
+from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
 
@@ -44,7 +44,7 @@ class Plan:
 
     stored, reused: unique sequences that need not be computed, None where nothing fits the settings
     yet. local_hours: until the last bucket on this machine alone; None when its speed is not known
-    or a site was named. recognised: what the site was recognised by, '' where it was named.
+    or a site was named. recognized: what the site was recognized by, '' where it was named.
     missing: what has to be added to submit anything.
     """
 
@@ -67,7 +67,7 @@ class Plan:
     bytes: dict[str, int]
     free_bytes: int
     site: str
-    recognised: str
+    recognized: str
     missing: str
     proposals: tuple[Proposal, ...]
     command: tuple[str, ...]
@@ -157,7 +157,7 @@ def plan(question: Question) -> Plan:
         bytes=sizes,
         free_bytes=shutil.disk_usage(existing(Path(config["results"]))).free,
         site=here.site,
-        recognised=here.why if here.site else "",
+        recognized=here.why if here.site else "",
         missing=_missing(site) if submits else "",
         proposals=tuple(ways),
         command=tuple(_command(question, config, site, ways[0], here if submits else None)),
@@ -251,10 +251,10 @@ def _local_hours(forecast: Forecast, jobs: int) -> float:
 def _where(named: str) -> tuple[Here, dict[str, Any]]:
     """The site to plan for and its data: the named one, that of this machine, or none.
 
-    Without a `why`, Snakemake does not recognise it and has to be told.
+    Without a `why`, Snakemake does not recognize it and has to be told.
     """
     scheduler = scheduler_here()
-    here = recognise(scheduler) if scheduler else Here("", "")
+    here = recognize(scheduler) if scheduler else Here("", "")
     if named and named != here.site:
         return Here(named, ""), read_site(named)
     try:

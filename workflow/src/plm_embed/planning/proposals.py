@@ -122,7 +122,7 @@ def command(
     config: dict[str, Any],
 ) -> Iterator[str]:
     """The words of the call that runs the proposal. name: of the site, '' where Snakemake will
-    recognise it.
+    recognize it.
 
     What Snakemake asks for by itself at the site is left out.
     """

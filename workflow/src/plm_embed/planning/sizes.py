@@ -22,7 +22,7 @@ from plm_embed.workflow.config import Config
 log = logging.getLogger(__name__)
 
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
-"""What a file has besides its data sets (attributes; the completion record of a bucket), and HDF5
+"""What a file has besides its datasets (attributes; the completion record of a bucket), and HDF5
 adds to each.
 """
 

@@ -49,7 +49,7 @@ def show(plan: Plan, console: Console) -> None:
         console.print(
             "\n[bold]submissions[/]"
             + (f" at {plan.site}" if plan.site else "")
-            + (f" ({plan.recognised})" if plan.recognised else "")
+            + (f" ({plan.recognized})" if plan.recognized else "")
             + f", planned for {plan.device}"
         )
         console.print(_submissions(plan))

@@ -146,7 +146,7 @@ class _Pair:
         self._flat = is_per_residue(name)
 
     def counts(self, which: int, rows: Numbers) -> Numbers:
-        """Rows of the data set that belong to each key."""
+        """Rows of the dataset that belong to each key."""
         return (
             np.diff(self._offset(which, rows))[rows - rows[0]] if self._flat else np.ones_like(rows)
         )

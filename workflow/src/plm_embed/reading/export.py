@@ -84,7 +84,7 @@ class _Batch:
 def export(master: Path, to: Format, output: Path, representation: str = "emb") -> None:
     """Write one record after the other of a master to `output`.
 
-    uniprot-h5: one data set per id, (D,) or (L, D), as UniProt's per-protein.h5 and per-residue.h5.
+    uniprot-h5: one dataset per id, (D,) or (L, D), as UniProt's per-protein.h5 and per-residue.h5.
     npy: (records, D), and beside it OUTPUT.ids.tsv: id and cache_key of each row. anndata: an
     .h5ad, an observation per record; a column without a value is empty text there. pt: a folder
     with fair-esm's file for each id: label, and float32 tensors of all representations by layer.

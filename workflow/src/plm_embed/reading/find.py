@@ -62,7 +62,7 @@ def damaged(path: Path, what: str) -> StoreError:
 def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
     """The representations of an open master by name, and `emb` where one is pooled.
 
-    StoreError unless all data sets are there, of one height, and of the types that the fingerprint
+    StoreError unless all datasets are there, of one height, and of the types that the fingerprint
     names: what is read past its end, or as another type, would be other numbers.
     """
     with reading(path):

@@ -17,7 +17,7 @@ NAME = "ro-crate-metadata.json"
 SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
 MIT = "https://spdx.org/licenses/MIT"
 Entity = dict[str, Any]
-LICENCES: tuple[Entity, ...] = (
+LICENSES: tuple[Entity, ...] = (
     {"@id": MIT, "@type": "CreativeWork", "name": "MIT License", "identifier": "MIT"},
     {
         "@id": TERMS,
@@ -97,7 +97,7 @@ def write_crate(facts: Facts) -> None:
         *weights,
         *files,
         *properties,
-        *LICENCES,
+        *LICENSES,
     ]
     write_json(
         facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
@@ -121,7 +121,7 @@ def _inputs(facts: Facts) -> Iterator[Entity]:
 
 
 def _weights(facts: Facts) -> Iterator[Entity]:
-    """The weights that were used. The licence is the publisher's; weights of another origin may
+    """The weights that were used. The license is the publisher's; weights of another origin may
     have their own.
     """
     if not facts.fingerprint:

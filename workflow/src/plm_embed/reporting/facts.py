@@ -39,8 +39,8 @@ SAMPLE = 2000
 """Vectors on the map, evenly spaced in the order of the keys, which is a random order of the
 sequences.
 """
-COLOURS = 8
-"""Categories with a colour of their own; the rest is one more."""
+COLORS = 8
+"""Categories with a color of their own; the rest is one more."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some vectors: coordinates (k, 2), norms (k,), and for each an id, a length and the colour's
+    """Some vectors: coordinates (k, 2), norms (k,), and for each an id, a length and the color's
     category.
     """
 
@@ -269,7 +269,7 @@ def _sample(
             for row, value in zip(numbers, table[name].to_pylist(), strict=True):
                 if value:
                     values[name].setdefault(row, value)
-    column = _colouring(values, len(rows))
+    column = _coloring(values, len(rows))
     categories = [values[column].get(row, "no value") if column else "" for row in rows.tolist()]
     return Sample(
         coordinates=coordinates,
@@ -288,23 +288,21 @@ def principal_components(
     """Coordinates (k, 2) along the first two principal components, and the share of the variance of
     each.
     """
-    centred = vectors - vectors.mean(axis=0)
-    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    centered = vectors - vectors.mean(axis=0)
+    left, singular, _ = np.linalg.svd(centered, full_matrices=False)
     variance = singular**2
     shares = variance / (variance.sum() or 1.0)
     return left[:, :2] * singular[:2], (float(shares[0]), float(shares[1]))
 
 
-def _colouring(values: dict[str, dict[int, str]], count: int) -> str:
-    """The kept column that says most with few colours: the one whose most frequent values cover
+def _coloring(values: dict[str, dict[int, str]], count: int) -> str:
+    """The kept column that says most with few colors: the one whose most frequent values cover
     most rows.
     """
 
     def covered(name: str) -> float:
         found = _counts(list(values[name].values()))
-        return (
-            sum(sorted(found.values(), reverse=True)[:COLOURS]) / count if len(found) > 1 else 0.0
-        )
+        return sum(sorted(found.values(), reverse=True)[:COLORS]) / count if len(found) > 1 else 0.0
 
     best = max(values, key=covered, default="")
     return best if best and covered(best) > 0 else ""
@@ -320,5 +318,5 @@ def _counts(values: Sequence[str]) -> dict[str, int]:
 def _most_frequent(values: Sequence[str]) -> list[str]:
     """The values, all but the most frequent ones replaced by 'other'."""
     counts = _counts(values)
-    named = set(sorted(counts, key=lambda value: (-counts[value], value))[:COLOURS])
+    named = set(sorted(counts, key=lambda value: (-counts[value], value))[:COLORS])
     return [value if value in named else "other" for value in values]

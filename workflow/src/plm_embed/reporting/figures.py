@@ -1,4 +1,4 @@
-"""The figures of the report, as pieces of HTML for plotly.js. Colours are those of Okabe and Ito,
+"""The figures of the report, as pieces of HTML for plotly.js. Colors are those of Okabe and Ito,
 for every eye.
 """
 
@@ -41,7 +41,7 @@ def lengths(counts: dict[int, int]) -> str:
     found, _ = np.histogram(values, bins=edges, weights=weights)
     residues, _ = np.histogram(values, bins=edges, weights=weights * values)
     figure = go.Figure()
-    centres = [math.sqrt(a * b) for a, b in pairwise(edges.tolist())]
+    centers = [math.sqrt(a * b) for a, b in pairwise(edges.tolist())]
     ranges = [f"{a:,} to {b - 1:,}" for a, b in pairwise(edges.tolist())]
     widths = [float(b - a) for a, b in pairwise(edges.tolist())]
     figure.add_bar(
@@ -55,7 +55,7 @@ def lengths(counts: dict[int, int]) -> str:
         hovertemplate="%{customdata} residues: %{y:,} sequences<extra></extra>",
     )
     figure.add_scatter(
-        x=centres,
+        x=centers,
         y=(100 * residues.cumsum() / residues.sum()).tolist(),
         yaxis="y2",
         mode="lines+markers",
@@ -93,7 +93,7 @@ def fates(counts: dict[str, int]) -> str:
     """Bars of how many records ended how; names that begin with 'skipped' stand out."""
     names = list(reversed(counts))
     labels = [name.replace(": ", ":<br>").replace("_", " ") for name in names]
-    colours = [
+    colors = [
         VERMILION if name.startswith("skipped") else ORANGE if "event" in name else BLUE
         for name in names
     ]
@@ -102,7 +102,7 @@ def fates(counts: dict[str, int]) -> str:
         x=[counts[name] for name in names],
         y=labels,
         orientation="h",
-        marker={"color": colours},
+        marker={"color": colors},
         text=[f"{counts[name]:,}" for name in names],
         textposition="auto",
         hovertemplate="%{y}: %{x:,} records<extra></extra>",
@@ -171,7 +171,7 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
         {run.worker for run in runs} | {_line(one, workers) for one in attempts}, reverse=True
     )
     figure = go.Figure()
-    for name, colour, chosen in (
+    for name, color, chosen in (
         ("attempt", "#D0D7DE", [one for one in attempts if one.outcome == "complete"]),
         ("attempt that failed", VERMILION, [one for one in attempts if one.outcome == "failed"]),
     ):
@@ -183,7 +183,7 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
                 width=0.8,
                 orientation="h",
                 name=name,
-                marker={"color": colour},
+                marker={"color": color},
                 customdata=[
                     [one.submission, one.seconds, _short(one.reason, 160)] for one in chosen
                 ],
@@ -241,7 +241,7 @@ def _clock(moment: str) -> str:
 
 
 def embedding_map(sample: Sample) -> str:
-    """The first two principal components of a sample, coloured by a kept column or else by
+    """The first two principal components of a sample, colored by a kept column or else by
     length.
     """
     figure = go.Figure()
@@ -260,14 +260,14 @@ def embedding_map(sample: Sample) -> str:
         )
         for at, name in enumerate(names):
             mine = [i for i, category in enumerate(sample.categories) if category == name]
-            grey = name in ("other", "no value")
+            gray = name in ("other", "no value")
             figure.add_scatter(
                 x=x[mine].tolist(),
                 y=y[mine].tolist(),
                 mode="markers",
                 name=_short(name),
                 marker={
-                    "color": "#BBBBBB" if grey else PALETTE[at % len(PALETTE)],
+                    "color": "#BBBBBB" if gray else PALETTE[at % len(PALETTE)],
                     "symbol": SYMBOLS[at % len(SYMBOLS)],
                     "size": 7,
                     "opacity": 0.8,

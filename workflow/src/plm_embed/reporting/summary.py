@@ -16,7 +16,7 @@ from plm_embed.reporting.facts import outdated, read_validation, weights_of
 from plm_embed.sequences.summary import read_summary
 
 
-def summarise(results: Path) -> str:
+def summarize(results: Path) -> str:
     """Plain text about the results folder of a gathered campaign. StoreError while there is no
     master.
     """

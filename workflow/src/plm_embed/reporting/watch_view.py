@@ -120,7 +120,7 @@ def _table(workers: Sequence[WorkerState]) -> Table:
         place = note["host"] if note["gpu"] is None else f"{note['host']} GPU {note['gpu']}"
         rate, load, eta = (
             note["tokens_per_second"],
-            note.get("utilisation"),
+            note.get("utilization"),
             note.get("eta_seconds"),
         )
         table.add_row(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES
 from plm_embed.sequences.fasta import CleanBatch, strings
-from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalise
+from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalize
 from plm_embed.sequences.records import Batch
 
 _KEY_DIGITS = 2 * KEY_BYTES
@@ -46,7 +46,7 @@ def accepted_schema(keep: Sequence[str]) -> pa.Schema:
 
 
 class Judged(NamedTuple):
-    """A batch after normalisation: columns of all records, and the accepted residues, each ending
+    """A batch after normalization: columns of all records, and the accepted residues, each ending
     at one of `ends`.
     """
 
@@ -63,7 +63,7 @@ class Judged(NamedTuple):
 
 
 def judge(batch: Batch | CleanBatch, policy: ResiduePolicy) -> Judged:
-    """Normalise a batch."""
+    """Normalize a batch."""
     return _clean(batch) if isinstance(batch, CleanBatch) else _normalised(batch, policy)
 
 
@@ -144,7 +144,7 @@ def _normalised(batch: Batch, policy: ResiduePolicy) -> Judged:
         sequences = []
         for place, raw in enumerate(batch.residues):
             fault = batch.faults.get(place)
-            outcome = Skipped(*fault) if fault else normalise(raw, policy)
+            outcome = Skipped(*fault) if fault else normalize(raw, policy)
             if isinstance(outcome, Skipped):
                 reasons[place], details[place] = outcome
             else:

@@ -1,4 +1,4 @@
-"""Raw residues to a normalised sequence: what is dropped, kept, replaced, or a reason to skip the
+"""Raw residues to a normalized sequence: what is dropped, kept, replaced, or a reason to skip the
 record.
 """
 
@@ -28,7 +28,7 @@ class ResiduePolicy:
     alphabet: Alphabet = PROTEIN
 
 
-class Normalised(NamedTuple):
+class Normalized(NamedTuple):
     """A sequence of the alphabet's letters, at least one, and how many characters each event
     touched.
     """
@@ -46,13 +46,13 @@ class Skipped(NamedTuple):
 
 def is_clean(text: str, alphabet: Alphabet) -> bool:
     """Whether every character is a letter of the alphabet, in upper case, so that nothing is left
-    to normalise.
+    to normalize.
     """
     return text.isascii() and alphabet.is_clean(text.encode("ascii"))
 
 
-def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
-    """Normalise the residues of one record.
+def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
+    """Normalize the residues of one record.
 
     In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are
     upper-cased, the gap signs (of proteins '-' and '.') are removed or the record is skipped as
@@ -64,7 +64,7 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
     """
     alphabet = policy.alphabet
     if raw and is_clean(raw, alphabet):
-        return Normalised(raw, {})
+        return Normalized(raw, {})
     events: dict[str, int] = {}
     one_line = raw.replace("\r", "").replace("\n", "")
     text = "".join(one_line.split())
@@ -96,7 +96,7 @@ def normalise(raw: str, policy: ResiduePolicy) -> Normalised | Skipped:
     if unknown:
         events["substituted"] = sum(map(upper.count, unknown))
         upper = upper.translate(dict.fromkeys(map(ord, unknown), alphabet.unknown))
-    return Normalised(upper, events)
+    return Normalized(upper, events)
 
 
 def format_events(events: dict[str, int]) -> str:

@@ -10,7 +10,7 @@ from plm_embed.sites.data import read_site, slurm_sites
 
 
 class Here(NamedTuple):
-    """A site by the name that `read_site` takes, and what it was recognised by, in words."""
+    """A site by the name that `read_site` takes, and what it was recognized by, in words."""
 
     site: str
     why: str
@@ -22,7 +22,7 @@ def scheduler_here() -> str:
     return next((name for name, command in commands.items() if shutil.which(command)), "")
 
 
-def recognise(scheduler: str) -> Here:
+def recognize(scheduler: str) -> Here:
     """The site of this machine under `scheduler`: of pbs `generic`, of slurm `slurm` where no site
     file names it.
 
@@ -33,7 +33,7 @@ def recognise(scheduler: str) -> Here:
 
 def _by_pbs() -> Here:
     try:
-        from snakemake_executor_plugin_pbs.recognise import this_site
+        from snakemake_executor_plugin_pbs.recognize import this_site
     except ImportError:
         return Here("generic", "the PBS executor is not installed: pip install -e executors/pbs")
     return Here(*this_site())
@@ -43,7 +43,7 @@ def _by_slurm() -> Here:
     cluster, host = slurm.cluster_name(), socket.gethostname().lower()
     for kind, name in (("cluster", cluster), ("host", host)):
         for site in slurm_sites():
-            patterns = read_site(site).get("recognise", {}).get(f"{kind}s", [])
+            patterns = read_site(site).get("recognize", {}).get(f"{kind}s", [])
             if name and any(fnmatchcase(name, pattern) for pattern in patterns):
                 return Here(site, f"by the {kind} {name}")
     if cluster:

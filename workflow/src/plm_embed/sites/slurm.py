@@ -18,7 +18,7 @@ gpu:a100:4(S:0-3).
 PATIENCE = 30.0
 """Seconds in which a command of SLURM has to answer, so that a run can start without its answer."""
 SILENT = "it does not answer"
-"""Why a SLURM that is installed is not recognised."""
+"""Why a SLURM that is installed is not recognized."""
 LONGEST_HOURS = 168
 """Asked for at most where a partition has no limit."""
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")

@@ -23,7 +23,7 @@ class Served:
     the row in it.
 
     windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue
-    data sets and the first of them (0 if there are none); dims: D by representation; width: bytes
+    datasets and the first of them (0 if there are none); dims: D by representation; width: bytes
     per number; places: for each part and representation where its rows lie in the file, None where
     HDF5 has to read them.
     """

@@ -1,4 +1,4 @@
-"""A checksum for each row of each data set, kept beside it in the same file: whoever reads a row
+"""A checksum for each row of each dataset, kept beside it in the same file: whoever reads a row
 sees a changed bit.
 
 The group `checksums` has, for each column and each representation, uint64 (n,): the sum, modulo

@@ -76,7 +76,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
 
 
 def _groups(parts: list[Path], part_bytes: int) -> Iterator[list[Path]]:
-    """Parts, neighbours in key space, that would be fewer if they were merged."""
+    """Parts, neighbors in key space, that would be fewer if they were merged."""
     group: list[Path] = []
     total, last = 0, ""
     for path in [*sorted(parts), None]:

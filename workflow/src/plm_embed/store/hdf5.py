@@ -3,7 +3,7 @@ stored bits.
 
 Vectors are moved and compared as unsigned integers of the stored width, so that a copy is exact
 whatever the type, NaN included; `decode` turns them into numbers. Equal content gives equal bytes:
-space is allocated when a data set is made, so the order of the writes does not show.
+space is allocated when a dataset is made, so the order of the writes does not show.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _RANKS = {
     "representations": 2,
     "checksums": 1,
 }
-"""Dimensions of the data sets, and of those in each group."""
+"""Dimensions of the datasets, and of those in each group."""
 _SPAN = 4096  # rows that one read may cover
 _GAP = 8  # unwanted rows that are cheaper to read than to step over
 
@@ -110,7 +110,7 @@ def connect(path: Path, mode: str = "r") -> h5py.File:
 
 
 def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
-    """ValueError unless what is there of these names are data sets of these ranks with their data
+    """ValueError unless what is there of these names are datasets of these ranks with their data
     in this very file.
 
     What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
@@ -160,7 +160,7 @@ def decode(bits: Array, dtype: StorageDtype) -> Array:
 
 
 def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
-    """The name of the type that a data set of vectors is stored in; ValueError for any other
+    """The name of the type that a dataset of vectors is stored in; ValueError for any other
     type.
     """
     kind = dataset.id.get_type()
@@ -168,19 +168,19 @@ def storage_dtype(dataset: h5py.Dataset) -> StorageDtype:
         if kind.equal(known):
             return name
     raise ValueError(
-        f"data set {dataset.name} is stored as {dataset.dtype}, which is no type for vectors"
+        f"dataset {dataset.name} is stored as {dataset.dtype}, which is no type for vectors"
     )
 
 
 def create_vectors(
     group: h5py.Group, name: str, shape: tuple[int, int], dtype: StorageDtype
 ) -> h5py.Dataset:
-    """An (n, D) data set of vectors with all its space allocated, to be filled by `write_bits`."""
+    """An (n, D) dataset of vectors with all its space allocated, to be filled by `write_bits`."""
     return _create(group, name, shape, _TYPES[dtype])
 
 
 def create_column(group: h5py.Group, name: str, rows: int, dtype: str) -> h5py.Dataset:
-    """An (n,) data set of numbers or fixed-length strings with all its space allocated."""
+    """An (n,) dataset of numbers or fixed-length strings with all its space allocated."""
     return _create(group, name, (rows,), h5t.py_create(np.dtype(dtype)))
 
 
@@ -197,7 +197,7 @@ def _create(group: h5py.Group, name: str, shape: tuple[int, ...], kind: h5t.Type
 
 
 def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
-    """Write rows start, start + 1, ... of an (n, D) data set from stored bits."""
+    """Write rows start, start + 1, ... of an (n, D) dataset from stored bits."""
     if bits.size:
         bits = np.ascontiguousarray(bits)
         dataset.id.write(
@@ -209,7 +209,7 @@ def write_bits(dataset: h5py.Dataset, start: int, bits: Array) -> None:
 
 
 def read_bits(dataset: h5py.Dataset, start: int, stop: int, out: Array | None = None) -> Array:
-    """Rows start to stop of an (n, D) data set as stored bits."""
+    """Rows start to stop of an (n, D) dataset as stored bits."""
     if out is None:
         out = np.empty(
             (stop - start, dataset.shape[1]), dtype=f"<u{dataset.id.get_type().get_size()}"
@@ -250,7 +250,7 @@ def take_bits(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> Array:
 
 
 def flat_rows(offset: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of a flat per-residue data set that belong to the given sequences, sequence by
+    """Rows of a flat per-residue dataset that belong to the given sequences, sequence by
     sequence.
     """
     starts, counts = offset[indices], offset[indices + 1] - offset[indices]

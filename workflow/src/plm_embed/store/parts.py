@@ -233,7 +233,7 @@ class Part:
         self._file.close()
 
     def vectors(self, name: str) -> h5py.Dataset:
-        """The data set of a representation: (n, D), or flat (R, D) when per residue."""
+        """The dataset of a representation: (n, D), or flat (R, D) when per residue."""
         return self._file["representations"][name]
 
     @cached_property
@@ -286,7 +286,7 @@ class Part:
 
     @cached_property
     def offset(self) -> NDArray[np.int64]:
-        """(n + 1,): where each sequence begins in the flat per-residue data sets."""
+        """(n + 1,): where each sequence begins in the flat per-residue datasets."""
         offset: NDArray[np.int64] = self._column("offset")
         with self._reading():
             ends = {self.vectors(name).shape[0] for name in self.names if is_per_residue(name)}
@@ -340,7 +340,7 @@ class Part:
         checksums.check(name, rows, checksums.kept(self._file, name, rows), sums)
 
     def residues_at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many rows of the per-residue data sets belong to each of these rows (increasing)."""
+        """How many rows of the per-residue datasets belong to each of these rows (increasing)."""
         counts: NDArray[np.int64] = self.column_at("offset", rows + 1) - self.column_at(
             "offset", rows
         )

@@ -33,7 +33,7 @@ _WRITE = (
 
 
 class Extents(NamedTuple):
-    """Where the rows of a data set lie in its file: from row `rows[i]` on, row r is at byte
+    """Where the rows of a dataset lie in its file: from row `rows[i]` on, row r is at byte
     `zero[i] + r * width`.
     """
 
@@ -57,7 +57,7 @@ class Scatter(NamedTuple):
 
 
 def extents(dataset: h5py.Dataset) -> Extents | None:
-    """Where the rows of a data set, (n, D) or (n,), lie. None when HDF5 has to read them:
+    """Where the rows of a dataset, (n, D) or (n,), lie. None when HDF5 has to read them:
     compressed, empty.
     """
     layout = dataset.id.get_create_plist()
@@ -78,7 +78,7 @@ def extents(dataset: h5py.Dataset) -> Extents | None:
 
 
 def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) -> None:
-    """Read rows of a data set into rows of `block` (k, D). StoreError when the file ends before
+    """Read rows of a dataset into rows of `block` (k, D). StoreError when the file ends before
     them.
 
     The kernel puts each row into its place; there is no copy in between.
@@ -121,7 +121,7 @@ def _preadv(descriptor: int, vectors: NDArray[np.uintp], place: int) -> int:
 
 
 def _joined(wanted: Scatter) -> Scatter:
-    """Neighbours in the file that are neighbours in memory too, as one."""
+    """Neighbors in the file that are neighbors in memory too, as one."""
     starts, counts, at = wanted
     apart = (starts[1:] != starts[:-1] + counts[:-1]) | (at[1:] != at[:-1] + counts[:-1])
     heads = np.concatenate([[0], np.flatnonzero(apart) + 1])
@@ -129,7 +129,7 @@ def _joined(wanted: Scatter) -> Scatter:
 
 
 def _cut(wanted: Scatter, edges: Numbers) -> Scatter:
-    """The same rows, so that none of the edges (rows of the data set, increasing) lies within a
+    """The same rows, so that none of the edges (rows of the dataset, increasing) lies within a
     piece.
     """
     starts, counts, at = wanted
@@ -155,7 +155,7 @@ def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> Non
 
 
 def write_block(descriptor: int, where: Extents, row: int, block: Array) -> None:
-    """Write `block` (k, D) to rows `row`, ... of a data set in an open file."""
+    """Write `block` (k, D) to rows `row`, ... of a dataset in an open file."""
     count = np.array([len(block)])
     pieces = _cut(Scatter(np.array([row]), count, np.zeros(1, dtype=np.int64)), where.rows)
     view = block.data.cast("B")

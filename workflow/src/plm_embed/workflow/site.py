@@ -1,4 +1,4 @@
-"""The recognised site as a profile that is laid under the user's: resources and threads that he did
+"""The recognized site as a profile that is laid under the user's: resources and threads that he did
 not set himself.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 from plm_embed.errors import PlmEmbedError
 from plm_embed.sites import slurm, slurm_executor
 from plm_embed.sites.data import read_site
-from plm_embed.sites.recognize import Here, recognise
+from plm_embed.sites.recognize import Here, recognize
 from plm_embed.sites.shape import Shape, buckets_for, shape
 
 
@@ -18,7 +18,7 @@ from plm_embed.sites.shape import Shape, buckets_for, shape
 class Given:
     """What the user set, by profile or on the command line. Resources have their values as text.
 
-    executor: pbs, slurm-steady, slurm or another one; site: by name or file, '' to recognise it;
+    executor: pbs, slurm-steady, slurm or another one; site: by name or file, '' to recognize it;
     queue, account: --pbs-queue, --pbs-account; embed, default: --set-resources of the rule embed,
     and --default-resources; threads: of embed.
     """
@@ -66,7 +66,7 @@ def layer(given: Given, buckets_per_submission: int = 0) -> Layer:
 
 
 def _pbs(given: Given, buckets: int) -> Layer:
-    here = Here(given.site, "as you say") if given.site else recognise("pbs")
+    here = Here(given.site, "as you say") if given.site else recognize("pbs")
     site = read_site(here.site)
     form = _shape(site, given, given.named("pbs_queue") or given.queue)
     account = account_of(site, given.named("pbs_account") or given.account)
@@ -105,7 +105,7 @@ def account_words(site: Mapping[str, Any]) -> str:
 
 
 def _slurm(given: Given, buckets: int) -> Layer:
-    here = Here(given.site, "as you say") if given.site else recognise("slurm")
+    here = Here(given.site, "as you say") if given.site else recognize("slurm")
     site: dict[str, Any] = {"description": "SLURM"}
     try:
         site = read_site(here.site) if here.site else site

@@ -112,7 +112,7 @@ class Engine:
         return self.manifest.family.tokens(length)
 
     def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Pack normalised sequences, in the order given, in the CPU's memory. May run in a thread
+        """Pack normalized sequences, in the order given, in the CPU's memory. May run in a thread
         beside `forward`.
         """
         pieces = [tokenize(sequence) for sequence in sequences]

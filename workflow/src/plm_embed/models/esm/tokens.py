@@ -18,13 +18,13 @@ _LOOKUP[np.frombuffer(LETTERS.encode(), dtype=np.uint8)] = np.arange(
 
 
 def tokenize(sequence: str) -> np.ndarray:
-    """Token ids of a normalised sequence, `<cls>` and `<eos>` included: uint8 (L + 2,).
+    """Token ids of a normalized sequence, `<cls>` and `<eos>` included: uint8 (L + 2,).
 
     One token per residue, by table look-up; a letter outside `LETTERS` is a bug of the caller.
     """
     residues = _LOOKUP[np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)]
     if (residues == UNK).any():
-        raise ValueError(f"not a normalised sequence: {sequence[:60]!r}")
+        raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
     tokens = np.empty(len(sequence) + 2, dtype=np.uint8)
     tokens[0], tokens[1:-1], tokens[-1] = CLS, residues, EOS
     return tokens

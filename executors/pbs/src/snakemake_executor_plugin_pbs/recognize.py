@@ -1,7 +1,7 @@
 """Which site this is: by the name of the PBS server that the commands here speak to, else by the
 name of this machine.
 
-The names are data of the site files (`recognise:`). What no file names is `generic`; nothing is
+The names are data of the site files (`recognize:`). What no file names is `generic`; nothing is
 guessed.
 """
 
@@ -17,21 +17,21 @@ from typing import NamedTuple
 from .site import read_site, shipped_sites
 
 SITE_VARIABLE = "SNAKEMAKE_PBS_SITE"
-"""The site, where a workflow has recognised it before the executor starts; --pbs-site goes before
+"""The site, where a workflow has recognized it before the executor starts; --pbs-site goes before
 it.
 """
 PATIENCE = 20.0
 """Seconds in which `qstat -B` has to answer."""
 
 
-class Recognised(NamedTuple):
-    """A shipped site and what it was recognised by, in words."""
+class Recognized(NamedTuple):
+    """A shipped site and what it was recognized by, in words."""
 
     site: str
     why: str
 
 
-def this_site() -> Recognised:
+def this_site() -> Recognized:
     """The shipped site whose file names this PBS server or this machine, or `generic`."""
     server = server_name()
     hosts = list(dict.fromkeys([socket.gethostname(), socket.getfqdn()]))
@@ -40,12 +40,12 @@ def this_site() -> Recognised:
         ("hosts", hosts, f"by the host {hosts[0]}"),
     ):
         for site in shipped_sites():
-            if _fit(names, read_site(site).get("recognise", {}).get(kind, [])):
-                return Recognised(site, words)
+            if _fit(names, read_site(site).get("recognize", {}).get(kind, [])):
+                return Recognized(site, words)
     known = (
         f"no site file names the PBS server {server}" if server else "no PBS server is known here"
     )
-    return Recognised("generic", f"{known}, nor the host {hosts[0]}")
+    return Recognized("generic", f"{known}, nor the host {hosts[0]}")
 
 
 def server_name() -> str:

@@ -1,13 +1,13 @@
-"""Sites are recognised by the names of servers and machines that their files hold, and by nothing
+"""Sites are recognized by the names of servers and machines that their files hold, and by nothing
 else.
 """
 
 from pathlib import Path
 
 import pytest
+from snakemake_executor_plugin_pbs.recognize import Recognized, server_name
 
-from snakemake_executor_plugin_pbs import recognise
-from snakemake_executor_plugin_pbs.recognise import Recognised, server_name
+from snakemake_executor_plugin_pbs import recognize
 from standin import StandIn
 
 
@@ -39,7 +39,7 @@ def test_a_site_is_known_by_its_server(
     server: str, site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
-    assert recognise.this_site() == Recognised(site, f"by the PBS server {server}")
+    assert recognize.this_site() == Recognized(site, f"by the PBS server {server}")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_site_is_known_by_its_server(
 )
 def test_or_by_its_login_nodes(name: str, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     host(monkeypatch, name)
-    assert recognise.this_site() == Recognised(site, f"by the host {name}")
+    assert recognize.this_site() == Recognized(site, f"by the host {name}")
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_or_by_its_login_nodes(name: str, site: str, monkeypatch: pytest.MonkeyP
 )
 def test_what_no_file_names_is_generic(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PBS_DEFAULT", server)
-    found = recognise.this_site()
+    found = recognize.this_site()
     assert found.site == "generic"
     assert found.why == f"no site file names the PBS server {server}, nor the host somewhere"
 
 
 def test_a_machine_without_pbs_is_generic() -> None:
-    assert recognise.this_site() == Recognised(
+    assert recognize.this_site() == Recognized(
         "generic", "no PBS server is known here, nor the host somewhere"
     )
 
@@ -89,5 +89,5 @@ def test_a_server_that_does_not_answer_has_no_name(
     assert server_name() == ""
     standin.up()
     standin.hang()
-    monkeypatch.setattr(recognise, "PATIENCE", 0.5)
+    monkeypatch.setattr(recognize, "PATIENCE", 0.5)
     assert server_name() == ""
