@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import checkpoints
-from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import find_model
 
 MODEL = "esm2_t6_8M_UR50D"

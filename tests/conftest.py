@@ -40,7 +40,7 @@ with suppress(ImportError):  # the tests of a GPU do without it
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights folder of the model that the demo ships."""
     import checkpoints
-    from plm_embed.jobs.prepare_weights import prepare
+    from plm_embed.inference.prepare_weights import prepare
     from plm_embed.models.registry import MODELS
 
     folder = tmp_path_factory.mktemp("weights")

@@ -17,8 +17,8 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
 import checkpoints
 from checkpoints import mean_of
+from plm_embed.inference import prepare_weights as preparation
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import prepare_weights as preparation
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models import weights
