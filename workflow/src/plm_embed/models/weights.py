@@ -35,20 +35,19 @@ class Tensors(Mapping[str, torch.Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
-        self._names: list[str] = self._file.keys()
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self._file.get_tensor(name)
         return tensor
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in set(self)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._file.keys())
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._file.keys())
 
 
 def load(folder: Path) -> tuple[Manifest, Tensors]:
