@@ -5,9 +5,9 @@ else.
 from pathlib import Path
 
 import pytest
-from snakemake_executor_plugin_pbs.recognize import Recognized, server_name
 
 from snakemake_executor_plugin_pbs import recognize
+from snakemake_executor_plugin_pbs.recognize import Recognized, server_name
 from standin import StandIn
 
 
