@@ -297,10 +297,10 @@ class Bench:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        from plm_embed.inference.prepare_weights import seal
         from plm_embed.inference.settings import Settings
         from plm_embed.io.files import sha256_file
         from plm_embed.jobs.bucket import Embedder
-        from plm_embed.jobs.prepare_weights import seal
         from plm_embed.keys import key
         from plm_embed.models import weights
         from plm_embed.models.manifest import Manifest, Source

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from random_weights import write_checkpoint
 
-from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import find_model
 
 MODEL = "esm2_t6_8M_UR50D"

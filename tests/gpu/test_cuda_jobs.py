@@ -15,8 +15,8 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
+from plm_embed.inference import prepare_weights as preparation
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import prepare_weights as preparation
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models import weights

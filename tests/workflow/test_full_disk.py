@@ -13,9 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from plm_embed.jobs.claims import Claim
 from plm_embed.keys import key
+from plm_embed.models.weights import write
 
 
 @pytest.fixture
@@ -100,6 +102,13 @@ def test_a_claim_on_a_full_disk_leaves_nothing_to_wait_for(small_disk: Path) -> 
         Claim.take(small_disk / "0000")
     assert raised.value.errno == 28
     assert files(small_disk) == ["filler"]
+
+
+def test_weights_on_a_full_disk_leave_nothing(small_disk: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as raised:
+        write(small_disk / "model.safetensors", {"a": torch.zeros(1 << 20)})
+    assert raised.value.errno == 28
+    assert files(small_disk) == []
 
 
 def fill(folder: Path) -> None:

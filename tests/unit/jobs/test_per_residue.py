@@ -81,8 +81,8 @@ def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
     buffer = Buffer(fingerprint)
     vectors = {"per_residue_l2": np.zeros((rows, DIM), dtype=np.float32)}
     if stored:
-        buffer.add(b"0" * 64, 40, 1, vectors)
+        buffer.add(b"0" * 64, 40, vectors)
     else:
         with pytest.raises(RuntimeError, match=f"{rows} rows for 40 residues"):
-            buffer.add(b"0" * 64, 40, 1, vectors)
+            buffer.add(b"0" * 64, 40, vectors)
     assert len(buffer.keys) == stored

@@ -14,8 +14,8 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
-from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.kernels import attention
 from plm_embed.models import weights
 from plm_embed.models.esm.engine import Engine

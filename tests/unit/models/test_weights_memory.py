@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.jobs.prepare_weights import prepare
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.esm.family import ESM2
 from plm_embed.models.esm.tensors import tensor_shapes
 from plm_embed.models.registry import Model

@@ -17,11 +17,11 @@ from rich.console import Console
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import read_sealed
 from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.bucket import Embedder
-from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs, plan, proposals

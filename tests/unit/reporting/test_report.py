@@ -18,12 +18,12 @@ from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.attempts import noted
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.jobs.gpus import Meter
-from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate

@@ -42,7 +42,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt \\
         --output resources/weights/esm2_t33_650M_UR50D
     """
-    from plm_embed.jobs.prepare_weights import prepare
+    from plm_embed.inference.prepare_weights import prepare
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 

@@ -20,6 +20,7 @@ from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.stream import VectorStream
 from plm_embed.io.scratch import scratch_folder
 from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.compute import BYTES_PER_PART, Computation
@@ -101,14 +102,14 @@ class Embedder:
                 ) as scratch,
             ):
                 model = self._loaded()
-                computation = Computation(
-                    model, self.store, keys, sequences, self._budget, self.settings.bar
+                stream = VectorStream(model, self.store.fingerprint, sequences, self._budget)
+                work = Computation(stream, self.store, keys, self.settings.bar).run(
+                    todo, scratch, self.settings.flush_minutes, heartbeat
                 )
-                work = computation.run(todo, scratch, self.settings.flush_minutes, heartbeat)
                 self._budget = min(
                     self._budget, max(work["toks_per_batch"], model.rows)
                 )  # lowered if memory ran out
-            excluded |= dict.fromkeys(computation.out_of_memory, "out_of_memory")
+            excluded |= dict.fromkeys(stream.out_of_memory, "out_of_memory")
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
         if self.store.missing(keys[kept]).any():

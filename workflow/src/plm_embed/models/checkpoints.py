@@ -25,8 +25,8 @@ from plm_embed.models.registry import MODELS, Model
 
 log = logging.getLogger(__name__)
 
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-"""Dtypes that a checkpoint may have, and their names in safetensors."""
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes that a checkpoint may have."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import get_args
 
 import numpy as np
@@ -74,8 +75,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     """Complete a weights folder, which has its tensors: the self-test's golden vectors, and last
     the manifest.
     """
-    with (folder / weights.TENSORS).open("rb", buffering=0) as file:
-        digest = self_test.write_golden(folder, manifest, weights.Tensors(file))
+    digest = self_test.write_golden(folder, manifest, weights.Tensors(folder / weights.TENSORS))
     manifest = replace(manifest, self_test_sha256=digest)
     write_manifest(folder / MANIFEST, manifest)
     return manifest
@@ -115,21 +115,25 @@ def _adopt(
             return made
         log.info("%s", wrong)
     checkpoint = checkpoints.read(path, layout, model)
-    sha256 = weights.sha256_of(checkpoint.tensors)
-    asked = (model.name, sha256, checkpoint.said.token_dropout)
-    if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
-        raise WeightsError(
-            f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
-            f"{made.weights_sha256[:12]}) than "
-            f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they are "
-            "not replaced.\n"
-            f"Choose another weights_folder, or delete {output} if nothing needs it.",
-            path=output,
-        )
     tensors = output / weights.TENSORS
-    if _sha256(tensors) != sha256:
-        with atomic_path(tensors) as temporary:
-            weights.write(temporary, checkpoint.tensors)
+    output.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output, prefix=".tmp-") as folder:
+        converted = Path(folder) / tensors.name
+        weights.write(converted, checkpoint.tensors)
+        sha256 = sha256_file(converted)
+        asked = (model.name, sha256, checkpoint.said.token_dropout)
+        if made and (made.model, made.weights_sha256, made.token_dropout) != asked:
+            raise WeightsError(
+                f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
+                f"{made.weights_sha256[:12]}) than "
+                f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they "
+                "are not replaced.\n"
+                f"Choose another weights_folder, or delete {output} if nothing needs it.",
+                path=output,
+            )
+        if _sha256(tensors) != sha256:
+            with atomic_path(tensors) as temporary:
+                converted.rename(temporary)
     manifest = Manifest(
         model=model.name,
         architecture=model.architecture,
@@ -178,8 +182,7 @@ def _published(
     answers = published.known_answers(manifest.model)
     if answers is None:
         return "no"
-    with tensors.open("rb", buffering=0) as file:
-        means = last_means(manifest, weights.Tensors(file), published.peptides())
+    means = last_means(manifest, weights.Tensors(tensors), published.peptides())
     errors = np.linalg.norm(means - answers, axis=1) / np.linalg.norm(answers, axis=1)
     log.info(
         "%s: known answers within %.2g (relative; bound %g)",

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.prepare_weights import prepare
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, Source, read_manifest
 from plm_embed.models.registry import MODELS, Model

@@ -1,0 +1,170 @@
+"""Sequences in memory to their vectors: cut into windows, packed, computed, put together."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from plm_embed.errors import PlmEmbedError, out_of_memory
+from plm_embed.fingerprint import Fingerprint, representation
+from plm_embed.inference.batches import Packer
+from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
+from plm_embed.kernels import devices
+from plm_embed.models.packed import Batch, Engine
+from plm_embed.windows import Span, combine, spans
+
+log = logging.getLogger(__name__)
+Piece = tuple[int, Span]
+"""The index of a sequence, and which of its residues go through the model at once."""
+
+
+class Step(NamedTuple):
+    """What one batch brought: how many tokens it had, and the sequences that it finished."""
+
+    tokens: int
+    finished: list[tuple[int, Vectors]]
+
+
+@dataclass
+class VectorStream:
+    """Computes the vectors of normalized `sequences`, in whatever order keeps the device busy."""
+
+    model: Engine
+    fingerprint: Fingerprint
+    sequences: list[str]
+    budget: int
+    """Tokens per batch. Lowered when memory runs out."""
+    out_of_memory: list[int] = field(default_factory=list)
+    """Indices of sequences that did not fit into the device's memory even alone."""
+    busy: float = 0.0
+    """Seconds that the device was at work."""
+    exact: int = 0
+    """Sequences that were computed in fp32, because float16 could not hold their numbers."""
+
+    def tokens(self, todo: list[int]) -> int:
+        """Tokens of the sequences `todo`, special ones included: what the steps add up to."""
+        return sum(self._cost(piece) for piece in self._pieces(todo))
+
+    def run(self, todo: list[int]) -> Iterator[Step]:
+        """The vectors of the sequences `todo` (indices), batch after batch; each sequence once.
+
+        A sequence that the long-sequence policy gives no vector must not be among them. Raises
+        DeviceError when the device is of no more use, PlmEmbedError when a number is not finite or
+        too large for the storage type.
+        """
+        pieces = self._pieces(todo)
+        costs = [self._cost(piece) for piece in pieces]
+        inference = Inference(self.model, self.fingerprint)
+        waiting: dict[int, dict[Span, Vectors]] = {}
+        for batch, vectors in self._results(inference, pieces, costs):
+            finished = []
+            for at, found in zip(batch, vectors, strict=True):
+                i, span = pieces[at]
+                windows = waiting.setdefault(i, {})
+                windows[span] = found
+                if len(windows) == len(self._spans(i)):
+                    finished.append((i, self._whole(i, waiting.pop(i))))
+            self.busy, self.exact = inference.busy, inference.exact
+            yield Step(sum(costs[at] for at in batch), finished)
+
+    def _pieces(self, todo: list[int]) -> list[Piece]:
+        return [(i, span) for i in todo for span in self._spans(i)]
+
+    def _spans(self, i: int) -> list[Span]:
+        return spans(len(self.sequences[i]), self.fingerprint.long_sequences)
+
+    def _cost(self, piece: Piece) -> int:
+        start, stop = piece[1]
+        return self.model.cost(stop - start)
+
+    def _results(
+        self, inference: Inference, pieces: list[Piece], costs: list[int]
+    ) -> Iterator[tuple[list[int], list[Vectors]]]:
+        """The indices and vectors of batch after batch of pieces."""
+
+        def texts(batch: list[int]) -> list[str]:
+            return [
+                self.sequences[i][start:stop] for i, (start, stop) in (pieces[at] for at in batch)
+            ]
+
+        def prepare(batch: list[int]) -> Batch:
+            return self.model.prepare(texts(batch))
+
+        cuda = self.model.device.type == "cuda"
+        launched: deque[tuple[list[int], Launched]] = deque()
+        packer = Packer(costs, self.budget)
+        with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
+            while True:
+                batch: list[int] = []
+                exhausted = False
+                try:
+                    taken = batches.next()
+                    if not taken and not launched:
+                        return
+                    if taken:
+                        batch = taken[0]
+                        launched.append((batch, inference.launch(texts(batch), taken[1])))
+                        if (
+                            len(launched) <= cuda
+                        ):  # a GPU has one batch in hand while the host looks at the one before
+                            continue
+                    batch, waited_for = launched.popleft()
+                    vectors = inference.collect(waited_for)
+                except RuntimeError as error:
+                    if lost := devices.failure(error, self.model.device):
+                        raise lost from error
+                    if not out_of_memory(error):
+                        raise
+                    exhausted = True
+                if exhausted:  # only now: the error held on to the tensors of the call that failed
+                    self._make_room(batches, pieces, batch or batches.give_up())
+                else:
+                    yield batch, vectors
+
+    def _make_room(self, batches: Prefetch, pieces: list[Piece], batch: list[int]) -> None:
+        """After an out-of-memory error: halve the budget, or give up a sequence that does not fit
+        alone.
+        """
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(batch) > 1:
+            self.budget = max(self.budget // 2, 1)
+            batches.put_back(batch, self.budget)
+            log.warning("out of memory: token budget lowered to %d", self.budget)
+            return
+        i, _ = pieces[batch[0]]
+        if self._cost(pieces[batch[0]]) <= self.model.rows:
+            # even the smallest batch does not fit: the sequence is not to blame
+            raise devices.too_small(self.model.device)
+        log.warning(
+            "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
+        )
+        self.out_of_memory.append(i)
+
+    def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
+        """The vectors of a sequence, from those of its windows."""
+        where = self._spans(i)
+        vectors = {
+            (name := representation(pooling, layer)): combine(
+                pooling, [windows[span][name] for span in where], where
+            )
+            for pooling in self.fingerprint.pooling
+            for layer in self.fingerprint.layers
+        }
+        largest = np.finfo(
+            np.float16 if self.fingerprint.storage_dtype == "float16" else np.float32
+        ).max
+        for name, vector in vectors.items():
+            found = np.abs(vector).max()
+            if not found <= largest:  # NaN compares false
+                raise PlmEmbedError(
+                    f"{name} of a sequence of {len(self.sequences[i])} residues "
+                    f"({self.sequences[i][:20]}...) is not finite or too large to store "
+                    f"({found:.3g})\nset embedding.compute_dtype and storage_dtype to float32; if "
+                    "they are, suspect the device"
+                )
+        return vectors
