@@ -31,13 +31,13 @@ test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-campaigns: .venv/installed-test
-	$(BIN)/python -m pytest tests/test_workflow.py tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
+	$(BIN)/python -m pytest tests/workflow/test_workflow.py tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
 
 test-long:
 	$(MAKE) --no-print-directory --jobs=1 test-workflow test-pbs
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --ignore tests/test_workflow.py --durations=5 -n $(CORES) --dist loadfile
+	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --ignore tests/workflow/test_workflow.py --durations=5 -n $(CORES) --dist loadfile
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
@@ -51,7 +51,7 @@ test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a rea
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
 gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
 	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
-	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/tests:$(CURDIR)/benchmarks:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
+	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
 
 gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
 	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0

@@ -1,7 +1,7 @@
 """The whole workflow on one machine: sequence file to validated master with random weights in a
 published shape.
 
-    PYTHONPATH=workflow/src:tests python benchmarks/end_to_end.py proteins.fasta.gz --output
+    PYTHONPATH=workflow/src python benchmarks/end_to_end.py proteins.fasta.gz --output
     FILE.json
 
 Runs `snakemake` in a folder of its own and sums up what its benchmark files say of each step:
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 import yaml
+from random_weights import write_checkpoint
 
-import checkpoints
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
 
@@ -38,9 +38,7 @@ def main() -> None:
     model = find_model(arguments.model)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        weights = checkpoints.write_fair_esm(
-            folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
-        )
+        weights = write_checkpoint(folder / f"{model.name}.pt", model)
         config = {
             "inputs": [str(arguments.input.absolute())],
             "model": model.name,

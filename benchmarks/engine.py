@@ -5,7 +5,7 @@ Interleaved runs of the same sequences with random weights; prints tokens/s, the
 as shipped, and the share of the best matrix rate measured in the same run. Differences to fair-esm
 in fp32 stand beside the speeds.
 
-    PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine.py --model 35M --sequences 24
+    PYTHONPATH=workflow/src python benchmarks/engine.py --model 35M --sequences 24
     --runs 5
 """
 

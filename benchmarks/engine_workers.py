@@ -1,7 +1,7 @@
 """Two single-threaded workers against one with two threads, and token budgets, on this machine's
 CPU.
 
-PYTHONPATH=workflow/src:tests:benchmarks python benchmarks/engine_workers.py --sequences 8 --runs 5
+PYTHONPATH=workflow/src python benchmarks/engine_workers.py --sequences 8 --runs 5
 """
 
 import json

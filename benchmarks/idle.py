@@ -20,10 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from random_weights import write_checkpoint
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-import checkpoints
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import find_model
 
@@ -50,9 +48,7 @@ def main() -> None:
             for i, length in enumerate(random.choice(LENGTHS, arguments.sequences)):
                 fasta.write(b">p%d\n%s\n" % (i, letters[random.integers(0, 20, length)].tobytes()))
         model = find_model(MODEL)
-        checkpoint = checkpoints.write_fair_esm(
-            folder / f"{MODEL}.pt", model, checkpoints.random_state(model, 1)
-        )
+        checkpoint = write_checkpoint(folder / f"{MODEL}.pt", model)
         prepare(model, checkpoint, folder / "weights")
         deduplicate = [
             "deduplicate",

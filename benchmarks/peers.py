@@ -156,7 +156,7 @@ def hugging_face(  # noqa: PLR0917
     """
     from transformers import EsmConfig
 
-    import checkpoints
+    from plm_embed.models.esm.layouts import common_name
 
     if package == "transformers":
         from transformers import EsmModel as Whole
@@ -179,7 +179,8 @@ def hugging_face(  # noqa: PLR0917
     )
     with device:
         whole = Whole(config, add_pooling_layer=False)
-    state = {checkpoints._hugging_face_name(name): tensors[name] for name in tensors}
+    common = {name: common_name("hugging-face", "esm2", name) for name in whole.state_dict()}
+    state = {name: tensors[ours] for name, ours in common.items() if ours in tensors}
     missing = whole.load_state_dict(state, strict=False).missing_keys
     unused = "inv_freq", "contact_head", "position_embeddings"
     assert all(any(part in name for part in unused) for name in missing), missing

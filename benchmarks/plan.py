@@ -1,7 +1,7 @@
 """plm-embed plan against what really happens: time and bytes of ESM-2 8M and 35M on this machine's
 CPU.
 
-PYTHONPATH=workflow/src:tests python benchmarks/plan.py --output benchmarks/results/plan.json
+PYTHONPATH=workflow/src python benchmarks/plan.py --output benchmarks/results/plan.json
 
 For each shape: a checkpoint with random weights, random sequences of natural lengths, and three
 rounds of a forecast with --measure and the embed jobs that follow, as `snakemake --cores` runs
@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from random_weights import write_checkpoint
 
-import checkpoints
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.files import write_json
 from plm_embed.master.gather import gather
@@ -61,9 +61,7 @@ def campaign(folder: Path, name: str) -> planning.Question:
     """Weights, input and configuration in `folder`; the question that plan is asked."""
     model = find_model(name)
     write_input(folder / "input.fasta", TOKENS[name])
-    checkpoint = checkpoints.write_fair_esm(
-        folder / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
-    )
+    checkpoint = write_checkpoint(folder / f"{model.name}.pt", model)
     prepare(model, checkpoint, folder / "weights" / model.name)
     config = {
         "results": str(folder / "results"),

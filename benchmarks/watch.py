@@ -1,7 +1,7 @@
 """What watch costs with 400 workers: CPU seconds of one look and its picture, of the 10 seconds
 between two looks.
 
-    PYTHONPATH=workflow/src:tests python benchmarks/watch.py --output benchmarks/results/watch.json
+    PYTHONPATH=workflow/src python benchmarks/watch.py --output benchmarks/results/watch.json
 
 A campaign of 1,000 buckets, 400 of them finished, 400 running; every worker has written its
 heartbeat anew before each look, as it does. Also the same on a terminal so tall that as many
@@ -9,20 +9,62 @@ workers are drawn as ever are.
 """
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from plm_embed.io.files import write_json
+from plm_embed.io.sealed import write_sealed
 from plm_embed.reporting.watch import Watch
 from plm_embed.reporting.watch_view import MOST_ROWS, SECONDS_BETWEEN_LOOKS, view
-from test_watch import beat, campaign, finish
 
 LOOKS = 10
+BUCKETS, FINISHED, WORKERS = 1000, 400, 400
+
+
+def campaign(results: Path) -> Path:
+    """Buckets of 1,000 bytes and 1,000 residues each, some finished; returns the model's folder."""
+    folder, model = results / "sequences" / "buckets", results / "esm2_t33_650M_UR50D"
+    folder.mkdir(parents=True)
+    (model / "embedded").mkdir(parents=True)
+    (model / "workers").mkdir()
+    for number in range(BUCKETS):
+        (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
+    summary = {"buckets": BUCKETS, "residues": 1000 * BUCKETS, "unique": 0}
+    write_sealed(results / "sequences" / "summary.json", summary)
+    for number in range(FINISHED):
+        (model / "embedded" / f"{number:04d}.json").write_text("{}")
+    return model
+
+
+def beat(model: Path, number: int) -> None:
+    """What a worker says of its bucket every few seconds."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    note = {
+        "host": "node1",
+        "pid": number,
+        "job": "17",
+        "device": "NVIDIA A100",
+        "gpu": number % 4,
+        "bucket": f"{number:04d}",
+        "tokens": 500,
+        "tokens_total": 1000,
+        "tokens_per_second": 50.0,
+        "eta_seconds": 700.0,
+        "sequences": 12,
+        "memory_bytes": 3_000_000_000,
+        "utilization": 97,
+        "started": now,
+        "progressed": now,
+        "updated": now,
+    }
+    (model / "workers" / f"node1-{number}.json").write_text(json.dumps(note))
 
 
 def main() -> None:
@@ -37,15 +79,13 @@ def main() -> None:
         tempfile.TemporaryDirectory() as temporary,
         Path(os.devnull).open("w", encoding="utf-8") as nowhere,
     ):
-        model = campaign(Path(temporary), 1000)
-        for bucket in range(400):
-            finish(model, bucket)
+        model = campaign(Path(temporary))
         watch = Watch(Path(temporary))
         console = Console(width=140, file=nowhere, force_terminal=True)
         for name, rows in (("terminal of 50 lines", 40), ("tallest terminal", MOST_ROWS)):
             spent = []
             for _ in range(LOOKS):
-                for bucket in range(400, 800):
+                for bucket in range(FINISHED, FINISHED + WORKERS):
                     beat(model, bucket)
                 began = time.process_time()
                 console.print(view(watch.look(), rows=rows))

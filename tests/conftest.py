@@ -39,9 +39,9 @@ with suppress(ImportError):  # the tests of a GPU do without it
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights folder of the model that the demo ships."""
-    import checkpoints
     from plm_embed.inference.prepare_weights import prepare
     from plm_embed.models.registry import MODELS
+    from support import checkpoints
 
     folder = tmp_path_factory.mktemp("weights")
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, folder)

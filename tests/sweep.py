@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from corruption import KINDS, Case, cases
-from corruption_trials import GOOD, Outcome, try_out, undisturbed_uses
-from tiny_campaign import FORK, load_package, make_stages
+from support.corruption import KINDS, Case, cases
+from support.corruption_trials import GOOD, Outcome, try_out, undisturbed_uses
+from support.tiny_campaign import FORK, load_package, make_stages
 
 
 def make_campaigns(folder: Path) -> tuple[Path, Path]:

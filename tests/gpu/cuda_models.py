@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import checkpoints
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.esm.engine import Engine
 from plm_embed.models.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
 from plm_embed.sequences.alphabet import PROTEIN
+from support import checkpoints
 
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])

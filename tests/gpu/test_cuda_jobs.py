@@ -15,8 +15,6 @@ import pytest
 import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 
-import checkpoints
-from checkpoints import mean_of
 from plm_embed.inference import prepare_weights as preparation
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
@@ -26,6 +24,8 @@ from plm_embed.models.esm.engine import Engine
 from plm_embed.models.packed import ROWS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.store.parts import read_part
+from support import checkpoints
+from support.checkpoints import mean_of
 
 pytestmark = pytest.mark.gpu
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 
 sys.path.insert(0, str(ROOT / "executors" / "pbs" / "tests"))
 

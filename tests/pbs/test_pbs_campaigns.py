@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from campaign_runs import ROOT, snakemake_command
 from conftest import CONFIG, REAL, Campaign
+from support.campaign_runs import ROOT, snakemake_command
 
 pytestmark = pytest.mark.workflow
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from campaign_runs import ROOT, snakemake, working_folder
 from conftest import Campaign
+from support.campaign_runs import ROOT, snakemake, working_folder
 
 pytestmark = pytest.mark.workflow
 

@@ -12,6 +12,7 @@ campaign; exit status 1 if one is not right.
 import argparse
 import contextlib
 import hashlib
+import os
 import shutil
 import signal
 import sys
@@ -245,9 +246,9 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
         results = campaign.folder / "results"
         left = {"claims": list(results.rglob("claims/*")), "files": list(results.rglob(".tmp-*"))}
         result.left += [f"{len(paths)} {what}" for what, paths in left.items() if paths]
-    result.wrong += [
-        f"job {job} is left on {node or 'no node'}" for job, node in cluster.jobs().items()
-    ]
+    jobs: dict[str, str] = {}
+    cluster.wait_for("an answer of slurmctld", lambda: jobs.update(cluster.jobs()) is None)
+    result.wrong += [f"job {job} is left on {node or 'no node'}" for job, node in jobs.items()]
     scratch = [path for node in NODES for path in (cluster.folder / "scratch" / node).iterdir()]
     result.left += [f"{len(scratch)} scratch folders"] * bool(scratch)
     working = [process for node in NODES for process in cluster.processes(node)]
@@ -287,6 +288,7 @@ def disturbed(
             shutil.copytree(
                 results, disk.folder, dirs_exist_ok=True
             )  # the record of the weights is there already
+            os.sync()  # it is older than the disturbance, and must not be lost with it
             shutil.rmtree(results)
             results.symlink_to(disk.folder)
         if company == "clone":

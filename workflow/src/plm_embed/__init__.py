@@ -1,5 +1,7 @@
-"""Protein sequences to ESM-2 embeddings at scale. `plm_embed.open(path)` reads what the workflow
-made.
+"""Protein sequences to language-model embeddings, from ten in a notebook to a billion on a cluster.
+
+`plm_embed.embed(sequences)` computes vectors in memory, `plm_embed.load(model)` keeps the model for
+more of them, and `plm_embed.open(path)` reads what the workflow made.
 
 What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what
 kind it is.
@@ -7,6 +9,7 @@ kind it is.
 
 import typing as _typing
 
+from plm_embed import errors as _errors
 from plm_embed._version import __version__
 from plm_embed.errors import (
     ConfigError,
@@ -21,9 +24,27 @@ from plm_embed.errors import (
 
 if _typing.TYPE_CHECKING:
     from pathlib import Path
+    from typing import Literal
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling
+    from plm_embed.inference.given import Given
+    from plm_embed.inference.language_model import LanguageModel, OnError, Pooled
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store import StoreVectors
+
+    class _How(_typing.TypedDict, total=False):
+        layer: int
+        long_sequences: LongSequences | None
+        on_error: OnError
+        weights: str | Path | None
+        device: Literal["auto", "cpu", "cuda"]
+        dtype: ComputeDtype | Literal["auto"]
+        threads: int | None
+        bar: bool
+
 
 __all__ = [
     "ConfigError",
@@ -35,6 +56,8 @@ __all__ = [
     "UnknownIdError",
     "WeightsError",
     "__version__",
+    "embed",
+    "load",
     "open",
 ]
 
@@ -51,3 +74,88 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     from plm_embed.reading.master import open_vectors
 
     return open_vectors(Path(path))
+
+
+def load(
+    model: str = "esm2_t6_8M_UR50D",
+    *,
+    weights: "str | Path | None" = None,
+    device: 'Literal["auto", "cpu", "cuda"]' = "auto",
+    dtype: 'ComputeDtype | Literal["auto"]' = "auto",
+    threads: int | None = None,
+) -> "LanguageModel":
+    """A model in memory, for as many calls of `embed` and `stream` as wanted.
+
+    model: a published name or an alias, such as esm2_650m.
+    weights: a checkpoint file or folder, a weights folder, or a campaign's `weights_folder`; None
+        downloads the published weights once, to PLM_EMBED_WEIGHTS or ~/.cache/plm-embed/weights.
+    device: auto is the GPU if there is one.
+    dtype: numbers to compute with; auto is bfloat16 on a GPU from Ampere on, else float32.
+    threads: of the CPU; None leaves torch's setting.
+
+    The device is checked against vectors of the reference implementation first: DeviceError when it
+    computes wrongly. WeightsError for weights that are not to be had or not the model's.
+    """
+    with _errors.extra():
+        from plm_embed.inference.language_model import LanguageModel, weights_folder
+        from plm_embed.models.registry import find_model
+
+        return LanguageModel(weights_folder(find_model(model), weights), device, dtype, threads)
+
+
+@_typing.overload
+def embed(
+    sequences: "Given", model: str = ..., *, pooling: "Pooled" = ..., **how: "_typing.Unpack[_How]"
+) -> "NDArray[np.float32]": ...
+
+
+@_typing.overload
+def embed(
+    sequences: "Given",
+    model: str = ...,
+    *,
+    pooling: 'Literal["per_residue"]',
+    **how: "_typing.Unpack[_How]",
+) -> "list[NDArray[np.float32]]": ...
+
+
+def embed(
+    sequences: "Given",
+    model: str = "esm2_t6_8M_UR50D",
+    *,
+    pooling: "Pooling" = "mean",
+    layer: int = -1,
+    long_sequences: "LongSequences | None" = None,
+    on_error: "OnError" = "raise",
+    weights: "str | Path | None" = None,
+    device: 'Literal["auto", "cpu", "cuda"]' = "auto",
+    dtype: 'ComputeDtype | Literal["auto"]' = "auto",
+    threads: int | None = None,
+    bar: bool = True,
+) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
+    """The vectors (n, D) of sequences, fp32, in the order given; (L, D) each for `per_residue`.
+
+    sequences: a list of strings, of pairs of an id and a sequence, or of records of Biopython; a
+        dictionary of sequences by id; or a file: FASTA, or a table with the columns id and
+        sequence.
+    pooling: mean or max over the residues, bos (the first token), or per_residue.
+    layer: after which the representations are taken; 0 is the embedding, -1 the last layer.
+    long_sequences: windows, or a limit; None embeds each sequence whole.
+    on_error: raise InputError for a sequence that has no vector (it names the record), or skip it:
+        its row is NaN (per residue, its matrix is empty), and a warning names it.
+    model, weights, device, dtype, threads: as in `load`.
+    bar: whether progress is drawn on a terminal or in a notebook.
+
+    Equal sequences are computed once. The numbers are those of a campaign with the same settings
+    on the same kind of machine, bit by bit, in whatever order and company.
+    """
+    with load(model, weights=weights, device=device, dtype=dtype, threads=threads) as loaded:
+        vectors: NDArray[np.float32] | list[NDArray[np.float32]] = loaded.embed(
+            sequences,
+            pooling=pooling,
+            layer=layer,
+            long_sequences=long_sequences,
+            on_error=on_error,
+            bar=bar,
+        )
+        return vectors

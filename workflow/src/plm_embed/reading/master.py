@@ -1,7 +1,6 @@
 """Reading a master and its index: what `plm_embed.open` returns."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError, extra
+from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
-from plm_embed.io.parquet import read_batches, read_table
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
-from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
+from plm_embed.reading.index import Index
 from plm_embed.reading.store import StoreVectors, is_store
 from plm_embed.reading.vectors import Rows, Vectors, make_anndata, whole
 from plm_embed.store import checksums
@@ -31,12 +28,10 @@ from plm_embed.store.hdf5 import (
     take_bits,
 )
 from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
-from plm_embed.words import did_you_mean, some
 
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
-    import pyarrow as pa
 
 
 _SMALL = 1 << 16
@@ -69,23 +64,18 @@ class Embeddings(Vectors):
                 "emb",
             )
         self._extents: dict[str, Extents | None] = {}
+        self._index = Index(self.path, self._key_column, self._file.attrs["fingerprint_id"])
 
     def close(self) -> None:
         self._file.close()
-        if "identifiers" in vars(self):
-            self.identifiers.close()
+        self._index.close()
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, id: object) -> bool:
         """Whether a record has this id and a vector."""
-        return isinstance(id, str) and int(self.identifiers.rows([id])[0]) != ABSENT
-
-    @property
-    def index(self) -> Path:
-        """The Parquet file with a line per record."""
-        return self.path.with_suffix(".parquet")
+        return id in self._index
 
     @property
     def names(self) -> list[str]:
@@ -128,49 +118,23 @@ class Embeddings(Vectors):
             self._check("length", np.arange(len(self)), checksums.of_rows(lengths))
         return lengths
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
         """Ids of all records that have a vector, in the order of the index. They need not be
         unique.
         """
-        ids: list[str] = self._index_columns(["id"])["id"].to_pylist()
-        return ids
+        return self._index.ids
 
-    @cached_property
-    def identifiers(self) -> Identifiers:
-        """Rows by id. The first use makes a file for it beside the index, which takes some time for
-        many records.
-        """
-        ends = self._key_column[[0, -1]] if len(self) > 1 else self._key_column[...]
-        master = (
-            f" {self._file.attrs['fingerprint_id']} {len(self)}".encode() + b" " + ends.tobytes()
-        )
-        return Identifiers(self.index, master, self.check_index)
+    @property
+    def index(self) -> Path:
+        """The Parquet file with a line per record."""
+        return self._index.path
 
     def check_index(self) -> None:
         """StoreError unless every row that the index names holds the sequence that the index says
         it does.
         """
-        for lines in read_batches(self.index, ["row", "cache_key"], MAKE_AGAIN):
-            sound = lines["row"].type == "int64" and not any(
-                column.null_count for column in lines.columns
-            )
-            rows = lines["row"].to_numpy() if sound else np.zeros(1, np.int64)
-            first, last = int(rows.min()), int(rows.max())
-            # lines are in the order of their rows, so that few rows serve many lines
-            sound = sound and first >= 0 and last < len(self) and last - first < len(rows)
-            keys = (
-                np.array([str(key).encode() for key in lines["cache_key"].to_pylist()])
-                if sound
-                else None
-            )
-            if not sound or (self._key_column[first : last + 1][rows - first] != keys).any():
-                raise StoreError(
-                    f"{self.index}: not the index of {self.path}: it names other rows or sequences",
-                    remedy="put the two files of one run side by side, or run "
-                    "`snakemake --forcerun gather`",
-                    path=self.index,
-                )
+        self._index.check()
 
     def get(self, ids: Iterable[str], name: str = "emb") -> Array:
         """Vectors (k, D) of these record ids, in the order asked for.
@@ -178,7 +142,7 @@ class Embeddings(Vectors):
         UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
         sequences share.
         """
-        return self._take(self._pooled(name), self._rows_of_ids(ids))
+        return self._take(self._pooled(name), self._index.rows(ids))
 
     def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
         """Vectors (k, D) of these rows, in the order asked for."""
@@ -194,7 +158,7 @@ class Embeddings(Vectors):
         """The matrix (L, D) of one record; `name` defaults to the first per-residue
         representation.
         """
-        return self._residues(self._per_residue(name), int(self._rows_of_ids([id])[0]))
+        return self._residues(self._per_residue(name), int(self._index.rows([id])[0]))
 
     def to_numpy(self, name: str = "emb") -> Array:
         """All vectors of a representation: (n, D), or flat (R, D) when per residue."""
@@ -207,7 +171,7 @@ class Embeddings(Vectors):
         (D,).
         """
         with extra():
-            frame: pd.DataFrame = self._index_columns(None).to_pandas()
+            frame: pd.DataFrame = self._index.columns(None).to_pandas()
         if vectors:
             self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
@@ -308,42 +272,3 @@ class Embeddings(Vectors):
         if not self._scattered(column, rows, kept):
             kept = column[...][rows]
         checksums.check(name, rows, kept, found)
-
-    def _index_columns(self, columns: list[str] | None) -> "pa.Table":
-        return read_table(self.index, columns, MAKE_AGAIN)
-
-    def _rows_of_ids(self, ids: Iterable[str]) -> Rows:
-        if isinstance(ids, str):
-            raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
-        ids = list(ids)
-        if numbers := [id for id in ids if not isinstance(id, str)]:
-            raise PlmEmbedError(
-                f'ids are text: get(["{numbers[0]}"]); for the number '
-                f"of a row, rows([{numbers[0]}])"
-            )
-        rows = self.identifiers.rows(ids)
-        absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
-        if absent:
-            hint = self._nearest(absent[0]) or "; records.parquet says what became of a record"
-            raise UnknownIdError(f"{self.path}: no vector for {some(absent)}{hint}", path=self.path)
-        several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
-        if several:
-            raise PlmEmbedError(
-                f"{self.path}: records with different sequences share the id {some(several)}; "
-                "find their rows by "
-                "source and number in to_pandas(), or use by_key",
-                path=self.path,
-            )
-        return rows
-
-    def _nearest(self, id: str) -> str:
-        """'; did you mean ID?' for an id that is there, or ''."""
-        words = [
-            *re.split(r"[\s|]+", id.lstrip(">")),
-            id.rpartition(".")[0],
-            *(f"{id}.{version}" for version in "123"),
-        ]
-        there = [word for word in words if word in self]
-        if there:
-            return f"; did you mean {there[0]}?"
-        return did_you_mean(id, self.ids) if pq.read_metadata(self.index).num_rows <= _FEW else ""

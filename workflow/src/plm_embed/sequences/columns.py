@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 
 def judge(batch: Batch | CleanBatch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    return _clean(batch) if isinstance(batch, CleanBatch) else _normalised(batch, policy)
+    return _clean(batch) if isinstance(batch, CleanBatch) else _normalized(batch, policy)
 
 
 class Account(NamedTuple):
@@ -134,7 +134,7 @@ def _clean(batch: CleanBatch) -> Judged:
     return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalised(batch: Batch, policy: ResiduePolicy) -> Judged:
+def _normalized(batch: Batch, policy: ResiduePolicy) -> Judged:
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count

@@ -1,0 +1,50 @@
+"""Running the workflow as a user does: a working folder with the shipped configuration, and the
+snakemake command.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
+    """The command that runs the shipped workflow in `folder`, with single keys of its configuration
+    replaced.
+    """
+    keys = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in config.items()
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "Snakefile"),
+        "--directory",
+        str(folder),
+    ]
+    return [*command, *options, *(["--config", *keys] if keys else [])]
+
+
+def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; standard output and error together in `stdout`."""
+    return subprocess.run(
+        snakemake_command(folder, *options, **config),
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def working_folder(folder: Path) -> Path:
+    """A new folder with the shipped configuration and the demo's inputs."""
+    shutil.copytree(ROOT / "config", folder / "config")
+    return folder

@@ -1,0 +1,334 @@
+"""A damaged campaign goes on: what its steps make of the damage.
+
+named: an error of one line or a few that names the damaged thing and what to run. harmless: all
+results are as they are without the damage. warned: results are shown with a warning that names the
+damaged thing and what to run. told by checksums: who reads finished results gets others, and
+`sha256sum --check` says so. Everything else is wrong: SILENT (a result differs without a word),
+traceback, hang, unnamed (an error that does not name what is damaged), no remedy (it does not say
+what to do; about a file of the user's own it need not), NOT HEALED (what it says to do does not
+lead to the undisturbed results).
+"""
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from plm_embed.master.gathered import forget
+from support.campaign_runs import snakemake
+from support.corruption import Case, damage
+from support.tiny_campaign import (
+    BY_INPUT,
+    GATHERED,
+    INDEX,
+    MASTER,
+    ONE_JOB,
+    OUTPUTS,
+    PROOF,
+    RECORDS,
+    VECTORS,
+    read_as_users_do,
+    results,
+    run_command,
+    run_step,
+    steps_from,
+)
+
+REMEDIES = 2
+"""So many errors one after the other may each name what to do."""
+GOOD = ("named", "harmless", "warned", "told by checksums")
+
+
+@dataclass
+class Outcome:
+    """What became of a case; what: the damage in words, message: what was said."""
+
+    verdict: str
+    what: str
+    message: str = ""
+
+
+class Trial:
+    """A copy of a campaign at one stage, which is damaged and goes on."""
+
+    def __init__(
+        self,
+        case: Case,
+        stages: Path,
+        others: Path | None,
+        folder: Path,
+        *,
+        by_snakemake: bool = False,
+    ) -> None:
+        """`stages` and `others`: two campaigns by `make_stages`, the second of other inputs and
+        weights.
+
+        Without the second, files are only swapped with others of the same campaign. by_snakemake:
+        the real one goes on.
+        """
+        self.case = case
+        self.folder = folder
+        self.steps = BY_INPUT if case.kind.stage in BY_INPUT[1:4] else ONE_JOB
+        self._by_snakemake = by_snakemake
+        self._forced = ""
+        self._stages = stages
+        self._undisturbed = stages / "read"
+        shutil.copytree(stages / case.kind.stage, folder)
+        self.path, self.what = damage(case, folder, others)
+
+    def run(self, *, heal: bool) -> Outcome:
+        """Go on after the damage; with `heal` follow the remedy that the error names, and see that
+        all is well.
+        """
+        if self.case.kind.stage == "read":
+            failed, message = self._use()
+        else:
+            forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
+            first = next(step for step in self.steps if self._is_missing(step))
+            failed, message = self._go_on(
+                self.steps[:-1] if first == "weights" else steps_from(first, self.steps)
+            )
+        outcome = Outcome(self._verdict(failed, message), self.what, message)
+        if heal and outcome.verdict == "named":
+            healed, story = self._heal(failed, message)
+            outcome = outcome if healed else Outcome("NOT HEALED", self.what, story)
+        return outcome
+
+    def _is_missing(self, step: str) -> bool:
+        """Whether Snakemake runs a rule because an output of it is not there."""
+        return not all((self.folder / path).exists() for path in OUTPUTS[step])
+
+    def _go_on(self, steps: Sequence[str]) -> tuple[str, str]:
+        """Run these steps; the one that failed, empty if none, and its words. Snakemake finds them
+        by itself.
+        """
+        if self._by_snakemake:
+            forced = ["--forcerun", self._forced] if self._forced else []
+            done = snakemake(self.folder, "--cores", "1", *forced)
+            return ("snakemake" if done.returncode else ""), done.stdout
+        for step in steps:
+            status, words = run_step(self.folder, step)
+            if status:
+                return step, f"exit status {status}\n{words}" if status != 1 else words
+        return "", ""
+
+    def _use(self) -> tuple[str, str]:
+        """Do with finished results what users do; which use failed, and what was read and said."""
+        said = []
+        for exported in self.folder.glob("vectors.npy*"):
+            exported.unlink()
+        uses = {
+            "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
+            "report": ["report", "results"],
+            "summary": ["summary", "results"],
+        }
+        for use in ("read", *uses):
+            status, words = (
+                run_command(self.folder, uses[use])
+                if use in uses
+                else read_as_users_do(self.folder)
+            )
+            if status:
+                return use, f"exit status {status}\n{words}" if status != 1 else words
+            said.append(words)
+        said.append((self.folder / "results" / "report.html").read_text(encoding="utf-8"))
+        numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
+        return "", "\n".join(
+            [numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])]
+        )
+
+    def _verdict(self, failed: str, message: str) -> str:
+        if not failed:
+            if self._right(message):
+                return "harmless"
+            if any(
+                re.search(self._names(), line) and _ACTION.search(line)
+                for line in _WARNING.findall(message)
+            ):
+                return "warned"
+            return (
+                "told by checksums"
+                if self.case.kind.stage == "read" and self._checksums_tell()
+                else "SILENT"
+            )
+        if message.startswith("exit status -99"):
+            return "hang"
+        if "Traceback (most recent call last)" in message or message.startswith("exit status"):
+            return "traceback"
+        error = _error(message)
+        if not re.search(self._names(), error):
+            return "unnamed"
+        return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
+
+    def _names(self) -> str:
+        """Pattern of what names the damaged thing: its path, its folder's, or the words of its
+        kind.
+        """
+        names = []
+        other = self.what.partition(" swapped with ")[2]  # is as wrong as the first
+        for path in filter(None, (self.path.relative_to(self.folder), other and Path(other))):
+            words = self.case.kind.words.format(stem=path.stem, folder=path.parent.name)
+            folder = path.parent if self.case.damage == "delete" else path
+            names += [re.escape(str(path)), re.escape(str(folder)), words]
+        return "|".join(filter(None, names))
+
+    def _right(self, said: str, *, healed: bool = False) -> bool:
+        """Whether the results are those of the undisturbed campaign, and what was said of them too.
+
+        That is not asked after it was healed: other things may have been computed.
+        """
+        if self.case.kind.stage == "read":
+            expected = undisturbed_uses(self._stages)
+            return said == expected or (
+                healed and said.partition("\n")[0] == expected.partition("\n")[0]
+            )
+        pairs = [
+            (self.folder / path, self._undisturbed / path) for path in (MASTER, INDEX, RECORDS)
+        ]
+        if not all(mine.exists() for mine, _ in pairs):
+            return False
+        if all(mine.read_bytes() == theirs.read_bytes() for mine, theirs in pairs):
+            return True
+        inputs = not self.case.kind.is_the_users  # the checksum of a damaged file is another
+        return results(self.folder, inputs=inputs) == results(self._undisturbed, inputs=inputs)
+
+    def _checksums_tell(self) -> bool:
+        command = ["sha256sum", "--check", "--quiet", "--strict", "checksums.sha256"]
+        done = subprocess.run(command, cwd=self.folder / VECTORS, capture_output=True, check=False)
+        return done.returncode != 0
+
+    def _heal(self, failed: str, message: str) -> tuple[bool, str]:
+        """Do what the error says, and what the next one says; whether all is right then, and the
+        story.
+        """
+        story = ""
+        for _ in range(REMEDIES):
+            error = _error(message)
+            story += f"{error.strip()}\n"
+            again = self._follow(failed, error)
+            story += f"-> {' '.join(again) or 'no rule or command of this campaign is named'}\n"
+            if not again:
+                return False, story
+            failed, message = self._go_on(again) if again != ["use"] else ("", "")
+            if not failed and self.case.kind.stage == "read":
+                failed, message = self._use()
+            if not failed:
+                return self._right(message, healed=True), f"{story}the results differ\n"
+        return False, f"{story}{failed}: {_error(message)}"
+
+    def _follow(self, failed: str, error: str) -> list[str]:
+        """Do what comes before a repetition; the steps to repeat, none when the error names nothing
+        to do.
+        """
+        if self.case.kind.is_the_users:  # who has a good copy of it
+            shutil.copy2(
+                self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path
+            )
+            return list(self.steps[self.steps.index(failed) if failed in self.steps else 0 : -1])
+        for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
+            target = self.path if path in ("it", "the", "this", "that") else self.folder / path
+            if target.is_dir():
+                shutil.rmtree(target)
+            elif target.is_relative_to(self.folder):
+                target.unlink(missing_ok=True)
+        self._forced = ""
+        ways = list(dict.fromkeys(match[0] for match in _WAYS.finditer(error)))
+        if ways:  # each leads there: which of them is tried is up to the case
+            return self._go(_WAYS.fullmatch(ways[self.case.seed % len(ways)]))
+        if not re.search(r"\bagain\b|`snakemake", error):
+            return []
+        if failed == "snakemake":
+            return list(self.steps)
+        return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
+
+    def _go(self, way: re.Match[str] | None) -> list[str]:
+        """Go one of `_WAYS`: the steps that are left to do."""
+        assert way
+        if way["forced"]:
+            self._forced = shlex.split(way["forced"])[0]
+            return self._rule(self._forced)
+        if way["command"]:
+            command = shlex.split(way["command"])
+            status, _ = run_command(self.folder, command)
+            return [] if status else steps_from(command[0], self.steps)[1:]
+        if self._by_snakemake:
+            run_step(self.folder, way["step"])
+        if (
+            way["step"] == "deduplicate" and "deduplicate" not in self.steps
+        ):  # by hand it does as well
+            return steps_from("deduplicate", ONE_JOB)
+        return self._rule(way["step"])
+
+    def _rule(self, name: str) -> list[str]:
+        """The steps that Snakemake repeats when a rule, or the rule that makes a file, is forced.
+
+        Scans and splits are gone after collect.
+        """
+        made = (
+            step
+            for step in self.steps
+            if any(Path(name).is_relative_to(path) for path in OUTPUTS[step])
+        )
+        step = name if name in self.steps else next(made, "")
+        if not step:
+            return []
+        gone = not list(self.folder.glob("results/sequences/scans/*"))
+        return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
+
+
+_WAYS = re.compile(
+    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed "
+    r"(?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
+)
+"""What messages say that one can do: run the workflow by a rule or a file, run a command as it
+stands, or a step.
+"""
+
+
+def _error(message: str) -> str:
+    """What the user is told, without the log before it, and without what Snakemake says after
+    it.
+    """
+    found = re.search(
+        r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL
+    )
+    return found[0] if found else message
+
+
+_ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
+_WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
+_TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}"
+)
+_USES: dict[Path, str] = {}
+
+
+def undisturbed_uses(stages: Path) -> str:
+    """What is read and said of the undisturbed results."""
+    if stages not in _USES:
+        probe = Trial.__new__(Trial)
+        probe.folder = stages / "uses"
+        shutil.copytree(stages / "read", probe.folder, dirs_exist_ok=True)
+        failed, _USES[stages] = probe._use()
+        assert not failed, _USES[stages]
+    return _USES[stages]
+
+
+def try_out(
+    case: Case,
+    stages: Path,
+    others: Path | None,
+    folder: Path,
+    *,
+    heal: bool = True,
+    by_snakemake: bool = False,
+) -> Outcome:
+    """Run a case in the new folder `folder`, and remove it."""
+    try:
+        return Trial(case, stages, others, folder, by_snakemake=by_snakemake).run(heal=heal)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

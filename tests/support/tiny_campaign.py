@@ -1,0 +1,405 @@
+"""A real campaign of thirty short proteins, step by step, as the Snakefile runs it but without the
+start of a process.
+
+Each command runs in a fork of this process, which has loaded the package already: a hundredth of
+the usual time, and nothing that one command does to itself reaches the next. `make_stages` leaves a
+copy of the campaign after each step.
+"""
+
+import bz2
+import gzip
+import hashlib
+import importlib
+import json
+import logging
+import lzma
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from backports import zstd
+
+import plm_embed
+from plm_embed.cli import main as cli
+from plm_embed.errors import PlmEmbedError
+from plm_embed.models.registry import MODELS
+from plm_embed.store.checksums import SEAL
+from support.checkpoints import random_state, write_fair_esm
+
+FORK = multiprocessing.get_context("fork")
+MODEL = "esm2_t3_untrained"
+VECTORS = f"results/{MODEL}"
+WEIGHTS = f"resources/weights/{MODEL}"
+MASTER = f"{VECTORS}/master_esm2_embeddings.h5"
+INDEX = f"{VECTORS}/master_esm2_embeddings.parquet"
+RECORDS = "results/records.parquet"
+GATHERED = f"{VECTORS}/gathered.json"
+PROOF = f"{VECTORS}/checksums.sha256"
+BUCKETS = ("0000", "0001", "0002")
+SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
+INPUTS = tuple(
+    f"inputs/{name}"
+    for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
+)
+SECONDS = 120
+"""After which a command hangs; the longest takes one."""
+
+ONE_JOB = ("weights", "deduplicate", "embed", "gather", "validate", "report")
+BY_INPUT = ("weights", "scan", "split", "collect", *ONE_JOB[2:])
+_SEQUENCES = [
+    f"results/sequences/{name}"
+    for name in ("records.parquet", "summary.json", "buckets", "members")
+]
+OUTPUTS = {
+    "weights": [f"{VECTORS}/weights.json"],
+    "deduplicate": _SEQUENCES,
+    "scan": ["results/sequences/scans"],
+    "split": ["results/sequences/splits"],
+    "collect": _SEQUENCES,
+    "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
+    "gather": [GATHERED],
+    "validate": [PROOF],
+    "report": ["results/report.html", "results/ro-crate-metadata.json"],
+}
+"""What Snakemake deletes before it runs a rule, and what makes it run the rule when it is
+missing.
+"""
+
+
+def commands(step: str) -> list[list[str]]:
+    """The command lines of a rule's jobs, relative to the campaign's folder."""
+    sequences, weights, store = "results/sequences", WEIGHTS, f"{VECTORS}/store"
+    scans = [f"{sequences}/scans/{number:05d}" for number in range(len(INPUTS))]
+    splits = [f"{sequences}/splits/{number:02d}" for number in range(len(BUCKETS))]
+    places = [
+        "--sequences",
+        sequences,
+        "--embedded",
+        f"{VECTORS}/embedded",
+        "--store",
+        store,
+        "--master",
+        MASTER,
+    ]
+    places += ["--index", INDEX, "--records", RECORDS]
+    proofs = ["--report", "results/validation.json", "--checksums", PROOF]
+    adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
+    count = ["--buckets", str(len(BUCKETS))]
+    found: dict[str, list[list[str]]] = {
+        "weights": [["weights", "--model", MODEL, "--source", "model.pt", *adopted]],
+        "deduplicate": [["deduplicate", *INPUTS, "--output", sequences, *count]],
+        "scan": [
+            ["scan", path, "--number", str(number), "--output", scans[number], *count]
+            for number, path in enumerate(INPUTS)
+        ],
+        "split": [
+            ["split", *scans, "--range", str(at), "--output", split]
+            for at, split in enumerate(splits)
+        ],
+        "collect": [
+            ["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]
+        ],
+        "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
+        "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
+        "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
+        "report": [
+            ["report", "results", "--output", "results/report.html"],
+            ["summary", "results"],
+        ],
+    }
+    return found[step]
+
+
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [f"--{option}={value}" for value in values]
+
+
+def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
+    files = [f"results/sequences/buckets/{bucket}.parquet" for bucket in buckets]
+    places = [
+        "--weights",
+        WEIGHTS,
+        "--store",
+        f"{VECTORS}/store",
+        "--embedded",
+        f"{VECTORS}/embedded",
+    ]
+    places += ["--output", f"{VECTORS}/submissions/{name}.json"]
+    return [
+        "embed",
+        *files,
+        *places,
+        "--device",
+        "cpu",
+        "--scratch",
+        "",
+        "--flush-minutes",
+        "0.00001",
+        "--toks-per-batch",
+        "256",
+    ]
+
+
+def steps_from(step: str, steps: Sequence[str]) -> list[str]:
+    """The rules that Snakemake runs when this one has to be run, but for the report: it and those
+    that need it.
+    """
+    later = list(steps[steps.index(step) : steps.index("report")])
+    return (
+        ["weights", *steps[steps.index("embed") : steps.index("report")]]
+        if step == "weights"
+        else later
+    )
+
+
+def run_step(folder: Path, step: str) -> tuple[int, str]:
+    """Run a rule's jobs until one fails; exit status and what the last of them printed."""
+    for path in OUTPUTS[step]:
+        if (folder / path).is_dir():
+            shutil.rmtree(folder / path)
+        (folder / path).unlink(missing_ok=True)
+    status, words = 0, ""
+    for command in commands(step):
+        status, words = run_command(folder, command)
+        if status:
+            break
+    return status, words
+
+
+def run_command(folder: Path, command: list[str]) -> tuple[int, str]:
+    """Run `plm-embed` with these arguments in `folder`; exit status (None after SECONDS: -99) and
+    what it printed.
+    """
+
+    def main() -> None:
+        sys.argv = ["plm-embed", *command]
+        cli.main()
+
+    return forked(folder, main)
+
+
+def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
+    """Run a function in a fork, in `folder`; its exit status (-99 when it hangs) and what it
+    printed.
+    """
+    log = folder / "log"
+    process = FORK.Process(target=_child, args=(folder, log, function))
+    process.start()
+    process.join(SECONDS)
+    hangs = process.is_alive()
+    if hangs:
+        process.kill()
+        process.join()
+    words = log.read_text(encoding="utf-8", errors="replace")
+    return -99 if hangs else int(process.exitcode or 0), words
+
+
+class _ForkedWorkers:
+    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to
+    load torch.
+    """
+
+    def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
+        self._ours, theirs = FORK.Pipe()
+        return self._ours, theirs
+
+    def Process(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: N802
+        ours = self._ours
+
+        def serve() -> None:
+            ours.close()  # or it would never see the other end closed
+            target(*args)
+
+        return FORK.Process(target=serve, daemon=daemon)
+
+
+def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
+    from plm_embed.jobs import worker
+
+    worker.CONTEXT = _ForkedWorkers()
+    logging.root.handlers.clear()
+    sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
+    os.dup2(sys.stdout.fileno(), 1)
+    os.dup2(sys.stdout.fileno(), 2)
+    os.chdir(folder)
+    try:
+        function()
+    except PlmEmbedError as error:  # of a function that is no command
+        sys.exit(f"plm-embed: error: {error}")
+
+
+def load_package() -> None:
+    """What all commands need, so that the forks have it; it starts no thread."""
+    for name in (
+        "jobs.submission",
+        "jobs.bucket",
+        "master.gather",
+        "master.validate",
+        "inference.reference",
+        "reporting.report",
+    ):
+        importlib.import_module(f"plm_embed.{name}")
+
+
+def make_inputs(folder: Path, seed: int) -> None:
+    """Five files of six records, of which some repeat; all but Parquet of two streams one after the
+    other.
+    """
+    chance = random.Random(seed)
+    proteins = [
+        "".join(chance.choices("ACDEFGHIKLMNPQRSTVWYX", k=chance.randint(8, 60))) for _ in range(24)
+    ]
+    records = [(f"p{at}", proteins[at % 24]) for at in range(30)]
+    records[7] = ("p7", "MKV1")  # skipped: unknown residue
+    halves = [
+        "".join(
+            f">{name} protein\n{residues}\n" for name, residues in records[start : start + 3]
+        ).encode()
+        for start in range(0, 24, 3)
+    ]
+    zstd_options = {zstd.CompressionParameter.checksum_flag: 1}
+    packers: tuple[Callable[[bytes], bytes], ...] = (
+        lambda text: gzip.compress(text, mtime=0),
+        bz2.compress,
+        lzma.compress,
+        lambda text: zstd.compress(text, options=zstd_options),
+    )
+    (folder / "inputs").mkdir(parents=True)
+    for path, pack, first, second in zip(INPUTS, packers, halves[::2], halves[1::2], strict=False):
+        (folder / path).write_bytes(pack(first) + pack(second))
+    table = {
+        "id": [name for name, _ in records[24:]],
+        "sequence": [residues for _, residues in records[24:]],
+    }
+    pq.write_table(pa.table(table), folder / INPUTS[-1], write_page_checksum=True, row_group_size=3)
+
+
+def write_config(folder: Path) -> None:
+    config = {
+        "inputs": list(INPUTS),
+        "model": MODEL,
+        "weights": "model.pt",
+        "buckets": len(BUCKETS),
+    }
+    config |= {
+        "speed": {"device": "cpu", "buckets_per_submission": 2},
+        "validate": {"spot_checks": 2},
+    }
+    (folder / "config").mkdir()
+    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def make_stages(root: Path, seed: int = 1) -> Path:
+    """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named
+    comes next.
+
+    start: only inputs and checkpoint; scan, split and collect as by_input leaves them; half: embed
+    was killed when one bucket was done and parts of another were written; compacted: gather is
+    next, and parts were merged; read: all done.
+    """
+    load_package()
+    folder = root / "start"
+    make_inputs(folder, seed)
+    write_config(folder)
+    write_fair_esm(folder / "model.pt", MODELS[MODEL], random_state(MODELS[MODEL], seed))
+    (folder / "model-contact-regression.pt").unlink()
+
+    def go_on(before: str, stage: str, *steps: str) -> Path:
+        shutil.copytree(root / before, root / stage)
+        for step in steps:
+            _succeed(root / stage, run_step(root / stage, step))
+        return root / stage
+
+    go_on("start", "deduplicate", "weights")
+    go_on("deduplicate", "split", "scan")
+    go_on("split", "collect", "split")
+    planned = go_on("deduplicate", "embed", "deduplicate")
+    _succeed(planned, run_command(planned, ["plan", "--configfile", "config/config.yaml"]))
+    go_on("embed", "gather", "embed")
+    _half_embedded(go_on("gather", "half"))
+    compacted = go_on("gather", "compacted")
+    _succeed(compacted, run_command(compacted, ["compact", f"{VECTORS}/store"]))
+    _succeed(
+        compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
+    )
+    go_on("gather", "validate", "gather")
+    finished = go_on("validate", "read", "validate", "report")
+    _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
+    return root
+
+
+def _succeed(folder: Path, outcome: tuple[int, str]) -> None:
+    status, words = outcome
+    if status:
+        raise RuntimeError(f"{folder}: exit status {status}\n{words}")
+
+
+def _half_embedded(folder: Path) -> None:
+    """As if embed had been killed: one record of three, half of the parts, no summary of a
+    submission.
+    """
+    shutil.rmtree(folder / VECTORS / "submissions")
+    for name in BUCKETS[1:]:
+        (folder / VECTORS / "embedded" / f"{name}.json").unlink()
+    for part in sorted((folder / VECTORS / "store").glob("*/parts/*.h5"))[::2]:
+        named = (folder / VECTORS / "embedded" / f"{BUCKETS[0]}.json").read_text()
+        if part.name not in named:
+            part.unlink()
+
+
+def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
+    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what
+    the inputs were.
+    """
+    found: dict[str, Any] = {}
+    with h5py.File(folder / MASTER) as master:
+        master.visititems(
+            lambda name, item: (
+                found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
+            )
+        )
+        for name, value in master.attrs.items():
+            if name not in ("workflow_commit", SEAL) and (inputs or name != "inputs"):
+                found[f"attribute {name}"] = str(
+                    value.tolist() if isinstance(value, np.ndarray) else value
+                )
+    for path in (INDEX, RECORDS):
+        found[path] = hashlib.sha256(
+            repr(pq.read_table(folder / path).to_pylist()).encode()
+        ).hexdigest()
+    return found
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(
+        f"{values.dtype} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()
+    ).hexdigest()
+
+
+def read_as_users_do(folder: Path) -> tuple[int, str]:
+    """Open the results, look vectors up, export them: exit status, and digests of what was read or
+    the error.
+    """
+    return forked(folder, lambda: print(json.dumps(_read_as_users_do(Path()))))
+
+
+def _read_as_users_do(folder: Path) -> dict[str, str]:
+    found = {}
+    with plm_embed.open(folder / VECTORS) as embeddings:
+        names = [f"p{at}" for at in range(30) if at != 7]
+        found["get"] = _digest(embeddings.get(names))
+        found["by_key"] = _digest(embeddings.by_key([key.decode() for key in embeddings.keys]))
+        found["to_numpy"] = _digest(embeddings.to_numpy())
+        found["lengths"] = _digest(embeddings.lengths)
+        found["to_pandas"] = hashlib.sha256(embeddings.to_pandas().to_csv().encode()).hexdigest()
+    return found

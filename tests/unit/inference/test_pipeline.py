@@ -1,0 +1,142 @@
+"""Batches through the model: pooling in one go, prefetching, float16's way out, budgets."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.inference.batches import Packer
+from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
+from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.packed import Batch
+from support import checkpoints
+
+SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
+POOLINGS: tuple[Pooling, ...] = ("mean", "max", "bos", "per_residue")
+
+
+def engine_of(dtype: str, factor: float = 1.0) -> Engine:
+    model = checkpoints.TINY_ESM2
+    state = checkpoints.random_state(model, 9)
+    state["layers.0.fc1.weight"] *= factor
+    shape = model.layers, model.dim, model.heads
+    manifest = Manifest(
+        model.name, "esm2", *shape, None, True, "MIT", "", 0, Source("fair-esm", "")
+    )
+    return Engine(manifest, state, torch.device("cpu"), dtype)  # type: ignore[arg-type]
+
+
+def fingerprint_of(dtype: str) -> Fingerprint:
+    return Fingerprint("m", "0", (1, 2), POOLINGS, LongSequences(), dtype, "float32", "e")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_pooling_of_a_whole_batch_is_that_of_each_sequence(pooling: Pooling) -> None:
+    engine = engine_of("float32")
+    batch = engine.prepare(SEQUENCES)
+    hidden = engine.forward(batch, [2])[2].clone()
+    hidden[sum(batch.lengths) :] = torch.nan  # what lies behind the sequences is nobody's
+    found = pool_packed(pooling, hidden, batch)
+    each = [pool(pooling, *one) for one in zip(batch.split(hidden), batch.residues, strict=True)]
+    assert torch.allclose(found, torch.cat([one.view(-1, 32) for one in each]), atol=2e-6)
+    alone = engine.prepare(SEQUENCES[1:2])
+    (_, states, *_) = batch.split(hidden)
+    same = pool_packed(pooling, states, alone)
+    first = 1 if pooling != "per_residue" else slice(1, 301)
+    assert torch.equal(same.view(-1), found[first].reshape(-1))
+
+
+def test_float16_is_left_only_by_the_sequences_that_need_it() -> None:
+    inference = Inference(engine_of("float16"), fingerprint_of("float16"))
+    batch = inference.model.prepare(SEQUENCES)
+    plain = inference.collect(inference.launch(SEQUENCES, batch))
+    assert inference.exact == 0
+    forward = inference.model.forward
+
+    def overflowing(
+        batch: Batch, layers: list[int], exact: bool = False
+    ) -> dict[int, torch.Tensor]:
+        found = forward(batch, layers, exact)
+        if not exact:
+            for states in found.values():
+                batch.split(states)[1][5] = torch.inf
+        return found
+
+    inference.model.forward = overflowing  # type: ignore[method-assign, assignment]
+    found = inference.collect(inference.launch(SEQUENCES, batch))
+    assert inference.exact == 1
+    for i, (vectors, before) in enumerate(zip(found, plain, strict=True)):
+        for name, vector in vectors.items():
+            assert np.isfinite(vector).all()
+            assert np.array_equal(vector, before[name]) is (i != 1)
+            assert np.allclose(vector, before[name], atol=0.02)
+
+
+def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
+    inference = Inference(engine_of("float16", factor=1e5), fingerprint_of("float16"))
+    forward, calls = inference.model.forward, []
+
+    def counting(batch: Batch, layers: list[int], exact: bool = False) -> dict[int, torch.Tensor]:
+        calls.append(exact)
+        return forward(batch, layers, exact)
+
+    inference.model.forward = counting  # type: ignore[method-assign, assignment]
+    found = inference.collect(inference.launch(SEQUENCES, inference.model.prepare(SEQUENCES)))
+    exact = Inference(engine_of("float32", factor=1e5), fingerprint_of("float32"))
+    expected = exact.collect(exact.launch(SEQUENCES, exact.model.prepare(SEQUENCES)))
+    assert inference.exact == len(SEQUENCES)
+    assert calls == [False, True, True]  # the long one, and the others together
+    for ours, theirs in zip(found, expected, strict=True):
+        a, b = (torch.from_numpy(vectors["mean_l2"]) for vectors in (ours, theirs))
+        assert torch.cosine_similarity(a, b, dim=0) > 0.9999
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_prefetching_gives_every_piece_once_also_after_some_were_put_back(ahead: int) -> None:
+    costs = [40] * 20
+    threads = set()
+
+    def prepare(indices: list[int]) -> Batch:
+        threads.add(threading.get_ident())
+        return Batch(*(torch.tensor(indices),) * 4, lengths=tuple(indices), residues=())
+
+    seen: list[int] = []
+    with Prefetch(Packer(costs, 160), costs, prepare, ahead) as batches:
+        first = batches.next()
+        assert first is not None
+        batches.put_back(first[0], 80)
+        while taken := batches.next():
+            indices, batch = taken
+            assert list(batch.lengths) == indices
+            assert len(indices) <= 2
+            seen += indices
+        assert batches.next() is None
+        batches.put_back(seen[:1], 80)  # the last batch did not fit
+        assert batches.next() is not None
+    assert sorted(seen) == list(range(20))
+    assert (threading.get_ident() in threads) is (ahead == 0)
+
+
+def test_what_goes_wrong_while_preparing_is_raised_where_the_batch_is_asked_for() -> None:
+    engine = engine_of("float32")
+    with (
+        Prefetch(Packer([5], 10), [5], lambda _: engine.prepare(["AC*"]), 2) as batches,
+        pytest.raises(ValueError, match="not a normalized sequence"),
+    ):
+        batches.next()
+
+
+def test_budgets_from_memory() -> None:
+    gigabyte = 1 << 30
+    assert (
+        budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768
+    )  # no more than is of use
+    assert budget_from(3 * gigabyte, 2 * gigabyte, 16384, 32768) == 16384
+    assert (
+        budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
+    )  # the smallest batch is tried anyhow
+    assert budget_from(gigabyte, 0, 16384, 32768) == 32768

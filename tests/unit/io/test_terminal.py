@@ -1,0 +1,101 @@
+"""Ids, file names and columns are foreign text: whatever they hold, no process sends a control
+character of theirs.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from plm_embed.io.console import Terminal
+from plm_embed.io.terminal import printable
+from support.campaign_runs import snakemake, working_folder
+from support.campaigns import make_campaign, make_records
+
+EVIL = "a\x1b]0;owned\x07\x9b2J\rb"
+SHOWN = r"a\x1b]0;owned\x07\x9b2J\rb"
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@given(st.text(st.characters()))
+def test_only_line_ends_and_tabs_control_anything(text: str) -> None:
+    found = printable(text)
+    found.encode("utf-8")  # without an error
+    assert not CONTROL.search(found)
+    assert printable(found) == found
+    if text.isprintable():
+        assert found == text
+
+
+def test_a_console_keeps_its_own_styles_alone() -> None:
+    table = Table("worker")
+    table.add_row(EVIL, style="bold red")
+    console = Terminal(force_terminal=True, width=80)
+    with console.capture() as capture:
+        console.print(table)
+        console.print(Text(EVIL, style="bold"))
+        console.print(EVIL, markup=False)
+    styled = capture.get()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", styled)
+    assert "\x1b[1;31m" in styled and plain.count(r"a\x1b") == 3
+    assert not CONTROL.search(plain)
+
+
+def plm_embed(*arguments: str | Path) -> str:
+    command = [sys.executable, "-m", "plm_embed", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert "Traceback" not in said, said
+    assert not CONTROL.search(said), said
+    return said
+
+
+@pytest.mark.workflow
+def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
+    evil = tmp_path / f"{EVIL}.csv"
+    evil.write_text(f"id,{EVIL}\n1,2\n", encoding="utf-8")
+    said = plm_embed("deduplicate", evil, "--output", tmp_path / "out")
+    assert (
+        said.splitlines()[0].startswith("# plm-embed deduplicate") and SHOWN in said.splitlines()[0]
+    )
+    assert "no column 'sequence'" in said
+    assert SHOWN in plm_embed("summary", tmp_path / EVIL)
+    assert SHOWN in plm_embed(EVIL)
+
+    records = [record | {"id": EVIL} for record in make_records()]
+    campaign = make_campaign(tmp_path / EVIL, records=records)
+    campaign.gather()
+    assert SHOWN in plm_embed("summary", campaign.results)
+
+
+@pytest.mark.workflow
+def test_looks_at_an_unfinished_campaign(tmp_path: Path) -> None:
+    fasta, results = tmp_path / f"{EVIL}.fasta", tmp_path / EVIL
+    fasta.write_text(f">{EVIL}\nMKV\n", encoding="utf-8", newline="")
+    plm_embed("deduplicate", fasta, "--output", results / "sequences")
+    (results / "model" / "embedded").mkdir(parents=True)
+    logs = results / "logs" / "model" / "embed"
+    logs.mkdir(parents=True)
+    (logs / "0000.log").write_text(f"plm-embed: error: {EVIL}\n", encoding="utf-8", newline="")
+    assert r"a\x1b" in plm_embed("watch", results, "--once")
+    plm_embed("report", results)
+    page = (results / "report.html").read_text(encoding="utf-8")
+    assert SHOWN in page and not {"\x1b", "\x07", "\x9b"} & set(page)
+
+
+@pytest.mark.workflow
+def test_what_snakemake_says_for_us(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path)
+    os.mkfifo(folder / EVIL)
+    done = snakemake(folder, "--cores", "1", inputs=[EVIL], model=EVIL)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert (
+        not CONTROL.search(done.stdout) and r"a\u001b]0;owned\u0007" in done.stdout
+    )  # a value is shown as JSON

@@ -1,0 +1,88 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.compute import Buffer
+from plm_embed.planning.sizes import announce, per_residue_bytes
+from plm_embed.store.hdf5 import open_hdf5
+from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
+
+SETTINGS = Settings(
+    layers=(2, 3),
+    pooling=("mean", "max", "per_residue"),
+    long_sequences=LongSequences("window", 40, 10),
+)
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
+    campaign.gather()
+    with open_hdf5(campaign.master) as master:
+        values = master["length"][...].tolist()
+    lengths = {str(length): values.count(length) for length in set(values)}
+    seal_sequences(campaign.sequences, lengths=lengths)
+    return campaign
+
+
+def test_the_size_is_that_of_the_master(campaign: Campaign) -> None:
+    lengths = json.loads((campaign.sequences / "summary.json").read_text())["lengths"]
+    with open_hdf5(campaign.master) as master:
+        datasets = [master["representations"][f"per_residue_l{layer}"] for layer in (2, 3)]
+        written = sum(dataset.size * 2 for dataset in datasets)
+    assert (
+        per_residue_bytes({int(length): count for length, count in lengths.items()}, DIM, SETTINGS)
+        == written
+    )
+
+
+@pytest.mark.parametrize(
+    ("long", "residues"),
+    [
+        (LongSequences(), 330),
+        (LongSequences("window", 50, 9), 330),
+        (LongSequences("crop", 50), 180),
+        (LongSequences("skip", 50), 30),
+        (LongSequences("crop", 100), 330),
+    ],
+)
+def test_the_policy_for_long_sequences_counts(long: LongSequences, residues: int) -> None:
+    settings = Settings(
+        layers=(6,), pooling=("per_residue",), storage_dtype="float32", long_sequences=long
+    )
+    assert per_residue_bytes({10: 3, 100: 3}, 320, settings) == residues * 320 * 4
+
+
+def test_more_than_was_agreed_to_stops_with_one_line(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = campaign.sequences / "buckets" / "0000.parquet"
+    caplog.set_level("INFO")
+    announce(bucket, campaign.weights, SETTINGS, 100)
+    assert "per-residue output: 0.000" in caplog.text
+    with pytest.raises(
+        PlmEmbedError, match="To agree, write `per_residue_limit_gb: 1` below `embedding:`"
+    ) as error:
+        announce(bucket, campaign.weights, SETTINGS, 0)
+    assert "\n" not in str(error.value)
+    announce(bucket, campaign.weights, Settings(), 0)
+    announce(campaign.root / "by" / "hand" / "bucket.parquet", campaign.weights, SETTINGS, 0)
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(39, False), (40, True), (41, False)])
+def test_every_residue_has_its_row(rows: int, stored: bool) -> None:
+    fingerprint = replace(EVERYTHING, pooling=("per_residue",), layers=(2,))
+    buffer = Buffer(fingerprint)
+    vectors = {"per_residue_l2": np.zeros((rows, DIM), dtype=np.float32)}
+    if stored:
+        buffer.add(b"0" * 64, 40, vectors)
+    else:
+        with pytest.raises(RuntimeError, match=f"{rows} rows for 40 residues"):
+            buffer.add(b"0" * 64, 40, vectors)
+    assert len(buffer.keys) == stored

@@ -1,0 +1,330 @@
+"""Submissions as processes: workers that die, buckets that fail, signals at any instant, several
+nodes.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from plm_embed.errors import PassingError, PlmEmbedError
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import submission
+from plm_embed.jobs.submission import Plan, embed_buckets
+from plm_embed.jobs.worker import WorkerError
+from support.checkpoints import spoil_golden
+from support.submissions import published, records, start, wait_for_parts, write_buckets
+
+pytestmark = pytest.mark.workflow
+
+
+def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 30, 90, 0, 60)
+    plan = Plan(tuple(buckets), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
+    embed_buckets(plan, Settings(scratch="", device="cpu"), tmp_path / "done.json")
+    done = records(tmp_path)
+    assert {name: record["computed"] for name, record in done.items()} == {
+        "0000": 30,
+        "0001": 90,
+        "0002": 0,
+        "0003": 60,
+    }
+    summary = json.loads((tmp_path / "done.json").read_text())
+    assert summary["buckets"] == ["0000", "0001", "0002", "0003"]
+    assert sum(worker["buckets"] for worker in summary["workers"]) == 4
+    # one of the two may have had nothing but the empty bucket
+    assert all(0 <= worker["busy"] <= worker["seconds"] for worker in summary["workers"])
+    assert any(worker["busy"] > 0 for worker in summary["workers"])
+    assert done["0001"]["started"] <= done["0002"]["started"]
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: signal.Signals(n).name
+)
+def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
+    tmp_path: Path, prepared: Path, number: int
+) -> None:
+    (bucket,) = write_buckets(tmp_path, 700)
+    with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
+        wait_for_parts(tmp_path)
+        time.sleep(int.from_bytes(os.urandom(1)) / 512)
+        # a scheduler kills all processes of a job; a signal may also reach the parent alone
+        os.killpg(job.pid, number) if number == signal.SIGKILL else job.send_signal(number)
+        _, errors = job.communicate(timeout=300)
+    assert not (tmp_path / "0000.json").exists()
+    assert not (tmp_path / "done.json").exists()
+    if number != signal.SIGKILL:
+        assert job.returncode == 1
+        assert "stopped by a signal" in errors
+        assert "Traceback" not in errors
+    before = published(tmp_path)
+    assert 0 < before < 700
+    with start(tmp_path, prepared, [bucket]) as again:
+        _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    record = records(tmp_path)["0000"]
+    assert (record["found"], record["computed"], record["unique"]) == (before, 700 - before, 700)
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
+    (bucket,) = write_buckets(tmp_path, 700)
+    with start(tmp_path, prepared, [bucket], "--flush-minutes", "0.001") as job:
+        wait_for_parts(tmp_path)
+        job.kill()
+        job.communicate(timeout=300)  # ends when the worker, too, has closed its end of the pipe
+    assert not (tmp_path / "0000.json").exists()
+    assert 0 < published(tmp_path) < 700
+
+
+def worker_of(parent: int) -> int:
+    """Process id of the parent's first worker (not of multiprocessing's resource tracker)."""
+    for _ in range(4_000):
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                ours = status.read_text().rsplit(")", 1)[1].split()[1] == str(parent)
+                if ours and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                    return int(status.parent.name)
+            except OSError:
+                continue
+        time.sleep(0.025)
+    raise AssertionError("no worker")
+
+
+def test_a_killed_workers_bucket_is_done_by_another(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 400, 20, 20)
+    with start(tmp_path, prepared, buckets, "--flush-minutes", "0.001", "--workers", "2") as job:
+        wait_for_parts(tmp_path)
+        os.kill(worker_of(job.pid), signal.SIGKILL)
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 0, errors
+    assert "killed by SIGKILL" in errors
+    assert {name: record["unique"] for name, record in records(tmp_path).items()} == {
+        "0000": 400,
+        "0001": 20,
+        "0002": 20,
+    }
+
+
+def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 20, 10, 15)
+    buckets[1].write_bytes(b"PAR1 not a bucket")
+    with start(tmp_path, prepared, buckets) as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "bucket 0001" in errors.split("not all buckets are embedded:")[1]
+    assert set(records(tmp_path)) == {"0000", "0002"}
+    assert not (tmp_path / "done.json").exists()
+    write_buckets(tmp_path, 20, 10, 15)
+    with start(tmp_path, prepared, buckets) as again:
+        _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert not re.search(
+        r"\b0000\b", errors.split("\n", 1)[1]
+    )  # complete already: not even looked at again
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), RuntimeError("anything")])
+def test_a_worker_that_cannot_be_started_is_a_failure(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(submission, "Worker", fail)
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=2,
+        minutes=0,
+    )
+    with pytest.raises(PlmEmbedError, match=str(error.args[-1])):
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert not (tmp_path / "done.json").exists()
+
+
+def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str | None] = []
+
+    class Failing:
+        """The worker of GPU 0 fails each time; the one of GPU 1 waits for that, and does all
+        buckets.
+        """
+
+        def __init__(self, _: Path, __: Path, ___: Settings, gpu: str | None) -> None:
+            self.gpu = gpu
+            started.append(gpu)
+
+        def wait_until_ready(self) -> None:
+            if self.gpu == "0":
+                raise WorkerError("ended with 1")
+            for _ in range(6_000):
+                if started.count("0") >= submission.FAILURES_IN_A_ROW:
+                    return
+                time.sleep(0.01)
+
+        def embed(self, bucket: Path, output: Path) -> bool:
+            output.write_text(json.dumps({"bucket": bucket.stem}))
+            return True
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(submission, "Worker", Failing)
+    monkeypatch.setattr(submission, "worker_shares", lambda *_: [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3, 2)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=2,
+        minutes=0,
+    )
+    embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
+    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001"]
+    assert (started.count("0"), started.count("1")) == (3, 1)
+
+
+def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After SIGSTOP and SIGCONT that is any one; the worker's thread is the one that the handler
+    does not run in.
+    """
+    told = threading.Event()
+
+    class Computing:
+        def __init__(self, *_: object) -> None: ...
+
+        def wait_until_ready(self) -> None: ...
+
+        def embed(self, *_: object) -> bool:
+            time.sleep(0.5)  # so that the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            raise WorkerError(
+                "stopped by a signal" if told.wait(60) else "nobody told the worker to stop"
+            )
+
+        def terminate(self) -> None:
+            told.set()
+
+    monkeypatch.setattr(submission, "Worker", Computing)
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=1,
+        minutes=0,
+    )
+    with pytest.raises(
+        PassingError, match=r"^not all buckets are embedded:\n  stopped by a signal; run it again"
+    ):
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert told.is_set()
+
+
+def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 9, 5)
+    folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
+    spoil_golden(folder)
+    with start(tmp_path, folder, buckets) as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "self-test failed" in errors
+    assert "no working device left for 0000, 0001" in errors
+    assert "Traceback" not in errors
+
+
+def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
+    buckets = write_buckets(tmp_path, 150, 150, 150, 150)
+    jobs = [start(tmp_path, prepared, buckets, "--flush-minutes", "0.01") for _ in range(2)]
+    for job in jobs:
+        _, errors = job.communicate(timeout=300)
+        assert job.returncode == 0, errors
+    done = records(tmp_path)
+    assert len(done) == 4
+    assert sum(record["computed"] for record in done.values()) == 600
+    assert published(tmp_path) == 600  # nothing twice
+
+
+def test_no_bucket_is_begun_that_the_walltime_has_no_room_for(
+    tmp_path: Path, prepared: Path
+) -> None:
+    buckets = write_buckets(tmp_path, 20, 10)
+    with start(tmp_path, prepared, buckets, "--minutes", "2", SLURM_JOB_ID="1") as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "no time left for 0001" in errors
+    assert set(records(tmp_path)) == {"0000"}
+    with start(tmp_path, prepared, buckets, "--minutes", "10", SLURM_JOB_ID="1") as again:
+        again.communicate(timeout=300)
+    assert again.returncode == 0
+
+
+def test_more_workers_than_gpus_is_said_in_words(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = Plan(
+        tuple(write_buckets(tmp_path, 3)),
+        prepared,
+        tmp_path / "store",
+        tmp_path,
+        workers=4,
+        minutes=0,
+    )
+    with pytest.raises(PlmEmbedError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
+        embed_buckets(plan, Settings(), tmp_path / "done.json")
+
+
+def test_all_gpus_is_a_worker_for_each_that_is_visible(tmp_path: Path, prepared: Path) -> None:
+    options = ("--gpus", "all", "--device", "cuda")
+    with start(
+        tmp_path, prepared, write_buckets(tmp_path, 3), *options, CUDA_VISIBLE_DEVICES="97,98,99"
+    ) as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    for gpu in (97, 98, 99):
+        assert f"CUDA_VISIBLE_DEVICES: {gpu})" in errors
+    with start(tmp_path, prepared, [], "--gpus", "some") as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1 and "'some' is not a valid integer" in errors
+
+
+def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
+    with start(
+        tmp_path, prepared, write_buckets(tmp_path, 3), "--device", "cuda", CUDA_VISIBLE_DEVICES=""
+    ) as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "no usable CUDA device" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "claims").exists()  # the device is checked before anything is claimed
+
+
+def test_a_node_that_lost_a_gpu_works_with_the_others(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\ncase $* in *index*) echo 0; echo 1 ;; *) exit 6 ;; esac\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    buckets = write_buckets(tmp_path, 3, 3)
+    with start(tmp_path, prepared, buckets, "--workers", "4", "--device", "auto") as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 0, errors
+    assert "this node shows 2 GPUs, not 4" in errors
+    assert set(records(tmp_path)) == {"0000", "0001"}

@@ -1,0 +1,80 @@
+"""What a worker's process answers when something goes wrong: the reason, and who is to blame."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import bucket as embed
+from plm_embed.jobs import worker
+from plm_embed.models import weights
+from plm_embed.models.esm import engine
+from support.buckets import SEQUENCES, write_bucket
+
+pytestmark = pytest.mark.workflow
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: Any) -> NoReturn:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "reason", "blames"),
+    [
+        (engine.Engine, "forward", RuntimeError("a bug"), "RuntimeError: a bug", ""),
+        (
+            engine.Engine,
+            "forward",
+            RuntimeError("CUDA error: device-side assert triggered"),
+            "device-side",
+            "device",
+        ),
+        (
+            weights,
+            "load",
+            torch.OutOfMemoryError(FULL),
+            "too little free memory for this model",
+            "device",
+        ),
+        (embed, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
+        (
+            embed,
+            "write_sealed",
+            OSError(28, "No space left on device"),
+            "no space left on the disk",
+            "user",
+        ),
+    ],
+)
+def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch,
+    owner: Any, name: str, error: Exception, reason: str, blames: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(owner, name, raising(error))
+    fork = multiprocessing.get_context("fork")  # the process has what was set here
+    ours, theirs = fork.Pipe()
+    settings = Settings(device="cpu", scratch="")
+    process = fork.Process(
+        target=worker.serve, args=(theirs, prepared, tmp_path / "store", settings, None)
+    )
+    process.start()
+    theirs.close()
+    try:
+        ours.send((write_bucket(tmp_path, SEQUENCES[:9]), tmp_path / "0000.json"))
+        for _ in range(2):
+            assert ours.poll(120), "no answer"
+            answer = ours.recv()
+        process.join(60)
+        assert process.exitcode == 1
+    finally:
+        process.kill()
+    assert reason in answer[0] and answer[1] == blames
+    assert not (tmp_path / "0000.json").exists()

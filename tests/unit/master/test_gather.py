@@ -1,0 +1,293 @@
+"""The master, its index and the records: complete, in order, and the same bytes whatever the
+buckets.
+"""
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.io import parquet as tables
+from plm_embed.sequences.summary import read_summary
+from plm_embed.store import blocks
+from plm_embed.store.hdf5 import encode
+from plm_embed.store.store import Store
+from support.campaigns import (
+    DIM,
+    EVERYTHING,
+    MEAN,
+    Campaign,
+    edit_completion,
+    make_campaign,
+    make_records,
+    publish,
+    seal_sequences,
+    vectors,
+    write_completion,
+)
+
+CROP = replace(EVERYTHING, storage_dtype="bfloat16", long_sequences=LongSequences("crop", 30))
+
+
+def digests(campaign: Campaign) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in campaign.outputs]
+
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING, CROP])
+def test_every_vector_lies_in_the_row_of_its_key(tmp_path: Path, fingerprint, monkeypatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3000)  # several blocks per bucket
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint)
+    campaign.gather()
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    with h5py.File(campaign.master) as file:
+        keys = [key.decode() for key in file["emb_keys"]]
+        assert keys == sorted(sequences)
+        assert file["length"][...].tolist() == [len(sequences[key]) for key in keys]
+        assert (
+            file["emb"]
+            == file["representations/mean_l2" if fingerprint != MEAN else "representations/mean_l3"]
+        )
+        dtype = fingerprint.storage_dtype
+        for name in fingerprint.representations:
+            expected = [encode(vectors(sequences[key], fingerprint)[name], dtype) for key in keys]
+            found = encode(file["representations"][name][...], dtype)
+            if name.startswith("per_residue"):
+                ends = np.cumsum([len(matrix) for matrix in expected])
+                assert file["offset"][...].tolist() == [0, *ends]
+                np.testing.assert_array_equal(found, np.concatenate(expected))
+            else:
+                np.testing.assert_array_equal(found, np.stack(expected))
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
+def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fingerprint) -> None:
+    found = []
+    for buckets, parts in ((1, 1), (3, 2), (16, 3)):
+        campaign = make_campaign(
+            tmp_path / str(buckets), fingerprint=fingerprint, buckets=buckets, parts=parts
+        )
+        campaign.gather()
+        found.append(digests(campaign))
+        campaign.gather()
+        found.append(digests(campaign))
+    assert all(each == found[0] for each in found)
+
+
+def test_nothing_depends_on_how_many_rows_are_read_at_a_time(tmp_path: Path, monkeypatch) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=CROP, out_of_memory=2)
+    campaign.gather()
+    expected = digests(campaign)
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    campaign.gather()
+    assert digests(campaign) == expected
+
+
+def test_tables_are_cut_equally_whatever_their_row_groups(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    numbers = pa.table({"n": range(40)})
+    for rows in (1, 3, 7, 10, 40):
+        pq.write_table(numbers, tmp_path / "numbers.parquet", row_group_size=rows)
+        batches = list(tables.read_batches(tmp_path / "numbers.parquet"))
+        assert [batch.num_rows for batch in batches] == [7] * 5 + [5]
+        assert pa.concat_tables(batches) == numbers
+
+
+def test_the_index_has_a_row_for_every_record_with_a_vector(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, out_of_memory=3)
+    campaign.gather()
+    index = pq.read_table(campaign.index)
+    assert index.schema.names == [
+        "id",
+        "cache_key",
+        "row",
+        "length",
+        "source",
+        "number",
+        "function",
+    ]
+    with h5py.File(campaign.master) as file:
+        keys = [key.decode() for key in file["emb_keys"]]
+    accepted = [record for record in make_records() if record["key"] in set(keys)]
+    expected = sorted(
+        accepted, key=lambda record: (record["key"], record["source"], record["number"])
+    )
+    assert index.to_pylist() == [
+        {name: record[name] for name in ("id", "length", "source", "number", "function")}
+        | {"cache_key": record["key"], "row": keys.index(record["key"])}
+        for record in expected
+    ]
+
+
+def test_every_record_gets_its_fate_in_input_order(tmp_path: Path) -> None:
+    fingerprint = replace(MEAN, long_sequences=LongSequences("window", 40, 10))
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint, out_of_memory=2)
+    campaign.gather()
+    before = make_records()
+    records = pq.read_table(campaign.records).to_pylist()
+    assert [(r["source"], r["number"], r["id"]) for r in records] == [
+        (r["source"], r["number"], r["id"]) for r in before
+    ]
+    lost = sorted({record["key"] for record in before if record["key"]})[:2]
+    for old, new in zip(before, records, strict=True):
+        if old["status"] == "skipped":
+            expected = ("skipped", old["reason"], old["detail"], "", None)
+        elif old["key"] in lost:
+            expected = (
+                "skipped",
+                "out_of_memory",
+                f"{old['length']} residues",
+                old["events"],
+                None,
+            )
+        else:
+            events = ";".join(
+                filter(None, [old["events"], "windowed=2" if old["length"] > 40 else ""])
+            )
+            expected = (
+                "embedded_with_events" if events else "embedded",
+                None,
+                None,
+                events,
+                new["row"],
+            )
+            assert new["row"] is not None
+        assert (
+            tuple(new[name] for name in ("status", "reason", "detail", "events", "row")) == expected
+        )
+    assert Counter(record["status"] for record in records).keys() == {
+        "embedded",
+        "embedded_with_events",
+        "skipped",
+    }
+
+
+def test_cropped_residues_and_skipped_lengths_are_told(tmp_path: Path) -> None:
+    cropped = make_campaign(tmp_path / "crop", fingerprint=CROP)
+    skipped = make_campaign(
+        tmp_path / "skip", fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 30))
+    )
+    for campaign in (cropped, skipped):
+        campaign.gather()
+        for record in pq.read_table(campaign.records).to_pylist():
+            if record["key"] and record["length"] > 30:
+                if campaign is cropped:
+                    assert f"cropped={record['length'] - 30}" in record["events"].split(";")
+                else:
+                    assert (record["status"], record["reason"]) == ("skipped", "too_long")
+
+
+def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        attributes = dict(file.attrs)
+    assert json.loads(attributes["fingerprint"]) == json.loads(EVERYTHING.to_json())
+    assert attributes["model_name"] == EVERYTHING.model
+    assert attributes["layers"].tolist() == [2, 3]
+    assert attributes["pooling"].tolist() == ["mean", "max", "per_residue"]
+    assert (attributes["precision"], attributes["compute_dtype"]) == ("float16", "float32")
+    assert (
+        attributes["long_sequences"],
+        attributes["max_length"],
+        attributes["window_overlap"],
+    ) == ("window", 40, 10)
+    assert attributes["devices"].tolist() == ["CPU"]
+    assert attributes["batch_invariance"] == "promised by the engine"
+    assert attributes["workflow_commit"] == "0123abc"
+    assert "mean: arithmetic mean over the residues only" in attributes["pooling_definition"]
+    assert json.loads(attributes["inputs"])["records"] == 90
+    assert "buckets" not in json.loads(attributes["inputs"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "self_test", "expected"),
+    [
+        ("packed-1-varlen", {"batch_invariant": True}, "promised by the engine"),
+        ("packed-1-varlen", None, "promised by the engine"),  # nothing was computed
+        (
+            "packed-1-varlen",
+            {"batch_invariant": False},
+            "promised by the engine, but a self-test of this campaign saw otherwise",
+        ),
+        ("packed-1-math", {"batch_invariant": True}, "not promised by the engine"),
+    ],
+)
+def test_the_master_says_whether_bits_may_depend_on_the_batch(
+    tmp_path: Path, engine: str, self_test: dict[str, bool] | None, expected: str
+) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine=engine))
+    edit_completion(campaign, self_test=self_test)
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        assert file.attrs["batch_invariance"] == expected
+
+
+def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path / "one", buckets=1, parts=1)
+    campaign.gather()
+    expected = digests(campaign)
+    again = make_campaign(tmp_path / "two", buckets=1, parts=3)
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    publish(Store(again.store, MEAN), [sequences[key] for key in sorted(sequences)[5:50:3]])
+    publish(
+        Store(again.store, MEAN), [*sequences.values(), "NEVERASKEDFR", "NQRASKEDFRAAG"]
+    )  # keys of another campaign
+    write_completion(again, "0000", sorted(sequences), {})
+    again.gather()
+    assert digests(again) == expected
+
+
+def test_a_campaign_without_any_vector_gives_an_empty_master(tmp_path: Path) -> None:
+    campaign = make_campaign(
+        tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
+    )
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        assert file["emb"].shape == (0, 0)
+    assert pq.read_table(campaign.index).num_rows == 0
+    assert set(pq.read_table(campaign.records)["status"].to_pylist()) == {"skipped"}
+
+
+def test_no_records_at_all(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, records=[])
+    campaign.gather()
+    assert pq.read_table(campaign.records).num_rows == 0
+
+
+def test_a_full_disk_is_foreseen(tmp_path: Path, monkeypatch) -> None:
+    campaign = make_campaign(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1234))
+    with pytest.raises(PlmEmbedError, match=r"needs about [\d,]+ bytes, 1,234 are free; make room"):
+        campaign.gather()
+    assert not campaign.master.exists()
+
+
+def test_the_announced_size_is_the_size(tmp_path: Path, caplog) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
+    caplog.set_level("INFO")
+    campaign.gather()
+    rows, residues = 58, sum(len(s) for s in {r["sequence"] for r in make_records() if r["key"]})
+    assert campaign.master.stat().st_size > 2 * DIM * (4 * rows + 2 * residues)
+    announced = int(caplog.text.split("about ")[1].split(" bytes")[0].replace(",", ""))
+    assert announced > 2 * DIM * (4 * rows + 2 * residues)
+
+
+def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    inputs = read_summary(campaign.sequences)["inputs"]
+    seal_sequences(campaign.sequences, inputs=[*inputs, inputs[0]])
+    with pytest.raises(PlmEmbedError, match="named twice"):
+        campaign.gather()

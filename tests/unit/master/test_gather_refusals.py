@@ -1,0 +1,185 @@
+"""What is not whole is not gathered."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.store.store import Store, write_part
+from support.campaigns import (
+    DIM,
+    MEAN,
+    Campaign,
+    edit_completion,
+    make_campaign,
+    make_records,
+    part_rows,
+    seal_sequences,
+)
+
+
+def remove_part(campaign: Campaign) -> None:
+    next(campaign.parts.iterdir()).unlink()
+
+
+def shorten_part(campaign: Campaign) -> None:
+    path = next(campaign.parts.iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def remove_record(campaign: Campaign) -> None:
+    (campaign.embedded / "0001.json").unlink()
+
+
+def spoil_record(campaign: Campaign) -> None:
+    (campaign.embedded / "0001.json").write_text("{}")
+
+
+def take_record_of_other_buckets(campaign: Campaign) -> None:
+    other = make_campaign(campaign.root / "other", buckets=4)
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def take_record_of_other_settings(campaign: Campaign) -> None:
+    other = make_campaign(campaign.root / "other", fingerprint=replace(MEAN, layers=(2,)))
+    shutil.copy(other.embedded / "0001.json", campaign.embedded / "0001.json")
+
+
+def forget_parts(campaign: Campaign) -> None:
+    edit_completion(campaign, parts=[])
+
+
+def skip_a_foreign_key(campaign: Campaign) -> None:
+    edit_completion(campaign, skipped=[{"key": "f" * 64, "length": 1, "reason": "too_long"}])
+
+
+def skip_a_good_key(campaign: Campaign) -> None:
+    key = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"][0].as_py()
+    edit_completion(campaign, skipped=[{"key": key, "length": 50, "reason": "too_long"}])
+
+
+def change_a_record(campaign: Campaign) -> None:
+    path = campaign.embedded / "0001.json"
+    path.write_bytes(path.read_bytes().replace(b'"torch": "2"', b'"torch": "3"'))
+
+
+def change_a_part(campaign: Campaign) -> None:
+    with h5py.File(next(campaign.parts.iterdir()), "r+") as file:
+        file["representations/mean_l3"][0, 0] = 7
+
+
+def lose_an_input_record(campaign: Campaign) -> None:
+    path = campaign.sequences / "members" / "0001.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    seal_sequences(campaign.sequences)
+
+
+def add_a_foreign_member(campaign: Campaign) -> None:
+    path = campaign.sequences / "members" / "0001.parquet"
+    table = pq.read_table(path)
+    keys = pa.array(["f" * 64, *table["key"].to_pylist()[1:]])
+    pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
+
+
+def cut_a_key(campaign: Campaign) -> None:
+    path = campaign.sequences / "buckets" / "0001.parquet"
+    table = pq.read_table(path)
+    keys = pa.array(["abc", *table["key"].to_pylist()[1:]])
+    pq.write_table(table.set_column(0, "key", keys), path)
+    seal_sequences(campaign.sequences)
+
+
+def take_part_of_other_lengths(campaign: Campaign) -> None:
+    """A part that claims to be the only one of bucket 0001, with lengths that its sequences do not
+    have.
+    """
+    keys = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"].to_pylist()
+    sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
+    store = Store(campaign.store, MEAN)
+    rows = part_rows([sequences[key] for key in keys], MEAN)
+    write_part(store.folder / "local.h5", replace(rows, length=rows.length + 1), MEAN, {})
+    edit_completion(campaign, parts=[vars(store.publish(store.folder / "local.h5"))])
+
+
+def take_part_of_other_dimensions(campaign: Campaign) -> None:
+    path = campaign.embedded / "0001.json"
+    record = json.loads(path.read_text())
+    store = Store(campaign.store, MEAN)
+    rows = part_rows(["MKV"], MEAN)
+    wide = replace(rows, representations={"mean_l3": np.zeros((1, 2 * DIM), np.float32)})
+    write_part(store.folder / "local.h5", wide, MEAN, {})
+    parts = [*record["parts"], vars(store.publish(store.folder / "local.h5"))]
+    edit_completion(campaign, parts=parts)
+
+
+def spoil_summary(campaign: Campaign) -> None:
+    (campaign.sequences / "summary.json").write_text("{")
+
+
+def remove_buckets(campaign: Campaign) -> None:
+    (campaign.sequences / "buckets" / "0001.parquet").unlink()
+
+
+def spoil_members(campaign: Campaign) -> None:
+    (campaign.sequences / "members" / "0001.parquet").write_bytes(b"PAR1")
+
+
+def remove_summary(campaign: Campaign) -> None:
+    (campaign.sequences / "summary.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_part, "missing, but .* names it; run `snakemake --forcerun embed`"),
+        (shorten_part, "bytes, .* says"),
+        (
+            change_a_part,
+            "its bytes are not those that were written; run `snakemake --forcerun embed`",
+        ),
+        (remove_record, r"0001\.json: there is no such file; run `snakemake --forcerun embed`"),
+        (spoil_record, r"0001\.json: not a completion record"),
+        (change_a_record, r"0001\.json: changed since it was written"),
+        (take_record_of_other_buckets, "another number of buckets"),
+        (
+            take_record_of_other_settings,
+            r"other settings than that of bucket 0000 \(layers: \(2,\) here, \(3,\) there",
+        ),
+        (forget_parts, "are in none of its parts"),
+        (skip_a_foreign_key, "skips sequences that are not in the bucket"),
+        (skip_a_good_key, "skips other sequences as too long than are too long"),
+        (lose_an_input_record, "records.parquet and the buckets disagree"),
+        (add_a_foreign_member, "has keys that bucket 0001 lacks"),
+        (remove_buckets, r"0001\.parquet: there is no such file"),
+        (
+            spoil_members,
+            r"0001\.parquet: changed since it was written; run "
+            r"`snakemake --forcerun .*summary\.json`",
+        ),
+        (cut_a_key, "a key is not 64 characters long"),
+        (take_part_of_other_lengths, "says another length for [0-9a-f]{64} than bucket 0001"),
+        (take_part_of_other_dimensions, "its vectors have dimensions"),
+        (spoil_summary, "not a summary of sequences"),
+        (
+            remove_summary,
+            r"summary\.json: there is no such file; run .* or by hand `plm-embed deduplicate`",
+        ),
+    ],
+)
+def test_what_is_not_whole_is_refused_in_words_and_nothing_is_left(
+    tmp_path: Path, damage, message
+) -> None:
+    campaign = make_campaign(tmp_path)
+    damage(campaign)
+    with pytest.raises(PlmEmbedError, match=message):
+        campaign.gather()
+    assert not any(path.exists() for path in campaign.outputs)
+    assert not list(campaign.results.rglob(".tmp-*"))

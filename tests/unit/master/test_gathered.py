@@ -1,0 +1,96 @@
+"""A good master stays until its successor is whole: when gather fails, and when it is killed."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+
+from plm_embed.master.gathered import forget, write_record
+from plm_embed.reading.diff import compare
+from support.campaign_runs import snakemake, working_folder
+from support.campaigns import make_campaign, make_records
+
+MASTER = "results/esm2_t3_untrained/master_esm2_embeddings.h5"
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_record_does_not_outlive_its_files_nor_a_proof_a_change(tmp_path: Path) -> None:
+    record, proof = tmp_path / "m" / "gathered.json", tmp_path / "m" / "checksums.sha256"
+    files = [tmp_path / "m" / "master.h5", tmp_path / "records.parquet"]
+    record.parent.mkdir()
+    forget(record, proof)  # nothing there: nothing to forget
+
+    def gather_and_prove() -> None:
+        for number, path in enumerate([*files, proof]):
+            path.write_text("")
+            os.utime(path, ns=(number, number))
+        write_record(record, files)
+        forget(record, proof)
+        assert record.exists() and proof.exists()
+
+    gather_and_prove()
+    os.utime(files[1], ns=(5, 5))
+    forget(record, proof)
+    assert record.exists() and not proof.exists()
+    for damage in (files[1].unlink, lambda: record.write_text("{}")):
+        gather_and_prove()
+        damage()
+        forget(record, proof)
+        assert proof.exists() and not record.exists()
+
+
+@pytest.mark.workflow
+def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, records=make_records(3000))
+    campaign.gather()
+    before = [digest(path) for path in campaign.outputs]
+    program = "import sys; from pathlib import Path; from plm_embed.master.gather import gather; "
+    program += "gather(*map(Path, sys.argv[1:]), {})"
+    places = [campaign.sequences, campaign.embedded, campaign.store, *campaign.outputs]
+    run = subprocess.Popen([sys.executable, "-c", program, *map(str, places)])
+    while not list(campaign.master.parent.glob(".tmp-*.h5")) and run.poll() is None:
+        time.sleep(0.0005)
+    run.kill()
+    assert run.wait() < 0, "it ended before it could be killed"
+    assert [digest(path) for path in campaign.outputs] == before
+
+
+@pytest.mark.workflow
+def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
+    tmp_path: Path,
+) -> None:
+    folder = working_folder(tmp_path / "work")
+    options = {"buckets": 1, "speed": {"scratch": ""}}
+    assert snakemake(folder, "--cores", "2", **options).returncode == 0
+    master = folder / MASTER
+    before, old = digest(master), Path(shutil.copy(master, tmp_path))
+    (part,) = master.parent.glob("store/*/parts/*.h5")
+    with h5py.File(part, "r+") as file:
+        file["emb_keys"]
+        next(iter(file["representations"].values()))[0, 0] = 7
+    fingerprint = part.parents[1] / "fingerprint.json"
+    fingerprint.write_text(fingerprint.read_text().replace("esm2", "esm3"))
+    refused = snakemake(folder, "--cores", "2", "--forcerun", "gather", **options)
+    assert (
+        refused.returncode
+        and "its bytes are not those that were written; run `snakemake --forcerun embed`"
+        in refused.stdout
+    )
+    assert digest(master) == before
+    assert "gather" in snakemake(folder, "-n", **options).stdout  # it is not taken for finished
+    healed = snakemake(folder, "--cores", "2", "--forcerun", "embed", **options)
+    assert healed.returncode == 0, healed.stdout
+    assert compare(old, master, 0).equal
+    assert json.loads((folder / "results/validation.json").read_text())["status"] == "passed"
+    assert part.with_name(f"{part.name}.damaged").exists() and part.exists()
+    assert "Nothing to be done" in snakemake(folder, "-n", **options).stdout

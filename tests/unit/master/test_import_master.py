@@ -1,0 +1,229 @@
+"""Masters as other programs leave them: right ones become a store, wrong ones are refused with the
+deviation.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.reference import hidden_states
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.master.import_master import Adopted, Files, adopt
+from plm_embed.sequences.records import Table
+from plm_embed.store.hdf5 import encode
+from plm_embed.store.parts import read_part
+from support.buckets import write_bucket
+
+RANDOM = np.random.default_rng(3)
+SEQUENCES = [
+    "".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size))
+    for size in RANDOM.integers(20, 90, 48)
+]
+SETTINGS = Settings(compute_dtype="float32", scratch="")
+IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
+
+
+def master(
+    folder: Path,
+    prepared: Path,
+    *,
+    defect: bool = False,
+    layer: int = 3,
+    by: str = "id",
+    **attrs: Any,
+) -> Files:
+    """A master as the users' script writes it: rows in input order, one large compressed chunk.
+
+    defect: in batches of 8 the end token of every sequence but the longest is pooled in.
+    """
+    folder.mkdir(exist_ok=True)
+    vectors = []
+    for number, states in enumerate(hidden_states(prepared, SEQUENCES, [layer])):
+        batch = SEQUENCES[number - number % 8 :][:8]
+        padded = defect and len(SEQUENCES[number]) < max(map(len, batch))
+        vectors.append(states[layer].numpy()[1 : None if padded else -1].mean(axis=0))
+    keys = [f"{number:064x}" for number in range(len(SEQUENCES))]  # of another hash
+    with h5py.File(folder / "master_esm2_embeddings.h5", "w") as file:
+        file.create_dataset(
+            "emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf"
+        )
+        file["emb_keys"] = np.array(IDS if by == "id" else keys, dtype=h5py.string_dtype())
+        said = {
+            "model_name": "ESM2_t3_untrained",
+            "max_length": 1024,
+            "pooling": "mean",
+            "layer": "last",
+        }
+        file.attrs.update(said | {"precision": "float16", "version": 1} | attrs)
+    index = pa.table(
+        {"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
+    )
+    pq.write_table(index, folder / "master_esm2_embeddings.parquet")
+    lines = [f"{id},{sequence.lower()}*" for id, sequence in zip(IDS, SEQUENCES, strict=True)]
+    (folder / "proteins.csv").write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
+    table = Table("brc_fea_id", "seq")
+    path = folder / "master_esm2_embeddings.h5"
+    return Files(
+        path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id"
+    )
+
+
+def run(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
+    return adopt(files, files.master.parent / "store", prepared, settings, sample=24)
+
+
+@pytest.mark.parametrize("by", ["id", "cache key"])
+def test_a_right_master_becomes_a_store_that_is_reused(
+    tmp_path: Path, prepared: Path, by: str
+) -> None:
+    files = master(tmp_path / "old", prepared, by=by)
+    done = run(files, prepared)
+    assert (done.rows, done.checked, done.left_out) == (48, 24, {})
+    assert done.relative_l2 < 1e-3 and done.cosine > 0.999999
+    bucket = write_bucket(tmp_path, [*SEQUENCES[10:], "MKVNEW"])
+    settings = Settings(compute_dtype="float32", scratch="", reuse=(tmp_path / "old" / "store",))
+    record = Embedder(prepared, tmp_path / "new", settings).embed(bucket, tmp_path / "0000.json")
+    assert (record["reused"], record["computed"]) == (38, 1)
+    with h5py.File(files.master) as file:
+        stored = dict(zip(SEQUENCES, file["emb"][...], strict=True))
+    sequences = dict(
+        zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
+    )
+    for info in record["parts"]:
+        with read_part(
+            tmp_path / "new" / record["fingerprint_id"] / "parts" / info["name"]
+        ) as part:
+            for row, name in enumerate(part.keys):
+                if (sequence := sequences[name.decode()]) in stored:
+                    found = part.bits("mean_l3", np.array([row]))[0]
+                    np.testing.assert_array_equal(found, encode(stored[sequence], "float16"))
+
+
+def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared, defect=True)
+    with pytest.raises(PlmEmbedError) as caught:
+        run(files, prepared)
+    text = str(caught.value)
+    counted = re.search(
+        r"(\d+) of 24 sampled rows are not the mean over the residues "
+        r"of layer 3 \((\d+) the end token",
+        text,
+    )
+    assert counted is not None, text
+    assert counted[1] == counted[2] and 15 <= int(counted[1]) < 24
+    assert re.search(
+        r"relative distance to the reference: largest 0\.\d+, median 0\.\d+, allowed 0\.001", text
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared, layer=2)
+    with pytest.raises(PlmEmbedError, match=r"24 of 24 sampled rows .* \(24 no known cause\)"):
+        run(files, prepared)
+    honest = master(tmp_path, prepared, layer=2)
+    with h5py.File(honest.master, "r+") as file:
+        file.attrs["layer"] = 2
+    with pytest.raises(PlmEmbedError, match="layer is 2, 3 is asked for"):
+        run(honest, prepared)
+    assert run(honest, prepared, Settings(layers=(2,), compute_dtype="float32")).rows == 48
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        (
+            {"model_name": "esm2_t6_8M_UR50D"},
+            "model_name is esm2_t6_8M_UR50D, the weights are of esm2_t3_untrained",
+        ),
+        ({"pooling": "cls"}, "pooling is cls, only mean"),
+        ({"max_length": 12}, "none of its 48 rows can be adopted: .*may have been cut': 48"),
+    ],
+)
+def test_what_the_master_says_has_to_fit(
+    tmp_path: Path, prepared: Path, attrs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlmEmbedError, match=message):
+        run(master(tmp_path, prepared, **attrs), prepared)
+
+
+def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared, max_length=80)
+    lines = files.sequences[0].read_text().splitlines()
+    again = [*lines[:1], *lines[4:], f"{IDS[5]},MKVOTHER"]
+    files.sequences[0].write_text("\n".join(again) + "\n")
+    long = sum(len(sequence) > 78 for sequence in [*SEQUENCES[3:5], *SEQUENCES[6:]])
+    done = run(files, prepared)
+    assert done.left_out["a sequence that may have been cut"] == long
+    assert (
+        done.left_out["no sequence for its key or id"] == 4
+    )  # three removed, one id of two sequences
+    assert done.rows == 48 - sum(done.left_out.values())
+
+
+def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared)
+    with h5py.File(files.master, "r+") as file:
+        file["x"] = file["emb"][:, :8]
+        del file["emb"]
+        file["emb"] = file["x"]
+    with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
+        run(files, prepared)
+    with pytest.raises(PlmEmbedError, match="emb is float16, float32 is asked for"):
+        run(
+            master(tmp_path, prepared),
+            prepared,
+            Settings(compute_dtype="float32", storage_dtype="float32"),
+        )
+    pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
+    with pytest.raises(PlmEmbedError, match="row 99 of 48"):
+        run(files, prepared)
+    pq.write_table(pa.table({"key": ["a"]}), files.index)
+    with pytest.raises(PlmEmbedError, match="no column `row`"):
+        run(files, prepared)
+    with h5py.File(files.master, "w") as file:
+        file["emb"] = np.zeros((3, 4))
+    with pytest.raises(PlmEmbedError, match="not a master that can be adopted"):
+        run(files, prepared)
+
+
+@pytest.mark.workflow
+def test_the_command(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared)
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "plm_embed",
+            "import",
+            files.master,
+            "--index",
+            files.index,
+            "--sequences",
+        ),
+        *(
+            files.sequences[0],
+            "--id-column",
+            "brc_fea_id",
+            "--sequence-column",
+            "seq",
+            "--index-id",
+            "brc_fea_id",
+        ),
+        *("--weights", prepared, "--store", tmp_path / "store", "--sample", "4"),
+    ]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "48 rows adopted" in done.stdout

@@ -1,0 +1,82 @@
+"""A weights folder in use: checked whenever it is loaded."""
+
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.self_test import self_test
+from plm_embed.kernels.devices import choose_device
+from plm_embed.models.esm.engine import Engine
+from plm_embed.models.manifest import check_record, read_manifest, write_manifest
+from plm_embed.models.registry import MODELS
+from plm_embed.models.weights import load
+from support.checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
+
+FILES = ("manifest.json", "model.safetensors", "self_test.npz")
+
+
+def use(folder: Path) -> None:
+    """What an embed job does with a weights folder before it computes."""
+    self_test(Engine(*load(folder), choose_device("cpu"), "float32"), folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["flipped", "cut", "empty", "gone"])
+def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "esm2_t3_untrained"
+    made = prepare(MODELS["esm2_t3_untrained"], DEMO, folder)
+    path = folder / name
+    whole = path.read_bytes()
+    place = len(whole) * 2 // 3
+    if kind == "gone":
+        path.unlink()
+    else:
+        damage = {
+            "flipped": whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :],
+            "cut": whole[:-9],
+        }
+        path.write_bytes(damage.get(kind, b""))
+    with pytest.raises(PlmEmbedError) as error:
+        use(folder)
+    assert str(error.value).startswith(str(path))
+    command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]
+    words = shlex.split(command)
+    if name == "manifest.json":  # which knows what it was made from, and now nobody does
+        assert "`snakemake --forcerun weights`" in str(error.value) and command == "weights"
+        words += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
+    subprocess.run([sys.executable, "-m", "plm_embed", *words], check=True, capture_output=True)
+    use(folder)
+    assert path.read_bytes() == whole or name == "manifest.json"
+    assert read_manifest(folder) == made
+
+
+def test_what_replaces_weights_that_are_being_loaded_is_not_read(tmp_path: Path) -> None:
+    state = random_state(TINY_ESM2, 1)
+    prepare(TINY_ESM2, write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state), tmp_path / "out")
+    _, tensors = load(tmp_path / "out")
+    (tmp_path / "other").write_bytes(bytes((tmp_path / "out" / "model.safetensors").stat().st_size))
+    (tmp_path / "other").replace(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(tensors[name], state[name]) for name in state)
+
+
+def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
+    """Whole as they are: their own manifest would send a user to their own checkpoint."""
+    weights, record = tmp_path / "weights", tmp_path / "results" / "weights.json"
+    manifest = prepare(MODELS["esm2_t3_untrained"], DEMO, weights)
+    record.parent.mkdir()
+    check_record(weights, record.parent)  # a step by hand has no record
+    write_manifest(record, manifest)
+    check_record(weights, record.parent)
+    write_manifest(weights / "manifest.json", replace(manifest, weights_sha256="0" * 64))
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`",
+    ):
+        check_record(weights, record.parent)

@@ -1,0 +1,431 @@
+"""The plan: counts, FLOPs, forecasts with their basis, submissions within a site's limits, bytes,
+the command.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+from rich.console import Console
+
+from plm_embed.cli.main import group
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.settings import Settings
+from plm_embed.io.sealed import read_sealed
+from plm_embed.jobs.attempts import noted, read_attempts
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.master.gather import gather
+from plm_embed.models.registry import MODELS
+from plm_embed.planning import costs, plan, proposals
+from plm_embed.planning.input import given_input, read_config
+from plm_embed.planning.view import histogram, show
+from plm_embed.sites.data import read_site
+from plm_embed.words import readable
+from support import checkpoints
+
+DEMO = Path(__file__).parents[3] / "config" / "demo"
+M650 = MODELS["esm2_t33_650M_UR50D"]
+WHOLE = LongSequences()
+
+
+@pytest.fixture
+def configfile(tmp_path: Path) -> Path:
+    config: dict[str, Any] = {
+        "results": str(tmp_path / "results"),
+        "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
+        "table": {"id": "protein_id", "keep": ["assembly_id", "protein_name"]},
+        "model": "esm2_t3_untrained",
+        "weights": str(DEMO / "esm2_t3_untrained.pt"),
+        "weights_folder": str(tmp_path / "weights"),
+        "buckets": 1,
+    }
+    path = tmp_path / "my.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def text(found: plan.Plan) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        show(found, console)
+    return capture.get()
+
+
+def test_the_cost_of_a_token_is_the_formulas() -> None:
+    # 1.467 GFLOP per token of ESM-2 650M among 1,000, 1.357 among 350
+    assert costs.flops_per_token(M650, 1000) == pytest.approx(1.467e9, rel=1e-3)
+    assert costs.flops_per_token(M650, 350) == pytest.approx(1.357e9, rel=1e-3)
+    done = costs.work(M650, {998: 2, 348: 1}, WHOLE)
+    assert (done.sequences, done.tokens) == (3, 2350)
+    assert done.flops == pytest.approx(2000 * 1.4665e9 + 350 * 1.3568e9, rel=1e-3)
+
+
+def test_long_sequences_cost_what_their_policy_makes_of_them() -> None:
+    lengths = {50: 1, 250: 1}
+    assert costs.work(M650, lengths, LongSequences("window", 100, 10)).tokens == 52 + 3 * 102
+    assert costs.work(M650, lengths, LongSequences("crop", 100)).tokens == 52 + 102
+    skipped = costs.work(M650, lengths, LongSequences("skip", 100))
+    assert (skipped.sequences, skipped.tokens) == (1, 52)
+
+
+def test_estimates_say_that_they_are_estimates() -> None:
+    found = {
+        speed.device: speed
+        for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")
+    }
+    assert set(found) == {"V100", "A100", "H100", "H200", "L40S"}
+    assert found["A100"].tokens_per_second == pytest.approx(312e12 * 0.4 / 1.357e9, rel=1e-2)
+    assert all(speed.basis == "estimated" and " x 0." in speed.why for speed in found.values())
+
+
+def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
+    todo = costs.work(M650, {350: 10}, WHOLE)
+    exact, half = (
+        {speed.device: speed for speed in costs.estimates(M650, todo, dtype)}
+        for dtype in ("float32", "bfloat16")
+    )
+    assert exact["A100"].tokens_per_second == pytest.approx(19.5e12 * 0.4 / 1.357e9, rel=1e-2)
+    assert exact["V100"].tokens_per_second == pytest.approx(15.7e12 * 0.34 / 1.357e9, rel=1e-2)
+    assert (half["V100"].basis, half["V100"].tokens_per_second) == ("not known", None)
+
+
+def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
+    configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
+    with pytest.raises(PlmEmbedError, match="V100: it is not made for bfloat16; name another one"):
+        plan.plan(plan.Question(configfile, site="gadi"))
+
+
+def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
+    found = plan.plan(plan.Question(configfile))
+    assert (found.records, found.accepted, found.unique, found.residues) == (181, 180, 129, 39_565)
+    assert found.stored is None and found.todo.tokens == 39_565 + 2 * 129
+    assert "counted just now" in text(found)
+    assert not list(configfile.parent.glob("*plm-embed-plan*"))
+    assert {one.speed.basis for one in found.forecasts} == {"estimated"}
+
+
+@pytest.mark.workflow
+def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(
+    configfile: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights" / "esm2_t3_untrained"
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
+    found = plan.plan(plan.Question(configfile, measure=True, workers=2))
+    speed, hours = found.forecasts[0].speed, found.forecasts[0].hours or 0
+    assert (speed.basis, speed.workers) == (
+        "measured here",
+        2,
+    ) and "2 workers at a time" in speed.why
+    assert 3600 * hours == pytest.approx(speed.startup + 39_823 / (speed.tokens_per_second or 0))
+    assert found.local_hours == hours and found.command[:2] == ("snakemake", "--cores")
+    assert "On this machine alone: about" in text(found)
+
+
+def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> None:
+    speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
+    todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
+    assert plan._hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
+    assert plan._local_hours(plan.Forecast(speed, 3.0), 3) == pytest.approx(
+        2.0
+    )  # three jobs, two at a time
+    assert plan._hours(replace(todo, sequences=1), speed, 3) == pytest.approx((5 + 100) / 3600)
+    assert plan._hours(replace(todo, tokens=0), speed, 3) == 0
+
+
+def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
+    configfile: Path, tmp_path: Path
+) -> None:
+    config = read_config(configfile)
+    sequences, model = (
+        tmp_path / "results" / "sequences",
+        tmp_path / "results" / "esm2_t3_untrained",
+    )
+    with given_input(config, None, False) as given:
+        shutil.copytree(given.sequences, sequences)
+    prepare(
+        MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained"
+    )
+    before = plan.plan(plan.Question(configfile))
+    embedder = Embedder(
+        tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch="")
+    )
+    with noted(model / "embedded", "0000", ["0000"], 1):
+        record = embedder.embed(
+            sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json"
+        )
+    outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
+    gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
+    after = plan.plan(plan.Question(configfile))
+    assert (after.stored, after.todo.sequences, after.todo.tokens) == (129, 0, 0)
+    speed = after.forecasts[0].speed
+    assert speed.basis == "measured here" and speed.why.startswith("1 completion records")
+    (attempt,) = read_attempts(model)
+    assert speed.startup == pytest.approx(
+        attempt.seconds - record["tokens"] / record["tokens_per_second"]
+    )
+    assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
+    elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
+    assert elsewhere.forecasts[0].speed.basis == "measured here"
+    configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
+    assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {
+        "estimated",
+        "not known",
+    }
+
+
+def test_weights_are_needed_to_measure(configfile: Path) -> None:
+    with pytest.raises(PlmEmbedError, match="no weights yet"):
+        plan.plan(plan.Question(configfile, measure=True))
+
+
+@pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
+@pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic", "perlmutter"])
+def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
+    data = read_site(site)
+    found = proposals.proposals(data, gpu_hours)
+    assert found and found[0].queue == data.get("default_queue", "default")
+    for one in found:
+        ranges = (
+            data.get("queues", {})
+            .get(one.queue, {})
+            .get("ranges", [{"nodes": [1, 1], "walltime": ["0:0:1", "24:0:0"]}])
+        )
+        fitting = [
+            limits
+            for limits in ranges
+            if limits["nodes"][0] <= one.nodes <= limits["nodes"][1]
+            and one.walltime_minutes / 60 <= proposals._hours(limits["walltime"][1])
+            and one.walltime_minutes / 60 >= proposals._hours(limits["walltime"][0])
+        ]
+        assert fitting
+        assert 1.3 * one.hours_each <= one.walltime_minutes / 60
+        assert (
+            one.submissions
+            * one.nodes
+            * one.gpus_per_node
+            * (one.hours_each - proposals.STARTUP_HOURS)
+            >= gpu_hours - 1e-6
+        )
+        assert one.submissions * one.buckets_per_submission >= one.buckets <= 10_000
+        assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
+
+
+def test_whole_nodes_are_paid_whole() -> None:
+    (capacity,) = [
+        one for one in proposals.proposals(read_site("polaris"), 1.0) if one.queue == "capacity"
+    ]
+    assert (capacity.nodes, capacity.gpus_per_node) == (4, 4)
+    assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + proposals.STARTUP_HOURS))
+    (sophia,) = proposals.proposals(read_site("sophia"), 1.0)
+    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(
+        1 + proposals.STARTUP_HOURS
+    )
+
+
+def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
+    def words(**asked: str) -> list[str]:
+        return list(plan.plan(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
+
+    mine = ["--configfile", str(configfile), "--config"]
+    for asked, expected in (
+        ({"site": "polaris"}, ["pbs", "--pbs-site", "polaris", *mine, "buckets=16"]),
+        (
+            {"site": "polaris", "queue": "capacity", "device": "V100"},
+            ["pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity", *mine, "buckets=64"],
+        ),
+        ({"site": "gadi"}, ["pbs", "--pbs-site", "gadi", *mine[:2]]),
+        ({"site": "perlmutter"}, ["slurm", *mine, "site=perlmutter"]),
+    ):
+        assert words(**asked) == ["snakemake", "--profile", *expected], asked
+    debug = words(site="perlmutter", queue="debug")
+    assert debug[-4:] == ["buckets=16", "--set-resources", "embed:gpu=4", "embed:qos=debug"]
+
+
+def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
+    polaris = read_site("polaris")
+    large = [one for one in proposals.proposals(polaris, 1.0) if one.queue == "prod"][-1]
+    words = list(proposals.command(large, "", polaris, None, read_config(configfile)))
+    assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
+    assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
+
+
+def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "qsub").write_text("#!/bin/sh\n")
+    (tmp_path / "qsub").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov")
+    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
+    configfile.write_text(configfile.read_text().replace("buckets: 1\n", "buckets: 16\n"))
+    for site in ("", "polaris"):
+        found = plan.plan(plan.Question(configfile, site=site))
+        assert found.command == ("snakemake", "--profile", "pbs", "--configfile", str(configfile))
+        assert (found.site, found.device) == ("polaris", "A100")
+    shown = text(found)
+    assert "submissions at polaris (by the PBS server polaris-pbs-01." in shown
+    assert "run it, with an account: --pbs-account NAME" in shown
+    monkeypatch.setenv("PBS_ACCOUNT", "mine")
+    assert plan.plan(plan.Question(configfile)).missing == ""
+    other = plan.plan(plan.Question(configfile, site="sophia"))
+    assert other.command[3:5] == ("--pbs-site", "sophia")
+
+
+def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) -> None:
+    site = read_site("generic") | {
+        "default_queue": "minute",
+        "queues": {
+            "minute": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "0:01:00"]}]},
+            "day": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]},
+        },
+    }
+    assert [(one.queue, one.fits) for one in proposals.proposals(site, 1.0)] == [
+        ("day", True),
+        ("minute", False),
+    ]
+    own = configfile.parent / "own.yaml"
+    own.write_text(yaml.safe_dump(site))
+    assert "minute: too short" in text(plan.plan(plan.Question(configfile, site=str(own))))
+
+
+SINFO = """#!/bin/sh
+cat <<END
+cpu*|up|2-00:00:00|40|(null)
+gpu|up|2-00:00:00|8|gpu:l40s:4(S:0-1)
+gpu|up|2-00:00:00|2|gpu:h100:8
+big|up|infinite|1|gpu:2
+dead|down|1:00:00|1|gpu:a100:4
+short|up|30:00|1|gpu:nvidia_a100:4,lscratch:1
+END
+"""
+
+
+def test_a_slurm_cluster_is_asked_for_its_partitions(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "sinfo"
+    tool.write_text(SINFO)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
+    assert (
+        found.command[:3] == ("snakemake", "--profile", "slurm")
+        and "embed:slurm_partition=gpu" in found.command
+    )
+    assert found.device == "L40S"
+    queues = read_site("slurm")["queues"]
+    assert list(queues) == ["gpu", "big", "short"]
+    assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == [
+        "48:00:00",
+        "168:00:00",
+        "0:30:00",
+    ]
+    assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
+    for line, message in (
+        ("exit 1", "sinfo says: 1"),
+        ("echo 'cpu*|up|1:00|1|(null)'", "no partition"),
+    ):
+        tool.write_text(f"#!/bin/sh\n{line}\n")
+        with pytest.raises(PlmEmbedError, match=message):
+            read_site("slurm")
+    tool.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(PlmEmbedError, match="there is no sinfo here"):
+        read_site("slurm")
+
+
+def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> None:
+    config = read_config(configfile)
+    weights = tmp_path / "weights" / "esm2_t3_untrained"
+    prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
+    with given_input(config, None, False) as given:
+        table = pq.read_table(given.sequences / "buckets" / "0000.parquet")
+    pq.write_table(table.slice(0, 50), tmp_path / "some.parquet")
+    Embedder(weights, tmp_path / "earlier", Settings(scratch="")).embed(
+        tmp_path / "some.parquet", tmp_path / "r.json"
+    )
+    with configfile.open("a") as handle:
+        handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
+    found = plan.plan(plan.Question(configfile))
+    assert (found.stored, found.reused, found.todo.sequences) == (0, 50, 79)
+    assert "0 are in the store, 50 in earlier results" in text(found)
+    (part,) = (tmp_path / "earlier").glob("*/parts/*.h5")
+    part.write_bytes(part.read_bytes()[:5000])
+    assert plan.plan(plan.Question(configfile)).reused == 0
+    assert part.exists(), "a plan changes nothing"
+
+
+def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.tsv"
+    lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
+    found = plan.plan(plan.Question(configfile, lengths=lengths))
+    assert (found.unique, found.residues, found.todo.tokens) == (41, 6000, 6082)
+    assert set(found.bytes) == {"store", "master"} and f"by the lengths in {lengths}" in text(found)
+    (tmp_path / "summary.json").write_text(json.dumps(found.to_json()))
+    again = plan.plan(plan.Question(configfile, lengths=tmp_path / "summary.json"))
+    assert again.todo == found.todo
+    for content, message in (
+        ("100\n", "line 1: 100: must be"),
+        ("{}", "not the summary.json"),
+        ("x 3", "line 1"),
+    ):
+        lengths.write_text(content)
+        with pytest.raises(PlmEmbedError, match=message):
+            plan.plan(plan.Question(configfile, lengths=lengths))
+
+
+def test_what_does_not_exist_is_said(configfile: Path) -> None:
+    for question, message in (
+        (plan.Question(configfile, site="polris"), "did you mean polaris"),
+        (plan.Question(configfile, site="polaris", queue="long"), "no such queue"),
+        (plan.Question(configfile, device="TPU"), "known are V100"),
+        (plan.Question(configfile.with_name("absent.yaml")), "there is no such file"),
+    ):
+        with pytest.raises(PlmEmbedError, match=message):
+            plan.plan(question)
+
+
+def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(
+        f"inputs: [{DEMO / 'proteins.fasta'}]\nmodel: 8M\nspeed: {{flush_minutes: 1}}\n"
+    )
+    config = read_config(path)
+    assert config["speed"]["flush_minutes"] == 1 and config["speed"]["scratch"] == "auto"
+    assert config["weights"] == "" and config["table"] == {
+        "id": "id",
+        "sequence": "sequence",
+        "keep": [],
+    }
+
+
+def test_on_the_command_line(configfile: Path) -> None:
+    result = CliRunner().invoke(
+        group, ["plan", "--configfile", str(configfile), "--json"], catch_exceptions=False
+    )
+    told = json.loads(result.stdout)
+    assert told["unique"] == 129 and told["forecasts"][0]["speed"]["basis"] == "estimated"
+    assert read_sealed(configfile.parent / "results" / "plan.json", "a plan", "remove it") == told
+    shown = (
+        CliRunner()
+        .invoke(group, ["plan", "--configfile", str(configfile), "--site", "polaris"])
+        .stdout
+    )
+    assert "run it" in shown and "preemptable" in shown and "free: enough" in shown
+
+
+def test_the_histogram_counts_every_sequence_once() -> None:
+    lines = list(histogram({1: 5, 2: 1, 400: 7, 35_000: 1}))
+    assert sum(int(line.split()[-1]) for line in lines) == 14 and len(lines) <= 12
+    assert list(histogram({10: 3})) == [f"10 - 10  {'█' * 40} 3"]
+    assert list(histogram({})) == ["nothing"]
+    assert [readable(size) for size in (12, 3_400, 2.3e9)] == ["12 B", "3.4 kB", "2.3 GB"]

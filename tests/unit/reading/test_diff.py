@@ -1,0 +1,118 @@
+"""Two masters compared: equal, within a tolerance, or which records differ and by how much."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.reading import diff
+from plm_embed.reading.diff import compare, in_words
+from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
+
+
+def gathered(folder: Path, **options: Any) -> Campaign:
+    campaign = make_campaign(folder, **options)
+    campaign.gather()
+    return campaign
+
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
+def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch) -> None:
+    monkeypatch.setattr(diff, "_KEYS_AT_ONCE", 7)
+    monkeypatch.setattr(diff, "_BYTES_AT_ONCE", 2000)
+    first = gathered(tmp_path / "1", fingerprint=fingerprint)
+    second = gathered(tmp_path / "2", fingerprint=fingerprint, buckets=5)
+    found = compare(first.master, second.master, 0)
+    assert found.equal and found.keys_both == 58 and not found.fingerprint
+    assert all(each == diff.Compared(equal=58) for each in found.representations.values())
+    assert in_words(found).endswith("\nequal")
+    with h5py.File(second.master, "r+") as file:
+        del file["checksums"]  # else the changes are damages
+        file["emb"][11] = file["emb"][11] + np.float16(0.01)
+        file["emb"][12, 3] = np.nan
+        file["emb"][13] = 0
+        if fingerprint == EVERYTHING:
+            file["representations/per_residue_l3"][100, 2] += 5
+        keys = [key.decode() for key in file["emb_keys"][11:14]]
+    found = compare(first.master, second.master, 0.02)
+    name = fingerprint.representations[0]
+    compared = found.representations[name]
+    assert (compared.equal, compared.within, compared.different, compared.max_abs) == (
+        55,
+        1,
+        2,
+        np.inf,
+    )
+    assert [entry["key"] for entry in compared.worst] == keys[1:]
+    assert [entry["cosine"] for entry in compared.worst] == [0, 0]
+    ids = [record["id"] for record in make_records() if record["key"] == keys[2]]
+    assert compared.worst[1]["ids"] == ids
+    assert not found.equal
+    if fingerprint == EVERYTHING:
+        assert found.representations["per_residue_l3"].different == 1
+        assert found.representations["per_residue_l3"].max_abs == pytest.approx(5, rel=1e-2)
+
+
+def test_other_keys_settings_and_types(tmp_path: Path) -> None:
+    records = make_records()
+    first = gathered(tmp_path / "1", records=records[:60])
+    other = replace(MEAN, pooling=("max", "mean"), storage_dtype="float32")
+    second = gathered(tmp_path / "2", fingerprint=other)
+    found = compare(first.master, second.master, 1e-2)
+    assert found.only_first == 0 and found.only_second == 58 - found.keys_both > 0
+    assert found.representations_only_second == ["max_l3"]
+    assert found.fingerprint == [
+        "pooling: ('mean',) here, ('max', 'mean') there",
+        "storage_dtype: float16 here, float32 there",
+    ]
+    compared = found.representations["mean_l3"]
+    assert compared.within > 0 and compared.different == 0 and compared.min_cosine > 0.9999
+    text = in_words(found)
+    assert "only in the second: " in text and text.endswith("\ndifferent")
+    back = compare(second.master, first.master, 1e-2)
+    assert (back.only_first, back.only_second) == (found.only_second, 0)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["emb"] = np.zeros((1, 2))
+    with pytest.raises(PlmEmbedError, match="no master of embeddings"):
+        compare(first.master, tmp_path / "x.h5", 0)
+
+
+def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
+    short = replace(
+        EVERYTHING,
+        long_sequences=replace(
+            EVERYTHING.long_sequences, policy="crop", max_residues=20, overlap=0
+        ),
+    )
+    first, second = (
+        gathered(tmp_path / "1", fingerprint=EVERYTHING),
+        gathered(tmp_path / "2", fingerprint=short),
+    )
+    compared = compare(first.master, second.master, 100).representations["per_residue_l2"]
+    longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
+    assert (compared.different, compared.equal) == (len(longer), 58 - len(longer))
+    empty = gathered(tmp_path / "3", records=[], fingerprint=EVERYTHING)
+    assert compare(empty.master, first.master, 0).only_second == 58
+    assert compare(empty.master, empty.master, 0).equal
+
+
+@pytest.mark.workflow
+def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
+    first = gathered(tmp_path / "1")
+    second = gathered(tmp_path / "2", records=make_records()[:50])
+    command = [sys.executable, "-m", "plm_embed", "diff", "--json", str(first.master)]
+    same = subprocess.run(
+        [*command, str(first.master)], capture_output=True, text=True, check=False
+    )
+    assert (same.returncode, json.loads(same.stdout)["equal"]) == (0, True)
+    other = subprocess.run(
+        [*command, str(second.master)], capture_output=True, text=True, check=False
+    )
+    assert (other.returncode, json.loads(other.stdout)["equal"]) == (1, False)

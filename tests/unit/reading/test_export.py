@@ -1,0 +1,286 @@
+"""Exports, each read back by the tool that it is meant for."""
+
+import csv
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import plm_embed
+from plm_embed.errors import PlmEmbedError
+from plm_embed.keys import key
+from plm_embed.reading.export import FileNames, export
+from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
+
+LONG = "L" * 400
+ODD_IDS = [
+    "P12345",
+    "A/duck/1/99(H1N1)",
+    "a%2Fb",
+    LONG,
+    LONG + "x",
+    "..",
+    "",
+    "twice",
+    "twice",
+    "same",
+    "same",
+    "流感",
+    "n\0ul",
+]
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    """Records with odd ids. `twice` has two sequences, `same` one, which it has in common with
+    P12345.
+    """
+    records = []
+    for number, id in enumerate(ODD_IDS, start=1):
+        sequence = (
+            "MKTAYIAK"
+            if id in ("P12345", "same")
+            else "MKV" + "ACDEFGHIKLMNP"[number - 1] * (number + 40)
+        )
+        record = {
+            "source": "inputs/a.fasta",
+            "number": number,
+            "id": id,
+            "header": id,
+            "status": "accepted",
+        }
+        record |= {
+            "reason": None,
+            "detail": None,
+            "events": "",
+            "function": None if number % 2 else "f",
+        }
+        records.append(
+            record | {"sequence": sequence, "key": key(sequence), "length": len(sequence)}
+        )
+    campaign = make_campaign(
+        tmp_path_factory.mktemp("export"), fingerprint=EVERYTHING, records=records
+    )
+    campaign.gather()
+    return campaign
+
+
+@pytest.fixture
+def index(campaign: Campaign) -> list[dict]:
+    sequences = {}
+    for number, id in enumerate(ODD_IDS, start=1):
+        sequence = (
+            "MKTAYIAK"
+            if id in ("P12345", "same")
+            else "MKV" + "ACDEFGHIKLMNP"[number - 1] * (number + 40)
+        )
+        sequences[key(sequence)] = sequence
+    rows = pq.read_table(campaign.index).to_pylist()
+    return [row | {"sequence": sequences[row["cache_key"]]} for row in rows]
+
+
+def vector(row: dict, name: str = "mean_l2") -> np.ndarray:
+    return vectors(row["sequence"], EVERYTHING)[name].astype(np.float16)
+
+
+def names_of(output: Path) -> dict[tuple[str, int], str]:
+    """Name by id and number, as the map beside an export has them."""
+    with output.with_name(f"{output.name}.names.tsv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t"))
+    return {(line["id"], int(line["number"])): line["name"] for line in lines}
+
+
+def test_h5py_reads_it_as_it_reads_uniprots(
+    campaign: Campaign, index: list[dict], tmp_path: Path
+) -> None:
+    output = tmp_path / "per-protein.h5"
+    export(campaign.master, "uniprot-h5", output)
+    renamed = names_of(output)
+    with h5py.File(output, "r") as file:
+        assert file.attrs["model_name"] == EVERYTHING.model
+        np.testing.assert_array_equal(
+            file["P12345"][:], vector(next(row for row in index if row["id"] == "P12345"))
+        )
+        found = {
+            accession: (np.array(embedding), embedding.attrs["original_id"])
+            for accession, embedding in file.items()
+        }
+    assert len(found) == len(ODD_IDS) - 1  # `same` is one dataset
+    for row in index:
+        values, id = found[renamed.get((row["id"], row["number"]), row["id"])]
+        np.testing.assert_array_equal(values, vector(row))
+        assert id == row["id"].replace("\0", "%00") and values.dtype == np.float16
+    assert (
+        "A%2Fduck%2F1%2F99(H1N1)" in found and "流感" in found and "P12345" not in renamed.values()
+    )
+
+
+def test_matrices_per_residue(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
+    output = tmp_path / "per-residue.h5"
+    export(campaign.master, "uniprot-h5", output, "per_residue_l3")
+    renamed = names_of(output)
+    with h5py.File(output) as file:
+        for row in index:
+            values = file[renamed.get((row["id"], row["number"]), row["id"])][:]
+            np.testing.assert_array_equal(values, vector(row, "per_residue_l3"))
+
+
+def test_numpy_maps_an_array_with_ids_beside_it(
+    campaign: Campaign, index: list[dict], tmp_path: Path
+) -> None:
+    output = tmp_path / "vectors.npy"
+    export(campaign.results, "npy", output, "max_l3")
+    found = np.load(output, mmap_mode="r")
+    assert isinstance(found, np.memmap) and found.shape == (len(index), DIM)
+    np.testing.assert_array_equal(found, np.stack([vector(row, "max_l3") for row in index]))
+    with (tmp_path / "vectors.npy.ids.tsv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t"))
+    assert [(line["id"], line["cache_key"]) for line in lines] == [
+        (row["id"], row["cache_key"]) for row in index
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_anndata_reads_it(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    output = tmp_path / "vectors.h5ad"
+    export(campaign.master, "anndata", output)
+    for backed in (None, "r"):
+        found = anndata.read_h5ad(output, backed=backed)
+        assert found.shape == (len(index), DIM)
+        assert found.obs_names.tolist() == [row["id"].replace("\0", "%00") for row in index]
+        assert found.var_names.tolist() == [str(number) for number in range(DIM)]
+        assert found.obs["row"].tolist() == [row["row"] for row in index]
+        assert found.obs["function"].tolist() == [row["function"] or "" for row in index]
+        np.testing.assert_array_equal(found.X[:], np.stack([vector(row) for row in index]))
+    assert names_of(output) == {("n\0ul", len(ODD_IDS)): "n%00ul"}
+
+
+def test_torch_loads_fair_esms_files(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    output = tmp_path / "pt"
+    export(campaign.master, "pt", output)
+    renamed = names_of(output)
+    assert len(list(output.iterdir())) == len(ODD_IDS) - 1
+    for row in index:
+        path = output / f"{renamed.get((row['id'], row['number']), row['id'])}.pt"
+        found = torch.load(path)
+        assert set(found) == {
+            "label",
+            "representations",
+            "mean_representations",
+            "max_representations",
+        }
+        assert found["label"] == row["id"] and set(found["representations"]) == {2, 3}
+        assert found["mean_representations"][3].dtype == torch.float32
+        for group, name in (
+            ("representations", "per_residue_l2"),
+            ("mean_representations", "mean_l2"),
+        ):
+            np.testing.assert_array_equal(
+                found[group][2].numpy(), vector(row, name).astype(np.float32)
+            )
+
+
+@pytest.mark.parametrize("name", ["mean_l2", "per_residue_l3"])
+def test_torch_loads_one_tensor_by_id(
+    campaign: Campaign, index: list[dict], tmp_path: Path, name: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    output = tmp_path / "vectors"  # a name without an ending
+    export(campaign.master, "pt-dict", output, name)
+    found, renamed = torch.load(output, weights_only=True), names_of(output)
+    assert len(found) == len(ODD_IDS) - 1
+    for row in index:
+        tensor = found[renamed.get((row["id"], row["number"]), row["id"])]
+        assert tensor.dtype == torch.float32
+        np.testing.assert_array_equal(tensor.numpy(), vector(row, name).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("to", "beside"),
+    [
+        ("uniprot-h5", "names"),
+        ("npy", "ids"),
+        ("anndata", "names"),
+        ("pt", "names"),
+        ("pt-dict", "names"),
+    ],
+)
+def test_no_file_of_ones_own_is_touched(
+    campaign: Campaign, tmp_path: Path, to: str, beside: str
+) -> None:
+    mine = tmp_path / ".tmp-out"
+    mine.mkdir()
+    (mine / "file").touch()
+    (tmp_path / f"out.{beside}.tsv").write_text("mine")
+    with pytest.raises(
+        PlmEmbedError, match=f"out.{beside}.tsv: exists; remove it, or choose another name"
+    ):
+        export(campaign.master, to, tmp_path / "out")
+    assert (
+        not (tmp_path / "out").exists() and (tmp_path / f"out.{beside}.tsv").read_text() == "mine"
+    )
+    export(campaign.master, to, tmp_path / "other")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(".tmp-out", f"out.{beside}.tsv", "other", f"other.{beside}.tsv")
+    }
+    assert (mine / "file").exists()
+
+
+def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    with pytest.raises(PlmEmbedError, match="there: exists; remove it"):
+        export(campaign.master, "npy", tmp_path / "there")
+    with pytest.raises(PlmEmbedError, match="no representation mean_l9; it has max_l2"):
+        export(campaign.master, "npy", tmp_path / "new", "mean_l9")
+    with pytest.raises(PlmEmbedError, match="a matrix per record, which npy has no place for"):
+        export(campaign.master, "npy", tmp_path / "new", "per_residue_l2")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata", "pt"])
+def test_a_failure_leaves_nothing(
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    take, calls = plm_embed.reading.master.Embeddings.rows, []
+
+    def fail(self, rows, name="emb"):
+        calls.append(rows)
+        if any(rows):
+            raise OSError(28, "No space left on device")
+        return take(self, rows, name)
+
+    monkeypatch.setattr("plm_embed.reading.master.Embeddings.rows", fail)
+    with pytest.raises(OSError, match="No space"):
+        export(campaign.master, to, tmp_path / "out")
+    assert calls and not list(tmp_path.iterdir())
+
+
+def test_an_empty_master(tmp_path: Path) -> None:
+    empty = make_campaign(tmp_path, fingerprint=MEAN, records=[])
+    empty.gather()
+    for to in ("uniprot-h5", "npy", "anndata", "pt"):
+        export(empty.master, to, tmp_path / f"out.{to}")
+    assert np.load(tmp_path / "out.npy").shape == (0, 0)
+    assert pytest.importorskip("anndata").read_h5ad(tmp_path / "out.anndata").shape == (0, 0)
+
+
+def test_names_are_safe_short_and_told_apart() -> None:
+    names = FileNames(60)
+    given = ["a/b", "a%2Fb", "a\x00b", ".", "", "x" * 400, "x" * 399 + "y", "é" * 60]
+    found = [names.new(id, row) for row, id in enumerate(given)]
+    assert found[:4] == ["a%2Fb", "a%252Fb", "a%00b", "%."]
+    assert len(set(found)) == len(given) and all(name and "/" not in name for name in found)
+    assert all(len(name.encode()) <= 60 for name in found if name)
+    assert [names.new("p", row) for row in (1, 2, 1, 2, 3)] == ["p", "p.2", None, None, "p.3"]
+    assert [names.new("p.2", row) for row in (2, 9, 2)] == ["p.2.2", "p.2.3", None]
+    names = FileNames(60)
+    assert [names.new(*pair) for pair in (("A", 1), ("A.2", 2), ("A", 2), ("A", 2))] == [
+        "A",
+        "A.2",
+        "A.3",
+        None,
+    ]

@@ -1,0 +1,176 @@
+"""What deduplicate wrote is read as it was written, or named."""
+
+import hashlib
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.io.parquet import read_batches
+from plm_embed.jobs.finished import load_bucket
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import collect, split
+from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
+from support.campaigns import Campaign, make_campaign, seal_sequences
+from support.nasty_inputs import M2, NEP, PLAIN, write
+
+TABLE = Table("id", "sequence")
+AGAIN = r"run `snakemake --forcerun \S*sequences/summary\.json`, or by hand `plm-embed deduplicate`"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    many = "".join(f">{number}\n{NEP[number % 50 :]}{M2[number % 7 :]}\n" for number in range(60))
+    path = write(folder / "a.fasta", PLAIN + many + ">j\nJJ\n")
+    sequences = folder / "sequences"
+    deduplicate([path], sequences, buckets=3, table=TABLE, policy=ResiduePolicy(), memory_mb=500)
+    return sequences
+
+
+def read_everything(sequences: Path) -> None:
+    """As later steps read it."""
+    for number in range(read_summary(sequences)["buckets"]):
+        bucket_table(sequences / "buckets" / f"{number:04d}.parquet", ["key", "sequence"])
+        list(read_batches(verified(sequences, f"members/{number:04d}.parquet")))
+    list(read_batches(verified(sequences, "records.parquet")))
+
+
+def flip(path: Path, generator: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    place = generator.randrange(8 * len(content))
+    content[place // 8] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def cut(path: Path, generator: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: generator.randrange(path.stat().st_size)])
+
+
+def remove(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
+def swap(path: Path, _: random.Random) -> None:
+    """With another file of its folder, or of the folder beside it."""
+    other = next(found for found in sorted(path.parent.parent.rglob("*.parquet")) if found != path)
+    path.rename(path.with_suffix(".tmp"))
+    other.rename(path)
+    path.with_suffix(".tmp").rename(other)
+
+
+@pytest.mark.parametrize("damage", [flip, cut, remove, swap])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "records.parquet", "buckets/0001.parquet", "members/0002.parquet"]
+)
+def test_a_changed_file_is_named_with_what_to_run(
+    tmp_path: Path, whole: Path, damage: Callable[[Path, random.Random], None], name: str
+) -> None:
+    generator = random.Random(name)
+    for number in range(20 if damage is flip else 1):
+        sequences = tmp_path / str(number) / "sequences"
+        shutil.copytree(whole, sequences)
+        damage(sequences / name, generator)
+        with pytest.raises(PlmEmbedError, match=rf"sequences/[\w/.]*: .*; {AGAIN}$") as error:
+            read_everything(sequences)
+        assert "\n" not in str(error.value)
+        assert name in str(error.value) or damage is swap
+
+
+def test_a_summary_that_is_not_believed_is_unknown_where_it_is_not_needed(
+    tmp_path: Path, whole: Path
+) -> None:
+    known = known_summary(whole)
+    assert known and known["unique"] == read_summary(whole)["unique"]
+    assert known_summary(tmp_path) is None
+    (tmp_path / "summary.json").write_text('{"unique": 3}')  # as earlier versions wrote it
+    assert known_summary(tmp_path) is None
+
+
+def test_each_sequence_of_a_bucket_has_its_key(tmp_path: Path) -> None:
+    """Also where a bucket file stands alone."""
+    path = tmp_path / "alone" / "0000.parquet"
+    path.parent.mkdir()
+    key = hashlib.sha256(M2.encode()).hexdigest()
+    for sequence in (M2[:-1] + "A", None):
+        pq.write_table(
+            pa.table({"key": [key], "sequence": pa.array([sequence], pa.string())}), path
+        )
+        with pytest.raises(
+            PlmEmbedError, match=rf"0000\.parquet: {key} is not the SHA-256 of its sequence; run"
+        ):
+            bucket_table(path, ["key", "sequence"])
+        assert bucket_table(path, ["key"])["key"].to_pylist() == [key]
+
+
+def test_a_bucket_of_another_campaign_is_refused_even_when_its_keys_are_right(
+    tmp_path: Path, whole: Path
+) -> None:
+    campaign: Campaign = make_campaign(tmp_path)
+    bucket = campaign.sequences / "buckets" / "0001.parquet"
+    shutil.copyfile(whole / "buckets" / "0001.parquet", bucket)
+    for read in (
+        lambda: bucket_table(bucket, ["key", "sequence"]),
+        lambda: load_bucket(campaign.sequences, campaign.embedded, "0001"),
+    ):
+        with pytest.raises(
+            PlmEmbedError, match=rf"buckets/0001\.parquet: changed since it was written; {AGAIN}"
+        ):
+            read()
+    seal_sequences(campaign.sequences)
+    with pytest.raises(PlmEmbedError, match="made for other sequences"):
+        load_bucket(campaign.sequences, campaign.embedded, "0001")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "command"),
+    [
+        ("scans/0/0001.arrows", "scan"),
+        ("scans/1/summary.json", "scan"),
+        ("scans/0/records.parquet", "scan"),
+        ("splits/1/buckets/0001.parquet", "split"),
+        ("splits/0/members/0000.parquet", "split"),
+        ("splits/0/summary.json", "split"),
+    ],
+)
+def test_what_many_jobs_hand_on_is_named_when_it_changed(
+    tmp_path: Path, damaged: str, command: str
+) -> None:
+    inputs = [
+        write(tmp_path / "a.fasta", PLAIN),
+        write(tmp_path / "b.fasta", f">x\n{M2}{NEP}\n>y\n{NEP[3:]}\n"),
+    ]
+    scans, splits = (
+        [tmp_path / name / str(number) for number in range(2)] for name in ("scans", "splits")
+    )
+    step = flip
+    for number, path in enumerate(inputs):
+        scan(path, number, scans[number], buckets=2, table=TABLE, policy=ResiduePolicy())
+    if damaged.startswith("scans") and "records" not in damaged:
+        step(tmp_path / damaged, random.Random(3))
+    folder = tmp_path / "/".join(damaged.split("/")[:2])
+    with pytest.raises(
+        PlmEmbedError,
+        match=rf"{damaged}: .*; run `snakemake --forcerun {folder}`, or .*`plm-embed {command}`",
+    ):
+        for number in (0, 1):
+            split(scans, number, splits[number], memory_mb=500)
+        step(tmp_path / damaged, random.Random(3))
+        collect(scans, splits, tmp_path / "sequences")
+
+
+def test_scans_in_another_order_are_refused(tmp_path: Path) -> None:
+    scans = [tmp_path / name for name in ("first", "second")]
+    for number, folder in enumerate(scans):
+        path = write(tmp_path / f"{number}.fasta", PLAIN)
+        scan(path, number, folder, buckets=2, table=TABLE, policy=ResiduePolicy())
+    with pytest.raises(PlmEmbedError, match="second: is the scan of input 1, not of 0"):
+        split(scans[::-1], 0, tmp_path / "split", memory_mb=500)

@@ -1,0 +1,183 @@
+"""Compacting: fewer parts, the same vectors, true records; with readers and jobs at work, and
+killed in the middle.
+"""
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.io.files import whole_files
+from plm_embed.master.validate import validate
+from plm_embed.store.compact import compact
+from plm_embed.store.store import Store
+from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, publish, reference
+
+# killed at the n-th change of a name; n of 0: counts them
+COMPACT = """
+import os, signal, sys
+from pathlib import Path
+from plm_embed.store.compact import compact
+changes, last = 0, int(sys.argv[2])
+def watch(event, _):
+    global changes
+    if event in ("os.rename", "os.remove"):
+        changes += 1
+        if changes == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+compact(Path(sys.argv[1]), 100_000, 0)
+print(changes)
+"""
+
+
+def digest(campaign: Campaign) -> str:
+    campaign.gather()
+    return hashlib.sha256(campaign.master.read_bytes()).hexdigest()
+
+
+def problems(campaign: Campaign) -> list[str]:
+    return validate(
+        sequences=campaign.sequences,
+        embedded=campaign.embedded,
+        store=campaign.store,
+        weights=campaign.weights,
+        master=campaign.master,
+        index=campaign.index,
+        records=campaign.records,
+        spot_checks=2,
+        report=campaign.results / "validation.json",
+        checksums=campaign.results / "checksums",
+        reference=reference,
+    )
+
+
+def listed(campaign: Campaign) -> list[str]:
+    return [
+        path.name for path in Store(campaign.store, campaign.fingerprint).parts("0" * 64, "f" * 64)
+    ]
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")]
+)
+def test_fewer_parts_hold_the_same_and_records_stay_true(tmp_path: Path, fingerprint) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, parts=5)
+    expected = digest(campaign)
+    before = set(listed(campaign))
+    assert len(before) == 20
+    done = compact(campaign.store, 10_000_000, 24)
+    assert (done.merged, done.published, done.removed) == (20, 1, 0)
+    assert len(listed(campaign)) == 1
+    assert before < {
+        path.name for path in campaign.parts.iterdir()
+    }  # still there for those who read them
+    assert digest(campaign) == expected
+    done = compact(campaign.store, 10_000_000, 0)
+    assert (done.merged, done.published, done.removed) == (0, 0, 20)
+    assert [path.name for path in campaign.parts.iterdir()] == listed(campaign)
+    assert digest(campaign) == expected  # the records still name the old parts
+    assert problems(campaign) == []
+    publish(Store(campaign.store, fingerprint), ["MKVNEVERSEEN"])
+    assert compact(campaign.store, 10_000_000, 0).removed == 2  # a second generation
+    assert digest(campaign) == expected
+    assert problems(campaign) == []
+    assert not Store(campaign.store, fingerprint).missing(sorted_keys(campaign)).any()
+
+
+def sorted_keys(campaign: Campaign) -> np.ndarray:
+    with h5py.File(campaign.master) as file:
+        return file["emb_keys"][...]
+
+
+def test_large_parts_are_left_alone_and_the_target_size_is_kept(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, buckets=4, parts=5)
+    sizes = sum(path.stat().st_size for path in campaign.parts.iterdir())
+    done = compact(campaign.store, sizes // 3, 0)
+    assert (done.merged, done.removed) == (20, 20)
+    assert 3 <= len(listed(campaign)) <= 4
+    again = compact(campaign.store, sizes // 3, 0)
+    assert again.merged <= 4
+    assert compact(campaign.store, 1, 0).merged == 0
+    campaign.gather()
+    assert problems(campaign) == []
+
+
+def test_replaced_parts_stay_while_what_replaces_them_is_not_whole(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    expected = digest(campaign)
+    compact(campaign.store, 10_000_000, 24)
+    (new,) = listed(campaign)
+    raw = bytearray((campaign.parts / new).read_bytes())
+    raw[-1] ^= 1
+    (campaign.parts / new).write_bytes(raw)
+    with pytest.raises(
+        PlmEmbedError, match="missing or damaged; the 6 parts that it replaces are kept"
+    ):
+        compact(campaign.store, 10_000_000, 0)
+    (campaign.parts / new).unlink()
+    assert len(listed(campaign)) == 6
+    assert digest(campaign) == expected
+    with pytest.raises(PlmEmbedError, match="no store"):
+        compact(tmp_path / "results", 1000, 0)
+
+
+@pytest.mark.workflow
+def test_a_reader_and_a_publisher_at_work_meanwhile(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path, buckets=8, parts=4)
+    expected = digest(campaign)
+    seen: list[str] = []
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set() or len(seen) < 3:
+                seen.append(digest(campaign))
+        except BaseException as error:
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(4):
+        publish(Store(campaign.store, MEAN), [f"{'MKV' * (number + 1)}LL"])
+        compact(campaign.store, 4_000 * 4**number, 24)
+    stop.set()
+    reader.join()
+    assert not failures
+    assert set(seen) == {expected}
+    compact(campaign.store, 10_000_000, 0)
+    assert digest(campaign) == expected
+    assert len(listed(campaign)) == 1
+
+
+@pytest.mark.workflow
+def test_kill_9_leaves_a_whole_store_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    def run(campaign: Campaign, last: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", COMPACT, str(campaign.store), str(last)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    changes = int(run(make_campaign(tmp_path / "0", buckets=16, parts=3), 0).stdout)
+    assert changes > 16
+    for last in (1, *sorted(random.sample(range(2, changes), 3)), changes):
+        campaign = make_campaign(tmp_path / str(last), buckets=16, parts=3)
+        expected = digest(campaign)
+        assert run(campaign, last).returncode == -signal.SIGKILL
+        assert digest(campaign) == expected, last
+        compact(campaign.store, 10_000_000, 0)
+        assert digest(campaign) == expected, last
+        assert problems(campaign) == []
+        assert len(listed(campaign)) == 1
+        for note in whole_files(campaign.parts.parent / "compacted", "*.json"):
+            assert json.loads(note.read_text())["by"]

@@ -1,0 +1,330 @@
+"""Parts and the store: what is published is whole, found by key, and never computed again."""
+
+import errno
+import hashlib
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.keys import key
+from plm_embed.reading.store import StoreVectors
+from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
+from plm_embed.store.parts import DamagedPartError
+from plm_embed.store.reuse import fingerprints
+from plm_embed.store.store import PartRows, Store, read_part, write_part
+from support.campaigns import DIM, EVERYTHING, MEAN, part_rows, publish, vectors
+
+SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]
+KEYS = np.sort(np.array([key(sequence) for sequence in SEQUENCES], dtype="S64"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", MEAN)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True), min_size=1))
+def test_bits_are_what_torch_rounds_to(values: list[float]) -> None:
+    numbers = np.array(values, dtype=np.float32)
+    for name in ("float16", "float32", "bfloat16"):
+        expected = torch.from_numpy(numbers).to(getattr(torch, name)).float().numpy()
+        found = decode(encode(numbers, name), name).astype(np.float32)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_bfloat16_is_a_float_to_h5py(tmp_path: Path) -> None:
+    fingerprint = replace(MEAN, storage_dtype="bfloat16")
+    write_part(tmp_path / "part.h5", part_rows(SEQUENCES, fingerprint), fingerprint, {})
+    order = sorted(SEQUENCES, key=key)
+    expected = torch.from_numpy(
+        np.stack([vectors(sequence, MEAN)["mean_l3"] for sequence in order])
+    )
+    with h5py.File(tmp_path / "part.h5") as file:
+        dataset = file["representations/mean_l3"]
+        assert dataset.id.get_type().get_size() == 2
+        assert dataset.dtype == np.float32
+        np.testing.assert_array_equal(dataset[...], expected.bfloat16().float().numpy())
+
+
+@pytest.mark.parametrize(
+    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="float32")]
+)
+def test_part_gives_back_what_was_written(tmp_path: Path, fingerprint) -> None:
+    path = tmp_path / "part.h5"
+    write_part(path, part_rows(SEQUENCES, fingerprint), fingerprint, {"worker": "CPU"})
+    order = sorted(SEQUENCES, key=key)
+    indices = np.array([4, 1, 1, 5])
+    with read_part(path) as part:
+        part.check(fingerprint)
+        assert (part.keys == KEYS).all()
+        assert part.length.tolist() == [len(sequence) for sequence in order]
+        assert part.windows.tolist() == [
+            2 if len(seq) > 40 and fingerprint != MEAN else 1 for seq in order
+        ]
+        assert part.provenance == {"worker": "CPU"}
+        for name in fingerprint.representations:
+            for at, found in zip(indices, part.rows(name, indices), strict=True):
+                np.testing.assert_allclose(
+                    found, vectors(order[at], fingerprint)[name], rtol=1e-3, atol=1e-3
+                )
+
+
+def test_equal_rows_in_any_order_give_equal_bytes(tmp_path: Path) -> None:
+    write_part(tmp_path / "one.h5", part_rows(SEQUENCES, EVERYTHING), EVERYTHING, {"a": 1, "b": 2})
+    time.sleep(1.1)  # a time stamp would show
+    write_part(
+        tmp_path / "two.h5", part_rows(SEQUENCES[::-1], EVERYTHING), EVERYTHING, {"b": 2, "a": 1}
+    )
+    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
+
+
+def test_rows_that_do_not_fit_together_are_a_bug(tmp_path: Path) -> None:
+    good = part_rows(SEQUENCES, MEAN)
+    for bad in (
+        part_rows([], replace(MEAN, pooling=())),
+        part_rows(["MKV", "MKV"], MEAN),
+        replace(good, length=good.length[1:]),
+        replace(good, representations={"max_l3": good.representations["mean_l3"]}),
+        replace(good, representations={"mean_l3": good.representations["mean_l3"][1:]}),
+    ):
+        with pytest.raises(ValueError):
+            write_part(tmp_path / "part.h5", bad, MEAN, {})
+    two = part_rows(SEQUENCES, EVERYTHING)
+    shorter = [matrix[1:] for matrix in two.representations["per_residue_l3"]]
+    with pytest.raises(ValueError, match="other numbers of residues"):
+        mixed = replace(
+            two, representations=dict(two.representations) | {"per_residue_l3": shorter}
+        )
+        write_part(tmp_path / "part.h5", mixed, EVERYTHING, {})
+
+
+def test_published_keys_are_not_missing(store: Store) -> None:
+    assert store.missing(KEYS).all()
+    publish(store, SEQUENCES[:3])
+    publish(store, SEQUENCES[2:5])
+    assert store.missing(KEYS).tolist() == [name.decode() == key(SEQUENCES[5]) for name in KEYS]
+    assert store.missing(KEYS[:0]).tolist() == []
+    assert store.missing(np.array(["0" * 64, "f" * 64], dtype="S64")).all()
+
+
+def test_a_part_bears_its_range_its_rows_and_its_hash(store: Store) -> None:
+    publish(store, SEQUENCES)
+    (path,) = store.parts_folder.iterdir()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path.name == f"{KEYS[0].decode()[:8]}-{KEYS[-1].decode()[:8]}-6-{digest[:16]}.h5"
+    (info,) = Store(store.folder.parent, MEAN).covering(KEYS)
+    assert (info.name, info.rows, info.bytes, info.sha256) == (
+        path.name,
+        6,
+        path.stat().st_size,
+        digest,
+    )
+
+
+def test_parts_are_chosen_by_name_alone(store: Store) -> None:
+    names = ["00000000-0fffffff-3-0123456789abcdef.h5", "10000000-1fffffff-3-0123456789abcdef.h5"]
+    others = [".tmp-1234-" + names[0], names[0] + ".damaged", "notes.txt"]
+    for name in names + others:
+        (store.parts_folder / name).write_bytes(b"never opened")
+
+    def chosen(first: str, last: str) -> list[str]:
+        return [path.name for path in store.parts(first.ljust(64, "0"), last.ljust(64, "0"))]
+
+    assert chosen("0", "f") == names
+    assert chosen("1", "2") == names[1:]
+    assert chosen("0fffffff", "0fffffff") == names[:1]
+    assert chosen("2", "f") == []
+
+
+def test_covering_leaves_out_parts_without_any_of_the_keys(store: Store) -> None:
+    publish(store, sorted(SEQUENCES, key=key)[::2])
+    publish(store, sorted(SEQUENCES, key=key)[1::2])
+    assert len(store.covering(KEYS)) == 2
+    (info,) = store.covering(KEYS[1:2])
+    with read_part(store.parts_folder / info.name) as part:
+        assert KEYS[1] in part.keys
+
+
+def test_publishing_the_same_part_at_the_same_time_does_no_harm(
+    store: Store, tmp_path: Path
+) -> None:
+    local = tmp_path / "local.h5"
+    write_part(local, part_rows(SEQUENCES, MEAN), MEAN, {})
+    with ThreadPoolExecutor(8) as pool:
+        infos = list(pool.map(lambda _: store.publish(local), range(16)))
+    assert len(set(infos)) == 1
+    assert [path.name for path in store.parts_folder.iterdir()] == [infos[0].name]
+    assert not store.missing(KEYS).any()
+
+
+@pytest.mark.parametrize("size", [0, 100, -1000, -1])
+def test_a_truncated_part_is_set_aside_and_its_keys_are_missing(
+    store: Store, size: int, caplog
+) -> None:
+    publish(store, SEQUENCES[:3])
+    (path,) = store.parts_folder.iterdir()
+    path.write_bytes(path.read_bytes()[: size if size >= 0 else path.stat().st_size + size])
+    publish(store, SEQUENCES[3:])
+    assert store.missing(KEYS).sum() == 3
+    assert path.with_name(path.name + ".damaged").exists() and not path.exists()
+    assert path.name in caplog.text
+    publish(store, SEQUENCES[:3])
+    assert not store.missing(KEYS).any()
+
+
+def test_a_part_that_is_no_part_is_set_aside(store: Store) -> None:
+    publish(store, SEQUENCES)
+    (path,) = store.parts_folder.iterdir()
+    damages = {
+        "no fingerprint": lambda file: file.attrs.__delitem__("fingerprint"),
+        "no vectors": lambda file: file.__delitem__("representations/mean_l3"),
+        "no keys": lambda file: [
+            file.__delitem__("emb_keys"),
+            file.__setitem__("emb_keys", KEYS[:0]),
+        ],
+        "fewer vectors": lambda file: [
+            file.__delitem__("emb_keys"),
+            file.__setitem__("emb_keys", KEYS[:3]),
+        ],
+        "other type": lambda file: [
+            file.__delitem__("representations/mean_l3"),
+            file.__setitem__("representations/mean_l3", np.zeros((6, DIM), "f8")),
+        ],
+        "unsorted": lambda file: file["emb_keys"].__setitem__(0, KEYS[3]),
+    }
+    whole = path.read_bytes()
+    for name, damage in damages.items():
+        path.write_bytes(whole)
+        with h5py.File(path, "r+") as file:
+            damage(file)
+        assert store.missing(KEYS).all(), name
+        assert not path.exists()
+
+
+def test_changed_bytes_are_noticed_before_a_part_is_named(store: Store) -> None:
+    publish(store, SEQUENCES)
+    (path,) = store.parts_folder.iterdir()
+    with h5py.File(path, "r+") as file:
+        file["representations/mean_l3"][0, 0] = 7
+    again = Store(store.folder.parent, MEAN)
+    assert again.missing(KEYS).all()
+    assert again.covering(KEYS) == []
+    assert path.with_name(f"{path.name}.damaged").exists() and not path.exists()
+
+
+def test_a_part_of_another_fingerprint_is_refused_and_left_alone(
+    store: Store, tmp_path: Path
+) -> None:
+    other = replace(MEAN, compute_dtype="bfloat16")
+    local = tmp_path / "local.h5"
+    write_part(local, part_rows(SEQUENCES, other), other, {})
+    with pytest.raises(PlmEmbedError, match="compute_dtype: bfloat16 here, float32 there"):
+        store.publish(local)
+    smuggled = store.parts_folder / Store(tmp_path / "other", other).publish(local).name
+    smuggled.write_bytes(local.read_bytes())
+    with pytest.raises(PlmEmbedError, match="move it out of this store"):
+        store.missing(KEYS)
+    assert smuggled.exists()
+
+
+@pytest.mark.parametrize(
+    "damaged", [replace(MEAN, layers=(2,)).to_json().encode(), b"{", b"\xff", b""]
+)
+def test_a_damaged_note_of_the_fingerprint_is_named_and_written_anew(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    store = Store(tmp_path, MEAN)
+    publish(store, SEQUENCES)
+    note = store.folder / "fingerprint.json"
+    whole = note.read_bytes()
+    note.write_bytes(damaged)
+    for read in (StoreVectors, fingerprints):
+        with pytest.raises(
+            PlmEmbedError,
+            match=r"fingerprint\.json: .*`snakemake --forcerun embed` in its campaign",
+        ):
+            read(tmp_path)
+    assert not Store(tmp_path, MEAN).missing(KEYS).any()
+    assert note.read_bytes() == whole
+    assert len(StoreVectors(tmp_path)) == len(SEQUENCES)
+
+
+def test_a_part_whose_fingerprint_was_damaged_is_set_aside(store: Store) -> None:
+    publish(store, SEQUENCES)
+    (path,) = store.parts_folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(MEAN.weights_sha256.encode(), b"0" * 64))
+    assert Store(store.folder.parent, MEAN).missing(KEYS).all()
+    assert not path.exists()
+
+
+def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "part.h5"
+    with pytest.raises(PlmEmbedError, match=r"part\.h5: cannot be read"):
+        read_part(path)
+    path.write_text("no")
+    with pytest.raises(DamagedPartError, match=r"part\.h5: truncated, corrupt or not a part"):
+        read_part(path)
+
+
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_any_rows_are_taken_exactly(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "numbers.h5"
+    count = 10_000
+    if not path.exists():
+        values = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+        fingerprint = replace(MEAN, storage_dtype="float32")
+        keys = np.array([f"{at:064x}" for at in range(count)], dtype="S64")
+        ones = np.ones(count, dtype=np.int32)
+        write_part(path, PartRows(keys, ones, ones, {"mean_l3": values}), fingerprint, {})
+    runs = data.draw(
+        st.lists(st.tuples(st.integers(0, count - 1), st.integers(1, 5000)), max_size=8)
+    )
+    steps = data.draw(st.sampled_from([1, 2, 5, 50]))
+    rows = np.unique(
+        np.concatenate(
+            [np.arange(first, min(first + n, count), steps) for first, n in [*runs, (0, 1)]]
+        )
+    )
+    with read_part(path) as part:
+        found = take_bits(part.vectors("mean_l3"), rows).view("<f4")
+        assert (part.locate(part.keys[rows]) == rows).all()
+    np.testing.assert_array_equal(found[:, 1], 2 * rows + 1)
+
+
+def test_flat_rows_of_sequences() -> None:
+    offset = np.array([0, 3, 3, 7, 8])
+    assert flat_rows(offset, np.array([2, 0])).tolist() == [3, 4, 5, 6, 0, 1, 2]
+    assert flat_rows(offset, np.array([1], dtype=np.int64)).tolist() == []
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(store: Store, tmp_path: Path, monkeypatch) -> None:
+    def full(_source: Path, _target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_part(tmp_path / "local.h5", part_rows(SEQUENCES, MEAN), MEAN, {})
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(
+        PlmEmbedError, match=r"no space left .* for a part of [\d,]+ bytes\nmake room"
+    ):
+        store.publish(tmp_path / "local.h5")
+    assert not list(store.parts_folder.iterdir())
+
+
+def test_dimensions_are_known_without_reading(store: Store) -> None:
+    publish(store, SEQUENCES)
+    with read_part(next(store.parts_folder.iterdir())) as part:
+        assert part.dims == {"mean_l3": DIM}
+        assert part.count == len(SEQUENCES)

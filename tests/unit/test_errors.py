@@ -1,0 +1,111 @@
+"""Exceptions as a Python user meets them: of which kind they are, and what they carry beside their
+text.
+"""
+
+import gzip
+import pickle
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import plm_embed
+from plm_embed.errors import EXTRAS, PlmEmbedError, missing_extra
+from plm_embed.models.manifest import read_manifest
+from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.summary import read_summary
+from plm_embed.workflow import checked
+from support.campaigns import make_campaign
+
+ROOT = Path(__file__).parents[2]
+TABLE = Table("id", "sequence")
+
+
+def test_they_are_exported_and_of_one_family() -> None:
+    family = [getattr(plm_embed, name) for name in plm_embed.__all__ if name.endswith("Error")]
+    assert len(family) == 8
+    assert all(issubclass(kind, plm_embed.PlmEmbedError) for kind in family)
+    assert issubclass(plm_embed.DeviceError, plm_embed.PassingError)
+    assert issubclass(plm_embed.UnknownIdError, KeyError)
+
+
+def test_the_text_is_message_and_remedy_also_after_pickling() -> None:
+    error = plm_embed.StoreError("a.h5: damaged", path="a.h5", remedy="run `this`")
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        assert str(same) == "a.h5: damaged; run `this`"
+        assert (same.message, same.path, same.remedy) == (
+            "a.h5: damaged",
+            Path("a.h5"),
+            "run `this`",
+        )
+    assert str(plm_embed.UnknownIdError("no vector for a")) == "no vector for a"
+
+
+def test_an_input_names_path_record_and_line(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.fasta.gz"
+    cut.write_bytes(gzip.compress(b">a\nMKT\n>b\nMKTA\n")[:-12])
+    with pytest.raises(plm_embed.InputError, match="cut short after") as found:
+        list(Reader(cut, TABLE))
+    assert found.value.path == cut
+    assert found.value.record is not None
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_text('id,sequence\na,MKT\nb,"MKT\n', encoding="utf-8")
+    with pytest.raises(plm_embed.InputError, match="a quote") as found:
+        list(Reader(quoted, TABLE))
+    assert (found.value.path, found.value.record, found.value.line) == (quoted, 2, 3)
+    page = tmp_path / "page.fasta"
+    page.write_text("<html>", encoding="utf-8")
+    with pytest.raises(plm_embed.InputError) as found:
+        Reader(page, TABLE)
+    assert (found.value.path, found.value.line) == (page, 1)
+
+
+def test_a_configuration_names_keys_and_problems() -> None:
+    with pytest.raises(plm_embed.ConfigError) as found:
+        checked({"inputs": ["absent.fasta"], "buckets": 0, "model": "esm5"})
+    assert len(found.value.problems) == 3
+    assert found.value.key == found.value.problems[0].partition(":")[0] == "buckets"
+
+
+def test_what_the_program_wrote_names_path_and_remedy(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    (campaign.sequences / "summary.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(plm_embed.StoreError) as found:
+        read_summary(campaign.sequences)
+    assert found.value.path == campaign.sequences / "summary.json"
+    assert "--forcerun" in found.value.remedy
+    assert "--forcerun" not in found.value.message
+    with pytest.raises(plm_embed.WeightsError) as weights:
+        read_manifest(tmp_path / "absent")
+    assert weights.value.path is not None
+    assert "weights" in weights.value.remedy
+
+
+def test_an_unknown_id_is_a_key_error(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    with plm_embed.open(campaign.master) as embeddings, pytest.raises(KeyError) as found:
+        embeddings.get(["nobody"])
+    assert isinstance(found.value, plm_embed.UnknownIdError)
+    assert found.value.path == campaign.master
+
+
+@pytest.mark.parametrize("module", EXTRAS)
+def test_a_missing_extra_is_named(module: str) -> None:
+    error = ModuleNotFoundError(f"No module named {module}.sub", name=f"{module}.sub")
+    package, extra = EXTRAS[module]
+    assert missing_extra(error) == f"{package} is not installed: pip install 'plm-embed[{extra}]'"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert any(re.match(rf"{package}\b", requirement) for requirement in extras[extra])
+
+
+def test_a_module_of_no_extra_stays_an_error_of_its_own() -> None:
+    for error in (
+        ModuleNotFoundError("no", name="plm_embed.absent"),
+        ModuleNotFoundError("no"),
+        PlmEmbedError("no"),
+    ):
+        assert missing_extra(error) == ""

@@ -1,0 +1,264 @@
+"""The plan: which jobs there are, and which of them run again when something changes.
+
+The finished campaigns here are empty files that Snakemake's touch mode records as made by the
+present settings.
+"""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    OutputSettings,
+    Quietness,
+    ResourceSettings,
+)
+
+from plm_embed.master.gathered import write_record
+
+pytestmark = pytest.mark.workflow
+ROOT = Path(__file__).parents[2]
+SHIPPED: dict[str, Any] = yaml.safe_load(
+    (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+)
+SCIENCE: list[tuple[dict[str, Any], str]] = [
+    ({"embedding": {"layers": [2]}}, "embed"),
+    ({"embedding": {"pooling": ["mean", "max"]}}, "embed"),
+    ({"embedding": {"compute_dtype": "float32"}}, "embed"),
+    ({"embedding": {"storage_dtype": "float32"}}, "embed"),
+    ({"embedding": {"long_sequences": {"policy": "crop", "max_residues": 100}}}, "embed"),
+    ({"store": "elsewhere"}, "embed"),
+    ({"residues": {"unknown": "substitute"}}, "deduplicate"),
+    ({"residues": {"gaps": "skip"}}, "deduplicate"),
+    ({"table": {"keep": []}}, "deduplicate"),
+    ({"validate": {"spot_checks": 3}}, "validate"),
+]
+DOWNSTREAM = {
+    "deduplicate": {
+        "deduplicate": 1,
+        "embed": 4,
+        "gather": 1,
+        "validate": 1,
+        "report": 1,
+        "all": 1,
+    },
+    "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "embed": {"embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
+    "validate": {"validate": 1, "report": 1, "all": 1},
+}
+
+
+class Plan:
+    """What Snakemake plans, or does with another executor, for the shipped configuration with
+    `changes`.
+    """
+
+    def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
+        with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+            workflow = api.workflow(
+                snakefile=ROOT / "Snakefile",
+                workdir=Path.cwd(),
+                config_settings=ConfigSettings(config=changes or {}),
+                resource_settings=ResourceSettings(cores=8),
+            )
+            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
+                executor=executor
+            )
+            dag = workflow._workflow.dag
+            self.local = workflow._workflow._localrules
+            self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
+            self.total = Counter(job.rule.name for job in dag.jobs)
+        self.runs = Counter(job.rule.name for job in self.jobs)
+
+    def job(self, rule: str) -> Any:
+        return next(job for job in self.jobs if job.rule.name == rule)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the shipped configuration and its inputs."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    for name in ("PATH", "PYTHONPATH"):  # the Snakefile extends them
+        monkeypatch.setenv(name, os.environ[name])
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("campaign")
+    shutil.copytree(ROOT / "config", folder / "config")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for output in (output for job in Plan().jobs for output in job.output):
+            path = Path(output)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if output.is_directory:
+                path.mkdir()
+            elif path.name == "gathered.json":
+                write_record(path, [])
+            else:
+                path.write_text('{"records": 1, "unique": 1, "sha256": ""}', encoding="utf-8")
+        Plan(executor="touch")
+    return folder
+
+
+@pytest.fixture
+def finished(fresh: Path, model_campaign: Path) -> None:
+    """The working folder looks as if the campaign had been run there."""
+    shutil.copytree(model_campaign, fresh, dirs_exist_ok=True)
+
+
+def test_the_plan_is_complete_before_anything_ran() -> None:
+    once = {"deduplicate": 1, "weights": 1, "gather": 1, "validate": 1, "report": 1, "all": 1}
+    for buckets in (1, 4, 100):
+        plan = Plan({"buckets": buckets})
+        assert plan.runs == plan.total == once | {"embed": buckets}
+
+
+def test_deduplication_by_input_is_planned_in_full() -> None:
+    for buckets, ranges in ((4, 4), (100, 64)):
+        plan = Plan({"deduplicate": "by_input", "buckets": buckets})
+        jobs = {
+            name: plan.runs[name] for name in ("deduplicate", "scan", "split", "collect", "embed")
+        }
+        assert jobs == {
+            "deduplicate": 0,
+            "scan": 2,
+            "split": ranges,
+            "collect": 1,
+            "embed": buckets,
+        }
+
+
+@pytest.mark.parametrize("way", ["one_job", "by_input"])
+def test_rules_run_where_snakemake_runs_if_the_user_says_so(way: str) -> None:
+    plan = Plan({"deduplicate": way, "speed": {"local_rules": ["deduplicate", "report"]}})
+    steps = {"deduplicate"} if way == "one_job" else {"scan", "split", "collect"}
+    assert plan.local == {"all", "weights", "report", *steps}
+    assert plan.local <= set(plan.total)
+
+
+def test_a_submission_holds_as_many_buckets_as_asked() -> None:
+    plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
+    embed = [job for job in plan.jobs if job.rule.name == "embed"]
+    assert sorted(len(job.params.buckets) for job in embed) == [1, 3, 3]
+
+
+def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
+    for job in Plan().jobs:
+        if job.rule.name == "all":
+            continue
+        assert job.rule.docstring
+        assert job.log[0].startswith("results/logs/")
+        assert job.benchmark.startswith("results/benchmarks/") and job.benchmark.endswith(".jsonl")
+        assert (ROOT / "workflow" / "rules" / job.rule.conda_env).is_file()
+        assert job.resources.mem_mb >= 2000
+        assert job.resources.runtime >= 30
+        assert "&> " in job.shellcmd
+
+
+def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
+    resources = (
+        Plan({"model": "esm2_650m", "speed": {"toks_per_batch": 5000}}).job("embed").resources
+    )
+    assert (resources.gpu, resources.nodes, resources.toks_per_batch, resources.device) == (
+        1,
+        1,
+        5000,
+        "auto",
+    )
+    assert resources.mem_mb > Plan().job("embed").resources.mem_mb
+
+
+def test_options_reach_the_command_quoted() -> None:
+    plan = Plan(
+        {
+            "table": {"sequence": "the sequence"},
+            "speed": {"scratch": "$HOME/it's"},
+            "weights": "config",
+        }
+    )
+    command = plan.job("deduplicate").shellcmd
+    assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
+    assert """ --scratch='$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
+    assert " --layers=3 --pooling=mean " in plan.job("embed").shellcmd
+    assert " --source=config " in plan.job("weights").shellcmd
+    assert "--source" not in Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd
+
+
+def test_another_attempt_asks_for_the_same_unless_it_is_known_what_was_short() -> None:
+    for rule in ("deduplicate", "embed", "gather", "validate", "report"):
+        job = Plan().job(rule)
+        asked = []
+        for attempt in (1, 2, 3):
+            job.attempt = attempt
+            asked.append((job.resources["mem_mb"], job.resources["runtime"]))
+        assert asked[0] == asked[1] == asked[2], rule
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_campaign_runs_nothing_again() -> None:
+    assert not Plan().runs
+
+
+@pytest.mark.usefixtures("finished")
+def test_speed_settings_run_nothing_again() -> None:
+    faster = {"device": "cpu", "toks_per_batch": 999, "flush_minutes": 1, "scratch": ""}
+    assert not Plan({"speed": faster, "memory_mb": 9000}).runs
+
+
+@pytest.mark.usefixtures("finished")
+def test_other_words_for_the_same_run_nothing_again() -> None:
+    assert not Plan({"model": "ESM2_T3_untrained", "embedding": {"layers": [3]}}).runs
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(("change", "first"), SCIENCE)
+def test_science_settings_run_what_depends_on_them(change: dict[str, Any], first: str) -> None:
+    assert Plan(change).runs == DOWNSTREAM[first]
+
+
+@pytest.mark.usefixtures("finished")
+def test_another_number_of_buckets_shares_the_work_out_again() -> None:
+    assert Plan({"buckets": 6}).runs == DOWNSTREAM["deduplicate"] | {"embed": 6}
+
+
+@pytest.mark.usefixtures("finished")
+def test_another_model_leaves_the_sequences_alone() -> None:
+    assert Plan({"model": "esm2_8m", "weights": ""}).runs == DOWNSTREAM["weights"]
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [("config/demo/proteins.csv", "deduplicate"), ("config/demo/esm2_t3_untrained.pt", "weights")],
+)
+def test_a_changed_file_runs_what_depends_on_it(changed: str, first: str) -> None:
+    with Path(changed).open("ab") as handle:
+        handle.write(b"\n")
+    later = Path("results/report.html").stat().st_mtime + 10
+    os.utime(changed, (later, later))
+    assert Plan().runs == DOWNSTREAM[first]
+
+
+@pytest.mark.usefixtures("finished")
+def test_an_input_replaced_by_an_older_file_runs_from_the_start() -> None:
+    path = Path("config/demo/proteins.fasta")
+    before = path.stat()
+    path.write_text(path.read_text() + ">more\nMK\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert Plan().runs == DOWNSTREAM["deduplicate"]
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_new_input_file_runs_from_the_start() -> None:
+    shutil.copy("config/demo/proteins.csv", "more.csv")
+    assert Plan({"inputs": [*SHIPPED["inputs"], "more.csv"]}).runs == DOWNSTREAM["deduplicate"]

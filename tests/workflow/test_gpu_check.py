@@ -1,0 +1,58 @@
+"""`make gpu-check` on a machine without a GPU: a tiny model on the CPU takes its every step."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        "make",
+        "gpu-check",
+        f"GPU_PYTHON={sys.executable}",
+        f"GPU_CHECK={' '.join(arguments)}",
+    ]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.mark.workflow
+def test_every_step_on_the_cpu(tmp_path: Path) -> None:
+    tiny = "esm2_t3_untrained"
+    ended = gpu_check(
+        *("--device", "cpu", "--models", tiny, "--job-model", tiny, "--tokens", "300"),
+        *("--output", str(tmp_path / "found.json")),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert not found["problems"]
+    assert found["tests"]["exit_code"] == 5  # none chosen: there is no GPU
+    kernels = (
+        "float32, torch SDPA",
+        "bfloat16, products of cache-sized blocks",
+        "bfloat16, torch SDPA",
+    )
+    assert set(found[tiny]["accuracy"]) == {*kernels, "float16, torch SDPA"}
+    assert all(entry["worst_cosine"] > 0.9999 for entry in found[tiny]["accuracy"].values())
+    for row in found[tiny]["throughput"].values():
+        assert not row["problems"]
+        assert row["rounds"] == 5
+        assert row["variants"]["fair-esm as shipped, float32"]["ours_is_faster_by"] > 0
+        assert 0 < row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] < 1
+    assert found["job"]["self_test"]["batch_invariant"]
+    assert 0 < found["job"]["busy"] <= 1
+
+
+@pytest.mark.workflow
+def test_without_a_gpu_it_says_so() -> None:
+    ended = gpu_check()
+    assert ended.returncode == 2
+    assert "no usable CUDA device" in ended.stdout

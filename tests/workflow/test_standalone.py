@@ -1,0 +1,203 @@
+"""The package without its clone: the wheel, in an environment that has what the wheel asks for and
+nothing else.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from support.campaigns import Campaign, make_campaign
+
+pytestmark = pytest.mark.workflow
+ROOT = Path(__file__).parents[2]
+READING = ("numpy", "h5py", "pyarrow")
+SCRIPT = """
+import sys
+from pathlib import Path
+
+import plm_embed
+
+assert not {"numpy", "h5py", "pyarrow"} & set(sys.modules), "importing is to be cheap"
+with plm_embed.open(sys.argv[1]) as embeddings:
+    assert "plm_embed/reading" in sys.modules["plm_embed.reading.master"].__file__
+    assert len(embeddings.rows([0, 1])) == 2
+    ids = list(embeddings.ids)[:3]
+    assert embeddings.get(ids).shape == (3, embeddings.dim)
+    assert embeddings.to_numpy().shape == (len(embeddings), embeddings.dim)
+    try:
+        embeddings.get(["nobody"])
+    except KeyError as error:
+        assert isinstance(error, plm_embed.UnknownIdError) and error.path == embeddings.path
+        print(error)
+    for method in (embeddings.to_torch, embeddings.to_pandas):
+        try:
+            method()
+        except plm_embed.PlmEmbedError as error:
+            print(error)
+try:
+    plm_embed.open("absent.h5")
+except plm_embed.StoreError as error:
+    print(error.path)
+
+from plm_embed.reading.export import export
+
+export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
+"""
+
+
+def requirements(found: Distribution) -> list[str]:
+    """What a distribution needs here, without its extras."""
+    parsed = map(Requirement, found.requires or ())
+    return [one.name for one in parsed if not one.marker or one.marker.evaluate({"extra": ""})]
+
+
+def link(names: Iterable[str], folder: Path) -> None:
+    """Let `folder` have these distributions of the present interpreter, and all that they need."""
+    waiting = list(names)
+    for name in waiting:
+        found = distribution(name)
+        waiting += [one for one in requirements(found) if one not in waiting]
+        for top in {
+            file.parts[0]
+            for file in found.files or ()
+            if file.parts[0] not in ("..", "__pycache__")
+        }:
+            target = folder / top
+            if not target.exists():
+                target.symlink_to(Path(str(found.locate_file(top))))
+
+
+def run(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command somewhere else, where nothing leads to the clone."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        map(str, command), cwd=folder, env=clean, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("build")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        copy(ROOT / name, folder)
+    sources = Path("workflow", "src")
+    copytree(ROOT / sources, folder / sources, ignore=ignore_patterns("__pycache__", "*.egg-info"))
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run([*pip, "--wheel-dir", "made", "."], cwd=folder, check=True)
+    (made,) = (folder / "made").glob("*.whl")
+    return made
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """An environment that holds the wheel alone; its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(folder),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*pip, str(wheel)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return packages
+
+
+@pytest.fixture(scope="module")
+def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`plm-embed` of an environment as `pip install .` makes it, without extras."""
+    folder = tmp_path_factory.mktemp("base")
+    packages = installed(wheel, folder)
+    (about,) = packages.glob("plm_embed-*.dist-info")
+    link(requirements(Distribution.at(about)), packages)
+    return folder / "bin" / "plm-embed"
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    made = make_campaign(tmp_path_factory.mktemp("campaign"))
+    made.gather()
+    return made
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    package = ROOT / "workflow" / "src" / "plm_embed"
+    files = [
+        path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    with zipfile.ZipFile(wheel) as held:
+        names = set(held.namelist())
+    assert {str(path.relative_to(package.parent)) for path in files} <= names
+    kinds = {path.suffix for path in files}
+    assert kinds == {".py", ".typed", ".yaml", ".j2", ".npz"}
+
+
+def test_reading_needs_three_packages(wheel: Path, campaign: Campaign, tmp_path: Path) -> None:
+    link(READING, installed(wheel, tmp_path / "venv"))
+    done = run(tmp_path, tmp_path / "venv" / "bin" / "python", "-c", SCRIPT, campaign.master)
+    assert done.returncode == 0, done.stderr
+    *unknown, torch, pandas, absent = done.stdout.splitlines()
+    assert len(unknown) == 1 and "no vector for nobody" in unknown[0]
+    assert torch == "torch is not installed: pip install 'plm-embed[embed]'"
+    assert pandas == "pandas is not installed: pip install 'plm-embed[pandas]'"
+    assert absent == "absent.h5"
+    assert (tmp_path / "vectors.npy").is_file()
+
+
+def test_export_and_summary(commands: Path, campaign: Campaign, tmp_path: Path) -> None:
+    for to in ("npy", "uniprot-h5"):
+        done = run(tmp_path, commands, "export", campaign.master, f"vectors.{to}", "--to", to)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / f"vectors.{to}").is_file()
+    done = run(tmp_path, commands, "summary", campaign.results)
+    assert done.returncode == 0, done.stderr
+
+
+def test_deduplicate_and_plan(commands: Path, tmp_path: Path) -> None:
+    (tmp_path / "some.fasta").write_text(">a\nMKT AYIAK\n>b\nMKTAYIAKQR\n", encoding="utf-8")
+    (tmp_path / "lengths.txt").write_text("100 1000\n350 20000\n", encoding="utf-8")
+    config = {"inputs": ["some.fasta"], "model": "esm2_t33_650M_UR50D", "weights_folder": "weights"}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    done = run(tmp_path, commands, "deduplicate", "some.fasta", "--output", "sequences")
+    assert done.returncode == 0, done.stderr
+    for options in (["--lengths", "lengths.txt", "--device", "A100"], ["--site", "perlmutter"]):
+        done = run(tmp_path, commands, "plan", "--configfile", "my.yaml", *options)
+        assert done.returncode == 0, done.stderr
+        assert "A100" in done.stdout
+
+
+def test_what_an_extra_brings_is_named_where_it_is_missing(
+    commands: Path, campaign: Campaign, tmp_path: Path
+) -> None:
+    for module, extra, *command in (
+        ("torch", "embed", "export", campaign.master, "tensors", "--to", "pt"),
+        ("torch", "embed", "weights", "--model", "esm2_8m", "--output", "weights"),
+        ("jinja2", "report", "report", campaign.results),
+    ):
+        done = run(tmp_path, commands, *command)
+        assert done.returncode == 1
+        line = f"plm-embed: error: {module} is not installed: pip install 'plm-embed[{extra}]'"
+        assert done.stderr.splitlines()[-1] == line, done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,201 @@
+"""What users do wrong and what happens to them: the words on the screen, the exit code, and the
+README's table.
+
+Each case is the real command in a real working folder. What is said must tell what is wrong, where,
+and what to do.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from support.clones import clone, environment
+
+sys.path.insert(0, str(ROOT / "executors" / "pbs" / "tests"))
+
+
+pytestmark = pytest.mark.workflow
+TABLE = re.findall(
+    r"^\| (.+?) \| (.+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+MESSAGES = [word for message, _ in TABLE for word in re.findall(r"`([^`]+)`", message)]
+
+
+def told(said: str, *words: str, row: str) -> None:
+    """All these words are said, without a traceback, and a row of the README's table begins with
+    `row`.
+    """
+    for word in words:
+        assert word in said, said
+    assert "Traceback" not in said, said
+    assert row in MESSAGES
+    for piece in row.split("..."):
+        assert piece.strip() in said, said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return working_folder(tmp_path / "work")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 128 kB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], check=False
+    ).returncode:
+        pytest.skip("only root may mount a small filesystem")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_missing_weights(folder: Path) -> None:
+    done = snakemake(folder, "--cores", "1", weights="config/demo/esm2_t3_untraind.pt")
+    assert done.returncode == 1
+    words = (
+        "config/demo/esm2_t3_untraind.pt",
+        "did you mean esm2_t3_untrained.pt",
+        'write "" to download',
+    )
+    told(done.stdout, *words, row="weights: ...: not found")
+
+
+def test_an_unknown_model(folder: Path) -> None:
+    done = snakemake(folder, "--cores", "1", model="esm2_650")
+    assert done.returncode == 1
+    told(
+        done.stdout,
+        "'esm2_650'",
+        "esm2_t33_650M_UR50D",
+        "Known models:",
+        row="model: ... is not known; did you mean",
+    )
+
+
+def test_a_wrong_column(folder: Path) -> None:
+    table = {"id": "brc_fea_id", "sequence": "sequence"}
+    done = snakemake(folder, "--cores", "1", "results/sequences/summary.json", table=table)
+    assert done.returncode == 1
+    words = (
+        "config/demo/proteins.csv",
+        "no column 'brc_fea_id'",
+        "'protein_id'",
+        "results/logs/deduplicate.log",
+    )
+    told(done.stdout, *words, row="no column '...'; the columns are")
+
+
+def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    done = snakemake(folder, "weights", "--cores", "1", model="esm2_8m", weights="")
+    assert done.returncode == 1
+    address = "https://dl.fbaipublicfiles.com/fair-esm/models/esm2_t6_8M_UR50D.pt"
+    told(
+        done.stdout,
+        address,
+        "fetch it where there is a network: curl -LO",
+        "`weights: ",
+        row="cannot be fetched",
+    )
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU here")
+def test_no_gpu(folder: Path) -> None:
+    done = snakemake(folder, "--cores", "1", buckets=1, speed={"device": "cuda"})
+    assert done.returncode == 1
+    words = (
+        "CUDA_VISIBLE_DEVICES",
+        "request a GPU and install requirements/cuda.txt, or set speed.device: cpu",
+    )
+    told(done.stdout, *words, row="no usable CUDA device")
+
+
+def test_a_full_disk_and_room_again(folder: Path, small_disk: Path) -> None:
+    results = str(small_disk / "results")
+    goal = f"{results}/esm2_t3_untrained/submissions/0000.json"
+    done = snakemake(folder, "--cores", "1", goal, results=results, buckets=1)
+    assert done.returncode == 1
+    told(done.stdout, "make room and run again", row="no space left on the disk, or no quota")
+    subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
+    again = snakemake(folder, "--cores", "1", goal, results=results, buckets=1)
+    assert again.returncode == 0, again.stdout
+
+
+def test_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
+    done = snakemake(
+        folder, "--profile", str(ROOT / "profiles" / "pbs"), "--pbs-site", "polaris", buckets=1
+    )
+    assert done.returncode == 1
+    told(
+        done.stdout,
+        "--pbs-account NAME, or `pbs-account: NAME` to the profile",
+        row="charges an account",
+    )
+
+
+def test_no_scheduler_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    done = snakemake(folder, "--profile", str(ROOT / "profiles" / "pbs"))
+    assert done.returncode == 1
+    told(done.stdout, "login node", row="PBS commands not found")
+
+
+def test_the_plugin_is_not_installed(tmp_path: Path) -> None:
+    here = clone(tmp_path / "clone", plugin=False)
+    done = subprocess.run(
+        ["snakemake", "--profile", "pbs"],
+        cwd=here,
+        env=environment(here),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2  # Snakemake's own, before it reads the workflow
+    told(done.stderr, "--executor", row="invalid choice: 'pbs'")
+
+
+def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
+    slow = {"buckets": 1, "speed": {"toks_per_batch": 600, "flush_minutes": 1e-6}}
+    command = snakemake_command(folder, "--cores", "1", **slow)
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as run:
+        locks = folder / ".snakemake" / "locks"
+        while not any(lock.stat().st_size for lock in locks.glob("*.output.lock")):
+            assert run.poll() is None
+            time.sleep(0.05)
+        os.killpg(
+            run.pid, signal.SIGSTOP
+        )  # however slowly the second one starts, the first is still there
+        try:
+            second = snakemake(folder, "--cores", "1", **slow)
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert second.returncode == 1
+    told(
+        second.stdout,
+        "no other Snakemake process",
+        str(folder),
+        "--unlock",
+        row="Directory cannot be locked",
+    )
+    locked = snakemake(folder, "--cores", "1", **slow)
+    assert locked.returncode == 1
+    told(locked.stdout, str(folder), "--unlock", row="Directory cannot be locked")
+    assert snakemake(folder, "--cores", "1", "--unlock", **slow).returncode == 0
+    again = snakemake(folder, "--cores", "1", "results/sequences/summary.json", **slow)
+    assert again.returncode == 0, again.stdout

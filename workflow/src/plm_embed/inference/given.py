@@ -1,0 +1,102 @@
+"""Sequences as a caller gives them in memory, normalized by the rules of a campaign."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from plm_embed.errors import InputError
+from plm_embed.sequences.columns import judge
+from plm_embed.sequences.fasta import CleanBatch, strings
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import BATCH_RECORDS, Batch, Reader, Table
+
+
+class SequenceRecord(Protocol):
+    """What is used of Biopython's SeqRecord."""
+
+    id: str | None
+    seq: object
+
+
+One = str | tuple[str, str] | SequenceRecord
+"""A sequence; an id and a sequence; or a record of Biopython."""
+Given = str | Path | Mapping[str, str] | Iterable[One]
+"""A file of sequences, sequences by id, or any iterable of single ones."""
+
+
+class Named(NamedTuple):
+    """One normalized sequence, or why there is none; `number` counts from 1."""
+
+    number: int
+    id: str
+    sequence: str
+    wrong: str
+
+    def refusal(self) -> InputError:
+        """What to raise for a record without a sequence."""
+        name = f"sequence {self.number}" + (f" ({self.id})" if self.id else "")
+        return InputError(f"{name}: {self.wrong}", record=self.number)
+
+
+def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
+    """The sequences in the order given, one by one, as they are asked for.
+
+    A file may be whatever the workflow reads; tables need the columns `id` and `sequence`.
+    InputError for a text that names no file, and for what is no sequence at all.
+    """
+    for batch in _batches(given):
+        judged = judge(batch, policy)
+        sequences = iter(strings(judged.text, judged.ends).to_pylist())
+        columns = zip(
+            judged.ids.to_pylist(),
+            judged.reasons.to_pylist(),
+            judged.details.to_pylist(),
+            strict=True,
+        )
+        for number, (id, reason, detail) in enumerate(columns, batch.first):
+            wrong = f"{reason} ({detail})" if detail else reason or ""
+            yield Named(number, id, "" if wrong else next(sequences), wrong)
+
+
+def _batches(given: Given) -> Iterator[Batch | CleanBatch]:
+    if isinstance(given, Path | str):
+        path = Path(given)
+        if isinstance(given, str) and not _is_file(path):
+            shown = given if len(given) <= 40 else f"{given[:40]}..."
+            raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
+        yield from Reader(path, Table("id", "sequence"))
+        return
+    ones = iter(given.items() if isinstance(given, Mapping) else given)
+    first = 1
+    while taken := list(islice(ones, BATCH_RECORDS)):
+        batch = Batch(first)
+        for number, one in enumerate(taken, first):
+            id, sequence = _pair(one, number)
+            batch.ids.append(id)
+            batch.residues.append(sequence)
+        batch.headers = batch.ids
+        yield batch
+        first += len(taken)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a long sequence is no name of a file
+        return False
+
+
+def _pair(one: One, number: int) -> tuple[str, str]:
+    match one:
+        case str():
+            return "", one
+        case (str(id), str(sequence)):
+            return id, sequence
+        case object(id=id, seq=sequence):
+            return id or "", str(sequence)
+    raise InputError(
+        f"sequence {number} is a {type(one).__name__}; sequences are strings, pairs of an id and "
+        "a sequence, or records of Biopython",
+        record=number,
+    )

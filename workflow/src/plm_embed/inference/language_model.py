@@ -1,0 +1,286 @@
+"""A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plm_embed.errors import PlmEmbedError, WeightsError, out_of_memory
+from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
+from plm_embed.inference.given import Given, Named, named_sequences
+from plm_embed.inference.pipeline import token_budget
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.resolve import fingerprint_of
+from plm_embed.inference.self_test import self_test
+from plm_embed.inference.settings import Settings
+from plm_embed.inference.stream import VectorStream
+from plm_embed.io.progress import progress
+from plm_embed.kernels import devices
+from plm_embed.models import weights as weights_folders
+from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.packed import Engine
+from plm_embed.models.registry import Model
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.windows import spans
+from plm_embed.words import some
+
+log = logging.getLogger(__name__)
+Array = NDArray[np.float32]
+Pooled = Literal["mean", "bos", "max"]
+OnError = Literal["raise", "skip"]
+BATCHES_AT_ONCE = 16
+"""How many batches' worth of sequences `stream` collects, so that they can be packed well."""
+_MEMORY = "out_of_memory: it does not fit into the device's memory"
+
+
+class LanguageModel:
+    """A protein language model on one device, loaded and checked against its golden vectors.
+
+    A context manager. Threads may share it; their calls wait for each other.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        dtype: ComputeDtype | Literal["auto"] = "auto",
+        threads: int | None = None,
+    ) -> None:
+        """`folder` is a weights folder; otherwise as `load`."""
+        self.device = devices.choose_device(device)
+        self.dtype = devices.choose_dtype(dtype, self.device)
+        devices.set_up(self.device, threads or torch.get_num_threads(), dtype)
+        try:
+            self.manifest, tensors = weights_folders.load(folder)
+            family = self.manifest.family
+            self._engine: Engine | None = family.engine(
+                self.manifest, tensors, self.device, self.dtype
+            )
+            self_test(self._engine, folder)
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise devices.too_small(self.device) from error
+            if lost := devices.failure(error, self.device):
+                raise lost from error
+            raise
+        self._policy = ResiduePolicy(alphabet=family.alphabet)
+        self._lock = threading.Lock()
+        self._budget = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        said = f"{self.manifest.model}: {self.manifest.layers} layers, width {self.manifest.dim}"
+        return f"<{said}, {self.dtype} on {self.device}>"
+
+    def close(self) -> None:
+        """Give its memory back; it can't be used any more."""
+        with self._lock:
+            self._engine = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def fingerprint(
+        self,
+        pooling: Pooling = "mean",
+        layer: int = -1,
+        long_sequences: LongSequences | None = None,
+    ) -> Fingerprint:
+        """What vectors depend on that are made so; as a campaign's that stores float32."""
+        asked = Settings(
+            layers=(layer,),
+            pooling=(pooling,),
+            compute_dtype=self.dtype,
+            storage_dtype="float32",
+            long_sequences=long_sequences or LongSequences(),
+        )
+        return fingerprint_of(self.manifest, asked, self.device)
+
+    @overload
+    def embed(
+        self,
+        sequences: Given,
+        *,
+        pooling: Pooled = ...,
+        layer: int = ...,
+        long_sequences: LongSequences | None = ...,
+        on_error: OnError = ...,
+        bar: bool = ...,
+    ) -> Array: ...
+
+    @overload
+    def embed(
+        self,
+        sequences: Given,
+        *,
+        pooling: Literal["per_residue"],
+        layer: int = ...,
+        long_sequences: LongSequences | None = ...,
+        on_error: OnError = ...,
+        bar: bool = ...,
+    ) -> list[Array]: ...
+
+    def embed(
+        self,
+        sequences: Given,
+        *,
+        pooling: Pooling = "mean",
+        layer: int = -1,
+        long_sequences: LongSequences | None = None,
+        on_error: OnError = "raise",
+        bar: bool = True,
+    ) -> Array | list[Array]:
+        """The vectors (n, D) of these sequences, fp32, in the order given; as `plm_embed.embed`."""
+        fingerprint = self.fingerprint(pooling, layer, long_sequences)
+        found = self._vectors(
+            list(named_sequences(sequences, self._policy)), fingerprint, on_error, bar
+        )
+        if pooling == "per_residue":
+            nothing = np.empty((0, self.manifest.dim), np.float32)
+            return [nothing if each is None else each for each in found]
+        pooled = np.full((len(found), self.manifest.dim), np.nan, np.float32)
+        for row, each in zip(pooled, found, strict=True):
+            if each is not None:
+                row[:] = each
+        return pooled
+
+    def stream(
+        self,
+        sequences: Given,
+        *,
+        pooling: Pooling = "mean",
+        layer: int = -1,
+        long_sequences: LongSequences | None = None,
+        on_error: OnError = "raise",
+    ) -> Iterator[tuple[str, Array]]:
+        """The id and the vector, (D,) or (L, D) per residue, of one sequence after the other.
+
+        For more sequences than fit into memory, endless ones too: they are taken as they are
+        needed, and computed some batches at a time. Ids are "" where only a sequence was given.
+        Skipped sequences are left out.
+        """
+        fingerprint = self.fingerprint(pooling, layer, long_sequences)
+        named = named_sequences(sequences, self._policy)
+        while block := list(self._block(named)):
+            found = self._vectors(block, fingerprint, on_error, bar=False)
+            for one, vector in zip(block, found, strict=True):
+                if vector is not None:
+                    yield one.id, vector
+
+    def _block(self, named: Iterator[Named]) -> Iterator[Named]:
+        wanted = BATCHES_AT_ONCE * self._tokens()
+        for one in named:
+            yield one
+            wanted -= self.manifest.family.tokens(len(one.sequence))
+            if wanted <= 0:
+                return
+
+    def _tokens(self) -> int:
+        """Tokens of a batch."""
+        if not self._budget:
+            self._budget = token_budget(self._ready(), [self.manifest.layers])
+        return self._budget
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            raise PlmEmbedError(f"the model {self.manifest.model} was closed; load it again")
+        return self._engine
+
+    def _vectors(
+        self, named: list[Named], fingerprint: Fingerprint, on_error: OnError, bar: bool
+    ) -> list[Array | None]:
+        """The vector of each, None for one that is skipped. Each distinct sequence is computed
+        once.
+        """
+        policy = fingerprint.long_sequences
+        named = [
+            one
+            if one.wrong or spans(len(one.sequence), policy)
+            else one._replace(wrong=f"too_long ({len(one.sequence)} residues)")
+            for one in named
+        ]
+        _refuse((one for one in named if one.wrong), on_error)
+        distinct = list(dict.fromkeys(one.sequence for one in named if not one.wrong))
+        todo = list(range(len(distinct)))
+        found: dict[str, Array] = {}
+        with self._lock:
+            stream = VectorStream(self._ready(), fingerprint, distinct, self._tokens())
+            with progress("embed", stream.tokens(todo), "tokens", bar) as meter:
+                for step in stream.run(todo):
+                    for i, vectors in step.finished:
+                        (found[distinct[i]],) = vectors.values()
+                    meter.advance(step.tokens)
+            self._budget = stream.budget
+        _refuse(
+            (
+                one._replace(wrong=_MEMORY)
+                for one in named
+                if not one.wrong and one.sequence not in found
+            ),
+            on_error,
+        )
+        return [found.get(one.sequence) if not one.wrong else None for one in named]
+
+
+def _refuse(wrong: Iterable[Named], on_error: OnError) -> None:
+    """InputError for the first of them, or a warning that names some of them."""
+    refused = list(islice(wrong, 1)) if on_error == "raise" else list(wrong)
+    if refused and on_error == "raise":
+        raise refused[0].refusal()
+    if refused:
+        log.warning(
+            "%d sequences have no vector: %s",
+            len(refused),
+            some([str(one.refusal()) for one in refused]),
+        )
+
+
+def weights_cache() -> Path:
+    """Where models lie that were downloaded or converted without a campaign: PLM_EMBED_WEIGHTS, or
+    ~/.cache/plm-embed/weights (below XDG_CACHE_HOME).
+    """
+    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "plm-embed" / "weights"
+
+
+def weights_folder(model: Model, weights: str | Path | None) -> Path:
+    """The weights folder of a model, made when there is none yet.
+
+    `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
+    `weights:` of the configuration may be; None stands for the cache, and a download. WeightsError
+    when it holds another model, or cannot be had.
+    """
+    if weights is None:
+        folder = weights_cache() / model.name
+        prepare(model, None, folder)
+        return folder
+    given = Path(weights).expanduser().absolute()
+    for folder in (given, given / model.name):
+        if (folder / MANIFEST).is_file():
+            if (there := read_manifest(folder).model) != model.name:
+                raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
+            return folder
+    # fine-tuned weights of one model lie side by side
+    folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
+    prepare(model, given, folder)
+    return folder
