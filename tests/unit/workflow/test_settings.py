@@ -15,9 +15,10 @@ from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
 from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
 from plm_embed.workflow.config import schema
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 Rules = dict[str, Any]
 
 
@@ -102,7 +103,7 @@ def literals(kind: Any) -> set[str] | None:
     return words or None
 
 
-@pytest.mark.parametrize("kind", [Settings, LongSequences, ResiduePolicy])
+@pytest.mark.parametrize("kind", [Settings, LongSequences, ResiduePolicy, Table])
 def test_a_dataclass_has_the_default_and_the_words_of_its_keys(kind: type) -> None:
     types = get_type_hints(kind)
     known = [each.name for each in fields(kind) if each.name in BY_NAME]
