@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 from cluster import NODES, Cluster, process_name
 from slurm_campaign import GATHERED, MODEL, Campaign
@@ -29,6 +30,16 @@ def awaits_sigterm(process: int) -> bool:
         r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE
     )
     return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def share_of_a_core(processes: list[int]) -> float:
+    """What this machine has given to processes since the first of them started; at most 1."""
+    computed, began = 0.0, time.time()
+    for process in map(psutil.Process, processes):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            computed += sum(process.cpu_times()[:2])
+            began = min(began, process.create_time())
+    return min(1.0, computed / max(time.time() - began, 1e-3))
 
 
 def scratch_folders(cluster: Cluster) -> set[Path]:
@@ -195,14 +206,12 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
     """Each at a random instant of a computing job, eight on eight GPUs: no sequence is lost, little
     is done twice.
     """
-    flush_seconds, slack = (
-        0.5,
-        3.0,
-    )  # until the batch is done and the part is written, on a busy machine
+    # slack, in processor time: until the batch is done and the part is written
+    flush_seconds, slack = 0.5, 0.5
     campaign = Campaign(tmp_path / "c", cluster, buckets=8, flush_minutes=flush_seconds / 60)
     campaign.adopt_weights(undisturbed)
     campaign.edit_profile(("retries: 3", "retries: 20"))
-    random, seen, lost = Random(4), set[tuple[str, str]](), list[float]()
+    random, seen, lost = Random(4), set[tuple[str, str]](), list[tuple[float, float]]()
     with campaign.running(GATHERED) as process:
         cluster.wait_for(
             "eight jobs",
@@ -221,35 +230,42 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
             for bucket in random.sample(computing, min(1, len(computing))):
                 processes = campaign.processes(bucket)
                 if processes:
+                    share = share_of_a_core(processes)
                     kill(processes)
-                    lost.append(campaign.unsecured(bucket))
+                    lost.append((campaign.unsecured(bucket), share))
                     campaign.expire_claims(bucket)
     assert seen == {(node, gpu) for node in ("g1", "g2") for gpu in "0123"}
-    assert max(lost) <= flush_seconds + slack, lost
+    late = [(seconds - flush_seconds) * share for seconds, share in lost]
+    assert max(late) <= slack, lost
     # a job that had just written its record may end well in spite of the kill
     assert sum("FAILED" in states for states in campaign.states().values()) >= 18
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
-    print(f"work done twice, in seconds per kill: {sorted(round(seconds, 1) for seconds in lost)}")
+    print(f"work done twice, in seconds per kill: {sorted(lost)}")
 
 
 def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: Campaign) -> None:
-    """Without sacct the states come from squeue; a minute without an answer is waited out, by
-    submissions too.
-    """
+    """Without sacct the states come from squeue; a silence is waited out, by submissions too."""
     cluster = campaign.cluster
+
+    def asked_in_vain(times: int) -> bool:
+        return campaign.words().count("waiting to submit") >= times
+
     with contextlib.ExitStack() as silence:
         silence.enter_context(cluster.silent("slurmctld"))
         with campaign.running(GATHERED, without="sacct"):
-            cluster.wait_for("a submission", lambda: "waiting to submit" in campaign.words())
-            time.sleep(60)
+            cluster.wait_for("a submission that waits on", lambda: asked_in_vain(2))
             silence.close()
             campaign.wait_for_parts(0)
             processes = campaign.processes(0)
             with cluster.silent("slurmctld"), cluster.silent("slurmdbd"):
                 kill(processes)
                 campaign.expire_claims(0)
-                time.sleep(60)
+                silences = campaign.words().count("SLURM does not answer (squeue)")
+                cluster.wait_for(
+                    "a question without an answer",
+                    lambda: campaign.words().count("SLURM does not answer (squeue)") > silences,
+                )
     assert "SLURM answers again" in campaign.words()
     assert sorted(state for states in campaign.states().values() for state in states)[-2:] == [
         "COMPLETED",
