@@ -18,8 +18,6 @@ from disturbances import (
 from random_campaigns import disturbed, make_undisturbed
 from slurm_campaign import Campaign
 
-pytestmark = pytest.mark.xdist_group("small")  # made once
-
 
 @pytest.fixture(scope="module")
 def small(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
