@@ -9,8 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.threads import ahead
-from plm_embed.store.hdf5 import Array
+from plm_embed.store.hdf5 import Array, as_float32
 
 if TYPE_CHECKING:
     from plm_embed.reading.vectors import Vectors
@@ -110,7 +109,7 @@ class Search:
 
     def _candidates(self, queries: Array) -> Rows:
         best = _Best(len(queries), min(self.k + _SPARE, len(self.embeddings)))
-        for start, block in ahead(self._blocks(), 2):
+        for start, block in self._blocks():
             best.add(start, self._compare(queries, block))
         return best.rows
 
@@ -118,7 +117,7 @@ class Search:
         start = 0
         rows = max(BLOCK_BYTES // (4 * self.embeddings.dim), 1)
         for _, vectors in self.embeddings.iter_batches(rows, self.name):
-            yield start, vectors.astype(np.float32, copy=False)
+            yield start, as_float32(vectors)
             start += len(vectors)
 
     def _compare(self, queries: Array, block: Array) -> Array:
