@@ -375,8 +375,16 @@ def test_rows_that_are_not_there_are_refused(embeddings) -> None:
         embeddings.matrix(0, "mean_l2")
     with pytest.raises(PlmEmbedError, match=r'ids are text: get\(\["1"\]\)'):
         embeddings.get([1])
-    with pytest.raises(PlmEmbedError, match=r'for an id: get\(\["a"\]\)'):
+    with pytest.raises(KeyError, match="no vector for a"):
         embeddings["a"]
+
+
+def test_it_is_a_mapping_from_ids_too(embeddings: Vectors) -> None:
+    ids = list(embeddings)
+    assert ids == embeddings.ids
+    for id in CLEAR:
+        assert id in ids
+        assert np.array_equal(embeddings[id], embeddings.get(each for each in [id])[0])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ if _typing.TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling
+    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
     from plm_embed.inference.given import Given
     from plm_embed.inference.language_model import LanguageModel, OnError, Pooled
     from plm_embed.reading.master import Embeddings
@@ -73,7 +73,15 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
 
     from plm_embed.reading.master import open_vectors
 
-    return open_vectors(Path(path))
+    return open_vectors(Path(path), _embed_like)
+
+
+def _embed_like(
+    fingerprint: "Fingerprint", name: str, sequences: "Given", weights: "str | Path | None"
+) -> "tuple[list[str], NDArray[np.float32]]":
+    with _errors.extra():
+        from plm_embed.inference.language_model import embed_like
+    return embed_like(fingerprint, name, sequences, weights)
 
 
 def load(
@@ -97,7 +105,8 @@ def load(
     computes wrongly. WeightsError for weights that are not to be had or not the model's.
     """
     with _errors.extra():
-        from plm_embed.inference.language_model import LanguageModel, weights_folder
+        from plm_embed.inference.language_model import LanguageModel
+        from plm_embed.inference.prepare_weights import weights_folder
         from plm_embed.models.registry import find_model
 
         return LanguageModel(weights_folder(find_model(model), weights), device, dtype, threads)

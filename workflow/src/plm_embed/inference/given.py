@@ -9,7 +9,10 @@ from plm_embed.errors import InputError
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import CleanBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import BATCH_RECORDS, Batch, Reader, Table
+from plm_embed.sequences.records import Batch, Reader, Table
+
+AT_ONCE = 256
+"""Sequences that are taken from an iterable before the first of them is used."""
 
 
 class SequenceRecord(Protocol):
@@ -69,7 +72,7 @@ def _batches(given: Given) -> Iterator[Batch | CleanBatch]:
         return
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1
-    while taken := list(islice(ones, BATCH_RECORDS)):
+    while taken := list(islice(ones, AT_ONCE)):
         batch = Batch(first)
         for number, one in enumerate(taken, first):
             id, sequence = _pair(one, number)

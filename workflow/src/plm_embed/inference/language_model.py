@@ -1,24 +1,29 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
-import hashlib
 import logging
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import Literal, Self, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, WeightsError, out_of_memory
-from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
+from plm_embed.fingerprint import (
+    ComputeDtype,
+    Fingerprint,
+    LongSequences,
+    Pooling,
+    is_per_residue,
+    pooling_and_layer,
+)
 from plm_embed.inference.given import Given, Named, named_sequences
 from plm_embed.inference.pipeline import token_budget
-from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
@@ -28,8 +33,9 @@ from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.packed import Engine
-from plm_embed.models.registry import Model
+from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.store.hdf5 import decode, encode
 from plm_embed.windows import spans
 from plm_embed.words import some
 
@@ -72,7 +78,7 @@ class LanguageModel:
             if lost := devices.failure(error, self.device):
                 raise lost from error
             raise
-        self._policy = ResiduePolicy(alphabet=family.alphabet)
+        self.policy = ResiduePolicy(alphabet=family.alphabet)
         self._lock = threading.Lock()
         self._budget = 0
 
@@ -150,8 +156,8 @@ class LanguageModel:
     ) -> Array | list[Array]:
         """The vectors (n, D) of these sequences, fp32, in the order given; as `plm_embed.embed`."""
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        found = self._vectors(
-            list(named_sequences(sequences, self._policy)), fingerprint, on_error, bar
+        found = self.vectors(
+            list(named_sequences(sequences, self.policy)), fingerprint, on_error, bar
         )
         if pooling == "per_residue":
             nothing = np.empty((0, self.manifest.dim), np.float32)
@@ -178,9 +184,9 @@ class LanguageModel:
         Skipped sequences are left out.
         """
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
-        named = named_sequences(sequences, self._policy)
+        named = named_sequences(sequences, self.policy)
         while block := list(self._block(named)):
-            found = self._vectors(block, fingerprint, on_error, bar=False)
+            found = self.vectors(block, fingerprint, on_error, bar=False)
             for one, vector in zip(block, found, strict=True):
                 if vector is not None:
                     yield one.id, vector
@@ -204,8 +210,12 @@ class LanguageModel:
             raise PlmEmbedError(f"the model {self.manifest.model} was closed; load it again")
         return self._engine
 
-    def _vectors(
-        self, named: list[Named], fingerprint: Fingerprint, on_error: OnError, bar: bool
+    def vectors(
+        self,
+        named: list[Named],
+        fingerprint: Fingerprint,
+        on_error: OnError = "raise",
+        bar: bool = True,
     ) -> list[Array | None]:
         """The vector of each, None for one that is skipped. Each distinct sequence is computed
         once.
@@ -253,34 +263,35 @@ def _refuse(wrong: Iterable[Named], on_error: OnError) -> None:
         )
 
 
-def weights_cache() -> Path:
-    """Where models lie that were downloaded or converted without a campaign: PLM_EMBED_WEIGHTS, or
-    ~/.cache/plm-embed/weights (below XDG_CACHE_HOME).
+def embed_like(
+    fingerprint: Fingerprint, name: str, sequences: Given, weights: str | Path | None
+) -> tuple[list[str], Array]:
+    """Names (q) and vectors (q, D) of sequences as a master or store of this fingerprint holds them
+    as `name`, rounded as there. A name is an id, or else the place among the sequences, from 0.
+
+    `weights` as in `weights_folder`; None looks in the campaign's folder of weights too.
+    WeightsError unless they are the very weights of the fingerprint.
     """
-    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
-        return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "plm-embed" / "weights"
-
-
-def weights_folder(model: Model, weights: str | Path | None) -> Path:
-    """The weights folder of a model, made when there is none yet.
-
-    `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
-    `weights:` of the configuration may be; None stands for the cache, and a download. WeightsError
-    when it holds another model, or cannot be had.
-    """
-    if weights is None:
-        folder = weights_cache() / model.name
-        prepare(model, None, folder)
-        return folder
-    given = Path(weights).expanduser().absolute()
-    for folder in (given, given / model.name):
-        if (folder / MANIFEST).is_file():
-            if (there := read_manifest(folder).model) != model.name:
-                raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
-            return folder
-    # fine-tuned weights of one model lie side by side
-    folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
-    prepare(model, given, folder)
-    return folder
+    if weights is None and (CAMPAIGNS / fingerprint.model / MANIFEST).is_file():
+        weights = CAMPAIGNS
+    folder = weights_folder(find_model(fingerprint.model), weights)
+    if (found := read_manifest(folder).weights_sha256) != fingerprint.weights_sha256:
+        raise WeightsError(
+            f"{folder} holds other weights of {fingerprint.model} ({found[:12]}) than those that "
+            f"made these vectors ({fingerprint.weights_sha256[:12]})",
+            path=folder,
+            remedy="name theirs (weights=..., or --weights)",
+        )
+    pooled = next(each for each in fingerprint.representations if not is_per_residue(each))
+    pooling, layer = pooling_and_layer(pooled if name == "emb" else name)
+    dtype = fingerprint.compute_dtype
+    if dtype == "tfloat32" and not torch.cuda.is_available():
+        dtype = "float32"
+    with LanguageModel(folder, "auto", dtype) as model:
+        named = list(named_sequences(sequences, model.policy))
+        like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
+        vectors = model.vectors(named, like)
+    matrix = np.array(vectors, np.float32).reshape(len(named), -1)
+    bits = encode(matrix, fingerprint.storage_dtype)
+    labels = [one.id or str(place) for place, one in enumerate(named)]
+    return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)

@@ -7,6 +7,7 @@ other weights.
 
 import hashlib
 import logging
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,6 +35,8 @@ from plm_embed.models.manifest import (
 from plm_embed.models.registry import Model
 
 log = logging.getLogger(__name__)
+CAMPAIGNS = Path("resources", "weights")
+"""A campaign's `weights_folder`, unless its configuration names another one."""
 PROOFS: tuple[Published, ...] = get_args(Published)
 
 
@@ -223,3 +226,36 @@ def _fetch(model: Model, path: Path) -> str:
         f"-LO {model.urls[0]}\n"
         f"then copy it to {staged} and set in the config: `weights: {staged}`"
     )
+
+
+def weights_cache() -> Path:
+    """Where models lie that were downloaded or converted without a campaign: PLM_EMBED_WEIGHTS, or
+    ~/.cache/plm-embed/weights (below XDG_CACHE_HOME).
+    """
+    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "plm-embed" / "weights"
+
+
+def weights_folder(model: Model, weights: str | Path | None) -> Path:
+    """The weights folder of a model, made when there is none yet.
+
+    `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
+    `weights:` of the configuration may be; None stands for the cache, and a download. WeightsError
+    when it holds another model, or cannot be had.
+    """
+    if weights is None:
+        folder = weights_cache() / model.name
+        prepare(model, None, folder)
+        return folder
+    given = Path(weights).expanduser().absolute()
+    for folder in (given, given / model.name):
+        if (folder / MANIFEST).is_file():
+            if (there := read_manifest(folder).model) != model.name:
+                raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
+            return folder
+    # fine-tuned weights of one model lie side by side
+    folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
+    prepare(model, given, folder)
+    return folder

@@ -178,6 +178,27 @@ def read_table(path: Path, columns: list[str] | None = None, remedy: str = "") -
         return file.read(columns)
 
 
+def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: str = "") -> pa.Table:
+    """The rows of a Parquet file whose `column` of whole numbers has one of `values`, in order.
+
+    Row groups that by their statistics have none are not read. StoreError when the file is missing
+    or damaged.
+    """
+    wanted = np.unique(values)
+    with _reading(path, remedy), parquet_file(path) as file:
+        found = [file.schema_arrow.empty_table()]
+        place = file.schema_arrow.get_field_index(column)
+        for number in range(file.num_row_groups):
+            bounds = file.metadata.row_group(number).column(place).statistics
+            if bounds is not None and bounds.has_min_max:
+                first, last = np.searchsorted(wanted, [bounds.min, bounds.max + 1])
+                if first == last:
+                    continue
+            rows = file.read_row_group(number)
+            found.append(rows.filter(pa.array(np.isin(rows[column].to_numpy(), wanted))))
+        return pa.concat_tables(found)
+
+
 def read_schema(path: Path, remedy: str = "") -> pa.Schema:
     """Column names and types of a Parquet file. StoreError when it is missing or damaged."""
     with _reading(path, remedy):

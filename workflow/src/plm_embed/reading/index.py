@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
-from plm_embed.io.parquet import read_batches, read_table
+from plm_embed.io.parquet import read_batches, read_matching, read_table
 from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
-from plm_embed.reading.vectors import Rows
+from plm_embed.reading.nearest import Rows
 from plm_embed.words import did_you_mean, some
 
 _FEW = 10_000
@@ -37,6 +37,10 @@ class Index:
     def columns(self, columns: list[str] | None) -> pa.Table:
         """Some of its columns, or all."""
         return read_table(self.path, columns, MAKE_AGAIN)
+
+    def lines(self, rows: Rows) -> pa.Table:
+        """The lines of all records that have one of these rows, in the order of the file."""
+        return read_matching(self.path, "row", rows, MAKE_AGAIN)
 
     @cached_property
     def ids(self) -> list[str]:

@@ -1,22 +1,25 @@
 """Reading a master and its index: what `plm_embed.open` returns."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.index import Index
+from plm_embed.reading.nearest import Rows
 from plm_embed.reading.store import StoreVectors, is_store
-from plm_embed.reading.vectors import Rows, Vectors, make_anndata, whole
+from plm_embed.reading.vectors import Embedder, Vectors, make_anndata
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
     Array,
@@ -40,16 +43,16 @@ _FEW = 10_000
 """Records among whose ids a similar one is looked for."""
 
 
-def open_vectors(path: Path) -> "Embeddings | StoreVectors":
+def open_vectors(path: Path, embedder: Embedder | None = None) -> "Embeddings | StoreVectors":
     """A master (its .h5, its index, or their folder) or a store. StoreError for anything else."""
-    return StoreVectors(path) if is_store(path) else Embeddings(path)
+    return StoreVectors(path, embedder) if is_store(path) else Embeddings(path, embedder)
 
 
 class Embeddings(Vectors):
     """A master file and its index. Several records (ids) may share a row."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = find_master(path)
+    def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
+        self.path, self.embedder = find_master(path), embedder
         with open_hdf5(self.path, remedy=MAKE_AGAIN) as file:
             representations(file, self.path)
         self._file = connect(self.path)
@@ -125,6 +128,11 @@ class Embeddings(Vectors):
         """
         return self._index.ids
 
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all records that have a vector, in the order of the index."""
+        for lines in read_batches(self.index, ["id"], MAKE_AGAIN):
+            yield from lines["id"].to_pylist()
+
     @property
     def index(self) -> Path:
         """The Parquet file with a line per record."""
@@ -143,10 +151,6 @@ class Embeddings(Vectors):
         sequences share.
         """
         return self._take(self._pooled(name), self._index.rows(ids))
-
-    def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
-        """Vectors (k, D) of these rows, in the order asked for."""
-        return self._take(self._pooled(name), self._within(whole(np.asarray(rows))))
 
     def matrix(self, row: int, name: str) -> Array:
         """The matrix (L, D) of a row in a per-residue representation."""
@@ -184,6 +188,13 @@ class Embeddings(Vectors):
         self.check_index()
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
+
+    def _of_name(self, name: str) -> Array:
+        vector: Array = self.get([name])[0]
+        return vector
+
+    def _lines(self, rows: Rows) -> pa.Table:
+        return self._index.lines(rows)
 
     def _locate(self, keys: Keys) -> Rows:
         if "keys" not in vars(self) and len(self) > _SMALL and len(keys) < len(self) // _SMALL:

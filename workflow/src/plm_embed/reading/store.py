@@ -1,17 +1,19 @@
 """Reading a store as it is, without a master: by key, since parts know nothing of records."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
 from plm_embed.keys import Keys
-from plm_embed.reading.vectors import KEY, Rows, Vectors, make_anndata
+from plm_embed.reading.nearest import Rows
+from plm_embed.reading.vectors import KEY, Embedder, Vectors, make_anndata
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
 from plm_embed.store.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
@@ -36,7 +38,8 @@ def _folders(path: Path) -> list[Path]:
 class StoreVectors(Vectors):
     """All keys that the parts of a store hold when it is opened; 76 bytes of memory per key."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
+        self.embedder = embedder
         folders = _folders(path)
         if len(folders) > 1:
             listed = ", ".join(folder.name for folder in folders)
@@ -121,6 +124,18 @@ class StoreVectors(Vectors):
         return (
             next(each for each in self.names if not is_per_residue(each)) if name == "emb" else name
         )
+
+    def __iter__(self) -> Iterator[str]:
+        """All keys, sorted."""
+        return (key.decode() for key in self._keys.tolist())
+
+    def _of_name(self, name: str) -> Array:
+        vector: Array = self.by_key([name])[0]
+        return vector
+
+    def _lines(self, rows: Rows) -> pa.Table:
+        keys = pa.array(self.keys[rows].astype(str))
+        return pa.table({"row": rows, "key": keys, "length": self.lengths[rows]})
 
     def _locate(self, keys: Keys) -> Rows:
         if not len(self):

@@ -4,7 +4,7 @@ sorted keys.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,15 +14,23 @@ from numpy.typing import NDArray
 from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
+from plm_embed.reading.nearest import Metric, Rows, Search, table
 from plm_embed.store.hdf5 import Array
+from plm_embed.words import some
 
 if TYPE_CHECKING:
     import anndata
+    import pyarrow as pa
     import torch
-from plm_embed.words import some
 
-Rows = NDArray[np.int64]
+
 KEY = re.compile("[0-9a-f]{64}")
+
+
+Embedder = Callable[
+    [Fingerprint, str, Any, str | Path | None], tuple[list[str], NDArray[np.float32]]
+]
+"""From a fingerprint, a representation, sequences and weights to names and vectors (q, D)."""
 
 
 class Vectors(ABC):
@@ -33,6 +41,8 @@ class Vectors(ABC):
     """
 
     path: Path
+    embedder: Embedder | None = None
+    """Computes vectors like these; None in the package's own readers, which look for nothing."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -71,6 +81,14 @@ class Vectors(ABC):
         """Residues of each row's sequence (n,)."""
 
     @abstractmethod
+    def get(self, ids: Iterable[str], name: str = "emb") -> Array:
+        """Vectors (k, D) of these record ids, in the order asked for.
+
+        UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
+        sequences share.
+        """
+
+    @abstractmethod
     def _locate(self, keys: Keys) -> Rows:
         """The row of each key, -1 for those that are not there."""
 
@@ -92,9 +110,9 @@ class Vectors(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, Embedder | None]]:
         """Another process, such as a worker of a DataLoader, opens the file anew."""
-        return type(self), (self.path.absolute(),)
+        return type(self), (self.path.absolute(), self.embedder)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,6 +125,56 @@ class Vectors(ABC):
             f"{self.dim}, {', '.join(self.names)}>"
         )
 
+    def nearest(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        vectors: Array | None = None,
+        sequences: Any = None,
+        k: int = 10,
+        metric: Metric = "cosine",
+        name: str = "emb",
+        weights: str | Path | None = None,
+    ) -> "pa.Table":
+        """The k nearest rows of each query, by comparison with every row, in bounded memory.
+
+        Queries are records of these ids (each finds itself first), vectors (q, D), or sequences,
+        given as to `plm_embed.embed`: they are embedded by the model and the settings of these
+        embeddings, whose `weights` may have to be named.
+
+        The table has, for each query (its id, or else its place among them, from 0), a line for
+        each record of each neighbor: rank from 1, similarity (cosine), dot_product or distance
+        (euclidean), row, and what the index says of the record. PlmEmbedError for an unknown
+        metric, for queries of another width, or with numbers that are not finite.
+        """
+        if sum(each is not None for each in (ids, vectors, sequences)) != 1:
+            raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
+        search = Search(self, k, metric, self._pooled(name))
+        if ids is not None:
+            labels = [ids] if isinstance(ids, str) else list(ids)
+            vectors = self.get(labels, name)
+        elif sequences is not None:
+            if self.embedder is None:
+                raise RuntimeError(f"{self.path} was opened without an embedder")
+            labels, vectors = self.embedder(self.fingerprint, search.name, sequences, weights)
+        else:
+            vectors = np.atleast_2d(np.asarray(vectors))
+            labels = [str(place) for place in range(len(vectors))]
+        found = search.nearest(vectors)
+        return table(found, labels, metric, self._lines(np.unique(found.rows)))
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all records that have a vector, or the keys where there are no ids."""
+
+    @abstractmethod
+    def _of_name(self, name: str) -> Array:
+        """The vector (D,) of an id, or of a key where there are no ids."""
+
+    @abstractmethod
+    def _lines(self, rows: Rows) -> "pa.Table":
+        """What is known of these rows (increasing), sorted by the column `row`."""
+
     def by_key(self, keys: Iterable[str] | Keys, name: str = "emb") -> Array:
         """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are
         not there.
@@ -115,18 +183,22 @@ class Vectors(ABC):
             raise PlmEmbedError("keys are a list: by_key([key])")
         return self._take(self._pooled(name), self._rows_of_keys(keys))
 
-    def __getitem__(self, rows: int | slice | NDArray[Any] | list[int]) -> Array:
-        """Rows of "emb": a vector (D,) for a number, vectors (k, D) for a slice or an array of
-        numbers.
+    def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
+        """Vectors (k, D) of these rows, in the order asked for."""
+        return self._take(self._pooled(name), self._within(whole(np.asarray(rows))))
+
+    def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
+        """Of "emb": a vector (D,) for an id (of a store: a key) or the number of a row, vectors
+        (k, D) for a slice or an array of numbers.
         """
+        if isinstance(rows, str):
+            return self._of_name(rows)
         name = self._pooled("emb")
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step == 1:
                 return self._span(name, start, max(start, stop))
             return self._take(name, np.arange(start, stop, step))
-        if isinstance(rows, str):
-            raise PlmEmbedError(f'rows are numbers; for an id: get(["{rows}"])')
         if isinstance(rows, int | np.integer):
             at = int(self._within(np.array([rows]))[0])
             vector: Array = self._span(name, at, at + 1)[0]

@@ -1,0 +1,220 @@
+"""Vectors in memory: those of a campaign, whatever way the sequences are given."""
+
+import random
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from Bio.Seq import Seq
+from Bio.SeqRecord import SeqRecord
+
+import plm_embed
+from plm_embed.errors import InputError, PlmEmbedError, WeightsError
+from plm_embed.fingerprint import LongSequences, Pooling
+from plm_embed.inference.language_model import LanguageModel, embed_like
+from plm_embed.inference.settings import Settings
+from plm_embed.inference.stream import VectorStream
+from plm_embed.jobs.bucket import Embedder
+from plm_embed.keys import key
+from plm_embed.models.registry import MODELS
+from plm_embed.store.parts import read_part
+from support import checkpoints
+from support.buckets import write_bucket
+
+MODEL = "esm2_t3_untrained"
+LETTERS = "LAGVSERTIDPKQNFYMHWCX"
+WINDOWS = LongSequences("window", 100, 20)
+
+
+def make_sequences(count: int, longest: int = 250) -> list[str]:
+    draw = random.Random(5)
+    return ["".join(draw.choices(LETTERS, k=draw.randint(1, longest))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model(prepared: Path) -> Iterator[LanguageModel]:
+    with plm_embed.load(MODEL, weights=prepared) as model:
+        yield model
+
+
+@pytest.mark.parametrize("long_sequences", [LongSequences(), WINDOWS])
+@pytest.mark.parametrize("pooling", ["mean", "max", "per_residue"])
+def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
+    tmp_path: Path,
+    prepared: Path,
+    model: LanguageModel,
+    pooling: Pooling,
+    long_sequences: LongSequences,
+) -> None:
+    sequences = make_sequences(500)
+    settings = Settings(
+        pooling=(pooling,), storage_dtype="float32", long_sequences=long_sequences, scratch=""
+    )
+    embedder = Embedder(prepared, tmp_path / "store", settings)
+    record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
+    (info,) = record["parts"]
+    with read_part(embedder.store.parts_folder / info["name"]) as part:
+        rows = part.rows(f"{pooling}_l3", np.arange(part.count))
+        stored = dict(zip(part.keys.astype(str).tolist(), rows, strict=True))
+    assert model.fingerprint(pooling, -1, long_sequences) == embedder.store.fingerprint
+    random.Random(6).shuffle(sequences)
+    found = model.embed(sequences, pooling=pooling, long_sequences=long_sequences)
+    for sequence, vector in zip(sequences, found, strict=True):
+        assert vector.dtype == np.float32
+        assert np.array_equal(vector, stored[key(sequence)])
+
+
+def test_sequences_may_be_given_in_many_ways(model: LanguageModel, tmp_path: Path) -> None:
+    sequences = {f"p{number}": each for number, each in enumerate(make_sequences(7))}
+    expected = model.embed(list(sequences.values()))
+    fasta, table = tmp_path / "p.fasta", tmp_path / "p.csv"
+    fasta.write_text("".join(f">{id} x\n{each.lower()}\n" for id, each in sequences.items()))
+    table.write_text("id,sequence\n" + "".join(f"{id},{s}\n" for id, s in sequences.items()))
+    for given in (
+        sequences,
+        list(sequences.items()),
+        (each for each in sequences.values()),
+        [SeqRecord(Seq(each), id=id) for id, each in sequences.items()],
+        fasta,
+        str(table),
+    ):
+        assert np.array_equal(model.embed(given), expected)
+    assert model.embed([]).shape == (0, 32)
+    assert [id for id, _ in model.stream(fasta)] == list(sequences)
+
+
+def test_embed_is_load_and_embed(model: LanguageModel, prepared: Path) -> None:
+    sequences = make_sequences(3)
+    found = plm_embed.embed(sequences, MODEL, weights=prepared, layer=1, pooling="max", bar=False)
+    assert np.array_equal(found, model.embed(sequences, layer=1, pooling="max"))
+    matrices = plm_embed.embed(sequences, MODEL, weights=prepared, pooling="per_residue")
+    assert [each.shape for each in matrices] == [(len(each), 32) for each in sequences]
+
+
+def test_equal_sequences_are_computed_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+    run = VectorStream.run
+    monkeypatch.setattr(
+        VectorStream,
+        "run",
+        lambda self, todo: (computed.extend(self.sequences), run(self, todo))[1],
+    )
+    found = model.embed(["MKV", "AAA", "mkv", "MKV*"])
+    assert computed == ["MKV", "AAA"]
+    assert (found[[2, 3]] == found[0]).all() and (found[1] != found[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "record"),
+    [
+        (["MKV", "MKJ"], r"sequence 2: unknown_residues \(J at 3\)", 2),
+        ([("a", "MKV"), ("b", "")], r"sequence 2 \(b\): empty", 2),
+        (["MKV", ("a", 5)], "sequence 2 is a tuple; sequences are strings, pairs", 2),
+        ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
+        ("M" * 9000, "is no file", None),
+    ],
+)
+def test_what_has_no_vector_is_named(
+    model: LanguageModel, given: object, said: str, record: int | None
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        model.embed(given)  # type: ignore[arg-type]
+    assert error.value.record == record
+
+
+def test_what_has_no_vector_may_be_skipped(
+    model: LanguageModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [("a", "MKV"), ("b", "MKJ"), ("c", "A" * 50)]
+    limit = LongSequences("skip", 40)
+    found = model.embed(given, on_error="skip", long_sequences=limit)
+    assert np.isnan(found[1:]).all() and np.array_equal(found[:1], model.embed(["MKV"]))
+    assert (
+        "2 sequences have no vector: sequence 2 (b): unknown_residues (J at 3), "
+        "sequence 3 (c): too_long (50 residues)" in caplog.text
+    )
+    matrices = model.embed(given, on_error="skip", long_sequences=limit, pooling="per_residue")
+    assert [each.shape for each in matrices] == [(3, 32), (0, 32), (0, 32)]
+    streamed = model.stream(given, on_error="skip", long_sequences=limit)
+    assert [id for id, _ in streamed] == ["a"]
+
+
+def test_a_stream_takes_no_more_than_it_needs(model: LanguageModel) -> None:
+    taken = []
+
+    def endless() -> Iterator[tuple[str, str]]:
+        for number in count():
+            taken.append(number)
+            yield f"s{number}", LETTERS * (1 + number % 40)
+
+    stream = model.stream(endless())
+    found = [next(stream) for _ in range(300)]
+    assert [id for id, _ in found] == [f"s{number}" for number in range(300)]
+    assert len(taken) < 1000
+    expected = model.embed([LETTERS * (1 + number % 40) for number in range(300)])
+    assert np.array_equal(np.stack([vector for _, vector in found]), expected)
+
+
+def test_threads_share_a_model(model: LanguageModel) -> None:
+    sequences = make_sequences(40)
+    expected = model.embed(sequences)
+    found: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(np.array_equal(model.embed(sequences), expected))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+
+
+def test_a_closed_model_says_so(prepared: Path) -> None:
+    model = plm_embed.load(MODEL, weights=prepared)
+    assert repr(model) == "<esm2_t3_untrained: 3 layers, width 32, float32 on cpu>"
+    model.close()
+    with pytest.raises(PlmEmbedError, match="was closed; load it again"):
+        model.embed(["MKV"])
+
+
+def test_weights_are_made_once_and_found_again(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, model: LanguageModel
+) -> None:
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
+    expected = model.embed(["MKV"])
+    for _ in range(2):
+        found = plm_embed.embed(["MKV"], MODEL, weights=checkpoints.DEMO)
+        assert np.array_equal(found, expected)
+    (made,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert made.name.startswith(f"{MODEL}-")
+    # a folder of weights folders, as campaigns have it
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / MODEL).symlink_to(prepared)
+    assert np.array_equal(plm_embed.embed(["MKV"], MODEL, weights=tmp_path / "weights"), expected)
+    with pytest.raises(WeightsError, match=f"holds {MODEL}, not esm2_t6_8M_UR50D"):
+        plm_embed.embed(["MKV"], weights=prepared)
+    with pytest.raises(WeightsError, match="cannot be downloaded"):
+        plm_embed.embed(["MKV"], MODEL)
+
+
+def test_vectors_like_those_of_a_store_need_its_very_weights(
+    tmp_path: Path, prepared: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
+    fingerprint = model.fingerprint("max", 2)
+    labels, found = embed_like(fingerprint, "emb", ["MKV", ("a", "AAA")], prepared)
+    assert labels == ["0", "a"]
+    assert np.array_equal(found, model.embed(["MKV", "AAA"], pooling="max", layer=2))
+    other = tmp_path / "other.pt"
+    state = checkpoints.random_state(MODELS[MODEL], 99)
+    checkpoints.write_fair_esm(other, MODELS[MODEL], state)
+    with pytest.raises(WeightsError, match="than those that made these vectors"):
+        embed_like(fingerprint, "emb", ["MKV"], other)

@@ -1,0 +1,207 @@
+"""Exact neighbors, against the whole matrix of scores."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import plm_embed
+from plm_embed.cli.main import group
+from plm_embed.errors import PlmEmbedError
+from plm_embed.keys import key
+from plm_embed.reading import nearest
+from plm_embed.reading.nearest import SCORES, Metric, Neighbors, Search, table
+
+METRICS = tuple(SCORES)
+
+
+class InMemory:
+    """What a search uses of embeddings."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.vectors, self.dim = vectors, vectors.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def rows(self, rows: list[int], _: str) -> np.ndarray:
+        return self.vectors[rows]
+
+    def iter_batches(self, rows: int, _: str) -> Iterator[tuple[None, np.ndarray]]:
+        for start in range(0, len(self), rows):
+            yield None, self.vectors[start : start + rows]
+
+
+def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric) -> Neighbors:
+    rows, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    if metric == "euclidean":
+        scores = np.linalg.norm(rows[None] - asked[:, None], axis=2)
+    else:
+        scores = (rows[None] * asked[:, None]).sum(axis=2)
+    if metric == "cosine":
+        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(asked, axis=1)[:, None]
+        scores = np.where(lengths > 0, scores / np.where(lengths > 0, lengths, 1), 0)
+    order = np.argsort(scores if metric == "euclidean" else -scores, axis=1, kind="stable")[:, :k]
+    return Neighbors(order, np.take_along_axis(scores, order, axis=1))
+
+
+@given(
+    shape=st.tuples(st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**32 - 1)),
+    k=st.integers(1, 70),
+    metric=st.sampled_from(METRICS),
+    block=st.sampled_from([20, 100, 1 << 20]),
+    dtype=st.sampled_from(["<f2", "<f4"]),
+)
+def test_the_neighbors_are_those_of_brute_force(
+    shape: tuple[int, int, int], k: int, metric: Metric, block: int, dtype: str
+) -> None:
+    count, queries, seed = shape
+    draw = np.random.default_rng(seed)
+    vectors = draw.standard_normal((count, 5)).astype(dtype)
+    vectors[draw.random(count) < 0.1] = 0
+    asked = draw.standard_normal((queries, 5)).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nearest, "BLOCK_BYTES", block)
+        patch.setattr(nearest, "QUERIES_AT_ONCE", 4)
+        found = Search(InMemory(vectors), k, metric).nearest(asked)  # type: ignore[arg-type]
+    expected = brute_force(vectors, asked, k, metric)
+    assert found.rows.shape == (queries, min(k, count))
+    assert np.allclose(found.scores, expected.scores, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(found.rows, expected.rows)
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "said"),
+    [
+        (np.zeros((1, 4)), {}, r"queries have the shape \(1, 4\), not \(q, 5\)"),
+        (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
+        (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan': it is one of cosine, dot, euc"),
+        (np.zeros((1, 5)), {"k": 0}, "k: 0 neighbors"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    queries: np.ndarray, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(PlmEmbedError, match=said):
+        Search(InMemory(np.zeros((3, 5))), **options).nearest(queries)  # type: ignore[arg-type]
+
+
+def test_records_that_share_a_row_share_a_rank() -> None:
+    found = Neighbors(np.array([[4, 2], [2, 7]]), np.array([[0.9, 0.8], [0.7, 0.6]]))
+    lines = pa.table({"row": [2, 2, 4, 7], "id": ["a", "b", "c", "d"]})
+    made = table(found, ["q", "r"], "cosine", lines)
+    assert made.column_names == ["query", "rank", "similarity", "row", "id"]
+    assert [tuple(line.values()) for line in made.to_pylist()] == [
+        ("q", 1, 0.9, 4, "c"),
+        ("q", 2, 0.8, 2, "a"),
+        ("q", 2, 0.8, 2, "b"),
+        ("r", 1, 0.7, 2, "a"),
+        ("r", 1, 0.7, 2, "b"),
+        ("r", 2, 0.6, 7, "d"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A campaign, made in a process of its own: with the threads of torch this one can not fork."""
+    folder = tmp_path_factory.mktemp("search")
+    make = f"from support.tiny_campaign import make_stages; make_stages(Path({str(folder)!r}))"
+    tests = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-c", f"from pathlib import Path; {make}"], cwd=tests, check=True
+    )
+    return folder / "read"
+
+
+@pytest.fixture(scope="module")
+def sequence(finished: Path) -> str:
+    bucket = pq.read_table(finished / "results" / "sequences" / "buckets" / "0001.parquet")
+    return str(bucket["sequence"][0])
+
+
+def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) -> None:
+    weights = finished / "resources" / "weights"
+    with plm_embed.open(finished / "results") as embeddings:
+        found = embeddings.nearest(sequences={"q": sequence}, k=3, weights=weights)
+        first = found.to_pylist()[0]
+        assert (first["query"], first["rank"], first["cache_key"]) == ("q", 1, key(sequence))
+        assert first["similarity"] == pytest.approx(1, abs=1e-12)
+        by_id = embeddings.nearest([first["id"]], k=3)
+        by_vector = embeddings.nearest(vectors=embeddings.get([first["id"]])[0], k=3)
+        assert set(by_id["query"].to_pylist()) == {first["id"]}
+        assert set(by_vector["query"].to_pylist()) == {"0"}
+        assert found.drop(["query"]).equals(by_id.drop(["query"]))
+        assert found.drop(["query"]).equals(by_vector.drop(["query"]))
+        with pytest.raises(PlmEmbedError, match="give one of ids, vectors and sequences"):
+            embeddings.nearest()
+        other = pickle.loads(pickle.dumps(embeddings))
+        again = other.nearest(sequences=[sequence], k=3, weights=weights)
+        assert again.drop(["query"]).equals(found.drop(["query"]))
+
+
+def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
+    with plm_embed.open(finished / "results" / "esm2_t3_untrained" / "store") as vectors:
+        found = vectors.nearest(
+            sequences=[sequence], k=2, weights=finished / "resources" / "weights"
+        )
+    assert found.column_names == ["query", "rank", "similarity", "row", "key", "length"]
+    assert found["key"][0].as_py() == key(sequence)
+    assert found["length"][0].as_py() == len(sequence)
+
+
+def test_the_command_prints_or_writes_the_table(
+    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)  # where resources/weights is
+    queries = tmp_path / "queries.fasta"
+    queries.write_text(f">q1\n{sequence}\n>q2\n{sequence[::-1]}\n")
+    run = CliRunner()
+    said = run.invoke(group, ["search", "results", str(queries), "--top", "2"])
+    assert said.exit_code == 0, said.output
+    header, *lines = [line.split("\t") for line in said.stdout.splitlines()]
+    assert header[:3] == ["query", "rank", "similarity"]
+    assert lines[0][:3] == ["q1", "1", "1.000000"] and {line[0] for line in lines} == {"q1", "q2"}
+    for suffix in (".tsv", ".csv", ".parquet"):
+        output = tmp_path / f"found{suffix}"
+        options = ["--top", "2", "--metric", "euclidean", "--output", str(output)]
+        said = run.invoke(
+            group, ["search", "results", "--id", lines[0][header.index("id")], *options]
+        )
+        assert said.exit_code == 0 and said.stdout == "", said.output
+        found = (
+            pq.read_table(output)
+            if suffix == ".parquet"
+            else pacsv.read_csv(
+                output,
+                parse_options=pacsv.ParseOptions(delimiter="\t" if suffix == ".tsv" else ","),
+            )
+        )
+        assert found["distance"][0].as_py() == 0 and found["rank"][0].as_py() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "give a file of queries, or --id"),
+        (["--id", "nobody"], "no vector for nobody"),
+        (["--id", "p1", "--output", "found.xlsx"], "found.xlsx: ends with one of .tsv, .csv"),
+    ],
+)
+def test_what_the_command_refuses(
+    finished: Path, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    outcome = CliRunner().invoke(group, ["search", "results", *options])
+    assert outcome.exit_code != 0
+    assert said in outcome.output + str(outcome.exception)

@@ -1,0 +1,169 @@
+"""Exact nearest neighbors: every row is compared, block by block, so memory stays bounded."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.io.threads import ahead
+from plm_embed.store.hdf5 import Array
+
+if TYPE_CHECKING:
+    from plm_embed.reading.vectors import Vectors
+
+Rows = NDArray[np.int64]
+Metric = Literal["cosine", "dot", "euclidean"]
+SCORES: dict[Metric, str] = {
+    "cosine": "similarity",
+    "dot": "dot_product",
+    "euclidean": "distance",
+}
+"""What the score of each metric is called in a table."""
+BLOCK_BYTES = 64 << 20
+"""Of one block as fp32. Smaller ones cost more calls than they save memory traffic."""
+QUERIES_AT_ONCE = 1024
+"""More go through the rows in several passes: a block's scores take 4 bytes for each query and
+row.
+"""
+_SPARE = 8
+"""Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
+
+
+class Neighbors(NamedTuple):
+    """The k nearest rows of each of q queries, nearest first.
+
+    rows: (q, k). scores: (q, k) fp64; cosine and dot product are larger for nearer rows, euclidean
+    distances smaller. Of rows with equal scores the smaller number comes first.
+    """
+
+    rows: Rows
+    scores: NDArray[np.float64]
+
+
+def table(found: Neighbors, queries: Sequence[str], metric: Metric, lines: pa.Table) -> pa.Table:
+    """A line for each record of each neighbor: query, rank (from 1), the score, and its columns.
+
+    queries: the names of the q queries. lines: what is known of the rows that were found, sorted by
+    its column `row`; several lines may have one row.
+    """
+    rows = lines["row"].to_numpy()
+    first = np.searchsorted(rows, found.rows.ravel())
+    counts = np.searchsorted(rows, found.rows.ravel(), side="right") - first
+    place = np.repeat(np.arange(found.rows.size), counts)
+    within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = lines.take(pa.array(np.repeat(first, counts) + within))
+    k = max(found.rows.shape[1], 1)
+    columns = {
+        "query": pa.array(list(queries), pa.string()).take(pa.array(place // k)),
+        "rank": pa.array((place % k + 1).astype(np.int32)),
+        SCORES[metric]: pa.array(found.scores.ravel()[place]),
+    }
+    return pa.table(columns | {name: chosen[name] for name in chosen.column_names})
+
+
+@dataclass(frozen=True)
+class Search:
+    """Looks for the k nearest rows of a pooled representation, by a metric.
+
+    PlmEmbedError for a metric that is not known.
+    """
+
+    embeddings: "Vectors"
+    k: int = 10
+    metric: Metric = "cosine"
+    name: str = "emb"
+
+    def __post_init__(self) -> None:
+        if self.metric not in get_args(Metric):
+            raise PlmEmbedError(
+                f"metric {self.metric!r}: it is one of {', '.join(get_args(Metric))}"
+            )
+        if self.k < 1:
+            raise PlmEmbedError(f"k: {self.k} neighbors")
+
+    def nearest(self, queries: Array) -> Neighbors:
+        """Compare queries (q, D) with every row; k is at most the number of rows.
+
+        PlmEmbedError for queries of another width, or with numbers that are not finite.
+        """
+        queries = np.atleast_2d(np.asarray(queries, dtype=np.float32))
+        if queries.ndim != 2 or queries.shape[1] != self.embeddings.dim:
+            raise PlmEmbedError(
+                f"queries have the shape {queries.shape}, not (q, {self.embeddings.dim})"
+            )
+        if not np.isfinite(queries).all():
+            raise PlmEmbedError("a query has numbers that are not finite")
+        parts = [Neighbors(np.empty((0, self._k), np.int64), np.empty((0, self._k)))]
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            asked = queries[start : start + QUERIES_AT_ONCE]
+            candidates = self._candidates(asked)
+            parts += map(self._settle, asked, candidates)
+        return Neighbors(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @property
+    def _k(self) -> int:
+        return min(self.k, len(self.embeddings))
+
+    def _candidates(self, queries: Array) -> Rows:
+        best = _Best(len(queries), min(self.k + _SPARE, len(self.embeddings)))
+        for start, block in ahead(self._blocks(), 2):
+            best.add(start, self._compare(queries, block))
+        return best.rows
+
+    def _blocks(self) -> Iterator[tuple[int, Array]]:
+        start = 0
+        rows = max(BLOCK_BYTES // (4 * self.embeddings.dim), 1)
+        for _, vectors in self.embeddings.iter_batches(rows, self.name):
+            yield start, vectors.astype(np.float32, copy=False)
+            start += len(vectors)
+
+    def _compare(self, queries: Array, block: Array) -> Array:
+        """(q, n), larger for nearer rows. What all rows of a query have in common is left out."""
+        found: Array = queries @ block.T
+        if self.metric == "dot":
+            return found
+        squares = np.einsum("ij,ij->i", block, block)
+        if self.metric == "cosine":
+            found /= np.sqrt(np.where(squares > 0, squares, 1))  # a row of zeros is like nothing: 0
+        else:
+            found *= 2
+            found -= squares
+        return found
+
+    def _settle(self, query: Array, rows: Rows) -> Neighbors:
+        """The k best of a query's candidates, compared once more in fp64: (1, k) each."""
+        vectors = self.embeddings.rows(rows.tolist(), self.name).astype(np.float64)
+        asked = query.astype(np.float64)
+        scores = vectors @ asked
+        if self.metric == "euclidean":
+            scores = np.linalg.norm(vectors - asked, axis=1)
+        elif self.metric == "cosine":
+            lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
+            scores /= np.where(lengths > 0, lengths, 1)
+        order = np.lexsort((rows, scores if self.metric == "euclidean" else -scores))[: self._k]
+        return Neighbors(rows[None, order], scores[None, order])
+
+
+class _Best:
+    """The best rows so far, (q, kept) each, in no order."""
+
+    def __init__(self, count: int, kept: int) -> None:
+        self.rows = np.full((count, kept), -1, np.int64)
+        self._scores = np.full((count, kept), -np.inf, np.float32)
+        self._worst = np.full(count, -np.inf, np.float32)
+
+    def add(self, start: int, scores: Array) -> None:
+        """Take the scores (q, n) of rows start, start + 1, ..."""
+        kept = self.rows.shape[1]
+        better = scores > self._worst[:, None]
+        for query in np.flatnonzero(better.any(axis=1)):
+            at = np.flatnonzero(better[query])
+            rows = np.concatenate([self.rows[query], start + at])
+            values = np.concatenate([self._scores[query], scores[query, at]])
+            chosen = np.argpartition(-values, kept - 1)[:kept]
+            self.rows[query], self._scores[query] = rows[chosen], values[chosen]
+            self._worst[query] = self._scores[query].min()
