@@ -77,6 +77,14 @@ class Beat(Load):
         return self.tokens / self.tokens_total if self.tokens_total else 0.0
 
 
+def write_beat(path: Path, beat: Beat) -> None:
+    """Replace the file at once. Not synced to disk: it is worthless after a crash."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(json.dumps(to_plain(beat)) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
 def read_beat(path: Path) -> Beat | None:
     """What a worker says; None when the file is gone or is not a heartbeat."""
     try:
@@ -156,14 +164,10 @@ class Heartbeat:
             self._write()
 
     def _write(self) -> None:
-        """Replace the file at once. Not synced to disk: it is worthless after a crash."""
         load = self._gpu.load() if self._gpu else Load()
         beat = replace(self._beat, updated=_now(), memory_bytes=self._memory(), **vars(load))
-        temporary = self.path.with_name(f".tmp-{self.path.name}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(to_plain(beat)) + "\n", encoding="utf-8")
-            temporary.replace(self.path)
+            write_beat(self.path, beat)
         except OSError as error:
             log.debug("no heartbeat: %s", error)
 
