@@ -42,7 +42,7 @@ def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path)
     # one of the two may have had nothing but the empty bucket
     assert all(0 <= share.busy <= share.seconds for share in done_file.workers)
     assert any(share.busy > 0 for share in done_file.workers)
-    assert done["0001"]["started"] <= done["0002"]["started"]
+    assert done["0001"].started <= done["0002"].started
     assert list((tmp_path / "claims").iterdir()) == []
 
 
