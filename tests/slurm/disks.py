@@ -65,7 +65,8 @@ class Disk:
     def _mount(self) -> None:
         for enter in self._there:
             _run(*enter, "mount", "-t", "ext4", self._device, str(self.folder))
-        (self.folder / "lost+found").rmdir()  # fsck makes it again
+        with contextlib.suppress(FileNotFoundError):  # fsck makes it again, if it finds anything
+            (self.folder / "lost+found").rmdir()
 
     def _unmount(self) -> None:
         for enter in reversed(self._there):

@@ -39,6 +39,8 @@ BLOCKS = [
     (README, "source .venv/bin/activate"),
     (README, "source .venv/bin/activate"),
     (README, "import plm_embed"),
+    (README, "import plm_embed"),
+    (README, "plm-embed search results query.fasta --top 10"),
     (README, "plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5"),
     (README, "plm-embed plan --configfile my_config.yaml"),
     (README, "plm-embed watch results"),
@@ -92,6 +94,11 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "the configuration asks for no per-residue output; test_export.py does",
     ),
+    "plm-embed search results query.fasta --top 10": (
+        "head -2 config/demo/proteins.fasta > query.fasta; "
+        "plm-embed search results query.fasta --top 10",
+        "the reader's own file",
+    ),
     "plm-embed watch results": ("plm-embed watch results --once", "ends only with the campaign"),
     "pip install umap-learn": ("python -c 'import umap'", "requirements/test.txt installs it"),
 }
@@ -117,6 +124,7 @@ SMALLER = {
     'weights: ""': "weights: config/demo/esm2_t3_untrained.pt",
     "weights: my_finetuned.pt": "weights: config/demo/esm2_t3_untrained.pt",
     "buckets: 64": "buckets: 3",
+    "--id P0DTC2": "--id WXH67530.1",
     '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',
 }
 """What stands for a real model here: the demo's, and ids of the demo's records."""
