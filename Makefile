@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 # where the small, CPU-only build of torch lies; if it is out of reach, the default index's build does
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CORES ?= 2
+# clusters of the SLURM suite side by side: it waits most of its time
+CLUSTERS ?= 3
 GPU_PYTHON ?= python3
 GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
@@ -46,7 +48,7 @@ test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
 	$(BIN)/python -m pytest executors/slurm/tests
-	$(BIN)/python -m pytest tests/slurm --durations=5 || test $$? = 5
+	$(BIN)/python -m pytest tests/slurm --durations=5 -n $(CLUSTERS) --dist loadfile || test $$? = 5
 
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
 gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes

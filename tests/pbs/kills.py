@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"
 KINDS = ("worker", "node", "launcher", "walltime", "preempted")
 CALM_AFTER = 5  # attempts, so that every campaign ends
-LONGEST = 240.0
+LONGEST = 900.0
 FORK = multiprocessing.get_context("fork")
 NODES = ("node01", "node02")
 

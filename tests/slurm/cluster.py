@@ -350,7 +350,7 @@ class Cluster:
         inside = descendants(process.pid)
         process.kill()
         process.wait()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 300
         while any(process_name(pid) for pid in inside) and time.monotonic() < end:
             time.sleep(0.02)
 

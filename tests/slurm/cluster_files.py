@@ -10,8 +10,9 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
-# a requeued job waits until its old credential has expired
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
+# a requeued job waits until its old credential has expired; a job whose launch takes longer, on a
+# busy machine, fails
+AuthInfo=socket={folder}/munge.sock,cred_expire=20
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -31,6 +32,9 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=300
+# a busy machine may take its time
+BatchStartTimeout=300
+UnkillableStepTimeout=600
 KillWait=5
 CompleteWait=0
 SchedulerType=sched/backfill

@@ -1,5 +1,5 @@
-"""The SLURM suite: one cluster for the whole session, and the word that it was left out where there
-can be none.
+"""The SLURM suite: a cluster for the whole session, or one for each worker of pytest-xdist, and the
+word that it was left out where there can be none.
 """
 
 import os

@@ -72,7 +72,7 @@ class Disk:
         for enter in reversed(self._there):
             command = [*enter, "umount", str(self.folder)]
             unmounted = functools.partial(_succeeds, command)
-            self._cluster.wait_for(f"{self.folder} to be unmounted", unmounted, timeout=30)
+            self._cluster.wait_for(f"{self.folder} to be unmounted", unmounted)
 
 
 def _succeeds(command: list[str]) -> bool:

@@ -230,7 +230,7 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
     """Compare with the undisturbed run, and note what is left behind."""
     cluster = scene.cluster
     with contextlib.suppress(ClusterError):
-        cluster.wait_for("the end of all jobs", lambda: not cluster.jobs(), timeout=60)
+        cluster.wait_for("the end of all jobs", lambda: not cluster.jobs())
     expected = contents(undisturbed)
     for campaign in scene.campaigns:
         try:

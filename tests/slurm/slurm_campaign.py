@@ -350,3 +350,11 @@ def command_line(process: int) -> list[str]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text().split("\0")
     return []
+
+
+def kill(processes: list[int]) -> None:
+    """SIGKILL for each of some processes; there must be one."""
+    assert processes
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

@@ -7,8 +7,7 @@ import re
 from functools import partial
 
 from cluster import Cluster, ClusterError
-from slurm_campaign import GATHERED, Campaign
-from test_slurm_campaigns import kill
+from slurm_campaign import GATHERED, Campaign, kill
 
 
 def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:

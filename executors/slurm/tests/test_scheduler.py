@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from snakemake_executor_plugin_slurm_steady.controller import Controller
+from snakemake_executor_plugin_slurm_steady.controller import PATIENCE, Controller
 from snakemake_executor_plugin_slurm_steady.scheduler import stop_without_deadlock
 
 
@@ -26,7 +26,7 @@ def test_sigterm_is_answered_while_the_interrupted_thread_holds_the_lock() -> No
         with lock:
             os.kill(os.getpid(), signal.SIGTERM)
             assert not stopped.wait(0.2)
-        assert stopped.wait(10)
+        assert stopped.wait(300)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -46,7 +46,13 @@ def test_a_submission_that_waits_for_the_controller_ends_when_the_run_is_given_u
     module = "snakemake_executor_plugin_slurm_steady.controller"
     monkeypatch.setattr(f"{module}._answers", lambda: False)
     controller, began = Controller(logging.getLogger("snakemake")), time.monotonic()
-    threading.Timer(0.2, controller.give_up).start()
+
+    def give_up_once_it_waits() -> None:
+        while "waiting to submit" not in caplog.text:
+            time.sleep(0.05)
+        controller.give_up()
+
+    threading.Thread(target=give_up_once_it_waits, daemon=True).start()
     assert not controller.wait()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE / 2
     assert "waiting to submit" in caplog.text

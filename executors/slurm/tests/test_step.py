@@ -20,10 +20,11 @@ assert step.MARK not in os.environ
 print(len(step._guards), flush=True)
 time.sleep({seconds})
 """
-# process 1 waits for the job's guard, too
+# the job begins when it belongs to process 1, which waits for the job's guard, too
 ORPHAN = """
-sh -c 'sh -c "/bin/sleep 0.3; exec \\"\\$0\\" -c \\"\\$1\\"" "$0" "$1" &' "$0" "$1"
-/bin/sleep 8
+sh -c 'sh -c "until grep -q ^PPid:.1\\$ /proc/\\$\\$/status; do /bin/sleep 0.05; done
+exec \\"\\$0\\" -c \\"\\$1\\"" "$0" "$1" &' "$0" "$1"
+for _ in $(seq 6000); do [ -s "$CANCELLED" ] && break; /bin/sleep 0.05; done
 """
 PARENT = """
 import subprocess, sys
@@ -69,14 +70,14 @@ def appears(path: Path, seconds: float) -> bool:
 
 
 def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(tmp_path: Path) -> None:
-    step = parent(tmp_path, "slurmstepd", seconds=60)
+    step = parent(tmp_path, "slurmstepd", seconds=3600)
     job, guards = lines(step)
     assert guards == 1
     step.kill()
     step.wait()
     assert not appears(tmp_path / "cancelled", 0.5), "its Snakemake is still at work"
     os.kill(job, signal.SIGKILL)
-    assert appears(tmp_path / "cancelled", 30)
+    assert appears(tmp_path / "cancelled", 300)
     assert (tmp_path / "cancelled").read_text() == "77\n"
 
 
@@ -88,7 +89,7 @@ def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(tmp_pa
 def test_nothing_else_is_cancelled(name: str, mark: str, guards: int, tmp_path: Path) -> None:
     step = parent(tmp_path, name, 0.1, mark)
     assert lines(step)[1] == guards
-    assert step.wait(30) == 0
+    assert step.wait(300) == 0
     assert not appears(tmp_path / "cancelled", 0.5)
 
 
@@ -101,6 +102,7 @@ def test_a_slurmstepd_that_died_before_its_job_looked_is_missed_all_the_same(
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "SLURM_JOB_ID": "77",
+        "CANCELLED": str(tmp_path / "cancelled"),
         MARK: "1",
     }
     # in a PID namespace of its own, as on a node, orphans belong to process 1
@@ -119,7 +121,7 @@ def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
     steps: tuple[str, ...], tmp_path: Path
 ) -> None:
     seen = [
-        subprocess.Popen(["bash", "-c", f"exec -a 'slurmstepd: [77.{step}]' sleep 60"])
+        subprocess.Popen(["bash", "-c", f"exec -a 'slurmstepd: [77.{step}]' sleep 3600"])
         for step in steps
     ]
     try:
@@ -129,8 +131,8 @@ def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
             time.sleep(0.01)
         step = parent(tmp_path, "slurmstepd", 0.1)
         assert lines(step)[1] == 1
-        assert step.wait(30) == 0
-        assert appears(tmp_path / "cancelled", 30 if len(steps) == 1 else 1) == (len(steps) == 1)
+        assert step.wait(300) == 0
+        assert appears(tmp_path / "cancelled", 300 if len(steps) == 1 else 1) == (len(steps) == 1)
     finally:
         for one in seen:
             one.kill()

@@ -72,6 +72,17 @@ def until_submitted(run: Run, jobs: int) -> None:
         time.sleep(0.1)
 
 
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What a process says, up to the line that has these words or to its end."""
+    assert process.stdout
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            break
+    return said
+
+
 def test_jobs_run_below_srun_in_a_folder_of_any_name(run: Run) -> None:
     status, said = run()
     assert status == 0, said
@@ -111,9 +122,9 @@ def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
     try:
         until_submitted(run, 2)
         process.send_signal(signal.SIGTERM)
-        time.sleep(1)
+        said = read_until(process, "Will exit after finishing currently running jobs")
         (run.folder / "stop").touch()
-        said, _ = process.communicate(timeout=PATIENCE)
+        process.wait(timeout=PATIENCE)
     finally:
         process.kill()
         (run.folder / "stop").touch()

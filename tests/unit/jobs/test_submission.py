@@ -86,7 +86,7 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) ->
 
 def worker_of(parent: int) -> int:
     """Process id of the parent's first worker (not of multiprocessing's resource tracker)."""
-    for _ in range(4_000):
+    for _ in range(12_000):
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 ours = status.read_text().rsplit(")", 1)[1].split()[1] == str(parent)
@@ -213,7 +213,7 @@ def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
             time.sleep(0.5)  # so that the main thread waits
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             raise WorkerError(
-                "stopped by a signal" if told.wait(60) else "nobody told the worker to stop"
+                "stopped by a signal" if told.wait(300) else "nobody told the worker to stop"
             )
 
         def terminate(self) -> None:

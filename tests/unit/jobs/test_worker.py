@@ -70,9 +70,9 @@ def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
     try:
         ours.send((write_bucket(tmp_path, SEQUENCES[:9]), tmp_path / "0000.json"))
         for _ in range(2):
-            assert ours.poll(120), "no answer"
+            assert ours.poll(300), "no answer"
             answer = ours.recv()
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 1
     finally:
         process.kill()
