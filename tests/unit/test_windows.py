@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_embed.fingerprint import LongSequences
-from plm_embed.windows import combine, spans, window_count
+from plm_embed.windows import combine, spans, stored_residues, window_count
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ def test_spans(
 ) -> None:
     assert spans(length, policy) == expected
     assert window_count(length, policy) == windows
+    rows = max((stop for _, stop in expected), default=0)
+    assert stored_residues(np.array([length, 3], dtype=np.int32), policy).tolist() == [rows, 3]
 
 
 @given(st.data())

@@ -82,14 +82,6 @@ KINDS: list[Callable[[Path], Path]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def pandas_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands that go without pandas hide it from their process, which here is that of other
-    tests, too.
-    """
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-
-
 def arguments() -> Iterator[tuple[str, str]]:
     """Every command with each of its parameters that is a path."""
     for name, command in sorted(group.commands.items()):

@@ -95,6 +95,7 @@ class DeviceError(PassingError):
 
 
 EXTRAS = {
+    "anndata": ("anndata", "anndata"),
     "esm": ("fair-esm", "reference"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.fingerprint import LongSequences, Pooling
 
 Span = tuple[int, int]
 """First residue and one past the last, 0-based."""
@@ -75,16 +75,13 @@ def combine(
 
 
 def stored_residues(
-    length: NDArray[np.signedinteger[Any]], fingerprint: Fingerprint
+    lengths: NDArray[np.signedinteger[Any]], policy: LongSequences
 ) -> NDArray[np.int64]:
-    """Rows that a sequence of each length has in per-residue datasets: one per residue that was
-    not cropped.
+    """Rows that a sequence of each length (n,) has in per-residue datasets: one per residue that
+    goes through the model, none when the sequence is skipped.
     """
-    policy = fingerprint.long_sequences
-    limit = (
-        policy.max_residues
-        if policy.policy == "crop" and policy.max_residues
-        else np.iinfo(np.int32).max
-    )
-    rows: NDArray[np.int64] = np.minimum(length, limit).astype(np.int64)
+    rows = lengths.astype(np.int64)
+    if policy.max_residues and policy.policy in ("crop", "skip"):
+        kept = policy.max_residues if policy.policy == "crop" else 0
+        rows[rows > policy.max_residues] = kept
     return rows

@@ -8,6 +8,7 @@ import click
 
 from plm_embed.cli.options import EXISTING, PATH, Step, Workers, choice
 from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+from plm_embed.inference.settings import Settings
 
 
 @click.command(cls=Step)
@@ -74,41 +75,47 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     "--layers",
     multiple=True,
     type=int,
-    default=(-1,),
+    default=Settings.layers,
     help="0 to the number of layers, -1: last (repeatable).",
 )
 @click.option(
     "--pooling",
     multiple=True,
     type=choice(Pooling),
-    default=("mean",),
+    default=Settings.pooling,
     help="What is stored (repeatable).",
 )
 @click.option(
     "--compute-dtype",
-    default="auto",
+    default=Settings.compute_dtype,
     type=click.Choice(["auto", *get_args(ComputeDtype)]),
     help="auto: bfloat16 from compute capability 8.0 on, else float32.",
 )
 @click.option(
-    "--storage-dtype", default="float16", type=choice(StorageDtype), help="Number format on disk."
+    "--storage-dtype",
+    default=Settings.storage_dtype,
+    type=choice(StorageDtype),
+    help="Number format on disk.",
 )
 @click.option(
     "--long-sequences",
-    default="whole",
+    default=LongSequences.policy,
     type=choice(LongPolicy),
     help="What happens above --max-residues.",
 )
 @click.option(
     "--max-residues",
-    default=0,
+    default=LongSequences.max_residues,
     type=click.IntRange(0),
     help="Longest piece for the model; 0: no limit.",
 )
 @click.option(
-    "--overlap", default=0, type=click.IntRange(0), help="Residues that neighboring windows share."
+    "--overlap",
+    default=LongSequences.overlap,
+    type=click.IntRange(0),
+    help="Residues that neighboring windows share.",
 )
-@click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--device", default=Settings.device, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option(
     "--nodes",
     default=1,
@@ -124,23 +131,26 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     help="Processes, one per GPU; all: of those visible.",
 )
 @click.option(
-    "--threads", default=1, type=click.IntRange(1), help="CPU threads, shared by the workers."
+    "--threads",
+    default=Settings.threads,
+    type=click.IntRange(1),
+    help="CPU threads, shared by the workers.",
 )
 @click.option(
     "--toks-per-batch",
-    default=0,
+    default=Settings.toks_per_batch,
     type=click.IntRange(0),
     help="Tokens per batch; 0: the device's default.",
 )
 @click.option(
     "--scratch",
-    default="auto",
+    default=Settings.scratch,
     help="Node-local folder; auto: find one; '': write beside the store.",
 )
 @click.option(
     "--flush-minutes",
-    default=5.0,
-    type=click.FloatRange(0),
+    default=Settings.flush_minutes,
+    type=click.FloatRange(0, min_open=True),
     help="A kill loses at most this much work.",
 )
 @click.option(
@@ -189,7 +199,6 @@ def embed(
         --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
 """
-    from plm_embed.inference.settings import Settings
     from plm_embed.jobs.attempts import noted
     from plm_embed.jobs.dispatch import Plan
     from plm_embed.jobs.gpus import Meter, visible_gpus

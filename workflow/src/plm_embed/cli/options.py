@@ -57,6 +57,17 @@ class Workers(click.ParamType[int]):
         return number
 
 
+ID_COLUMN = click.option(
+    "--id-column", default="id", help="Column with the record id (tables only)."
+)
+SEQUENCE_COLUMN = click.option(
+    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
+MEMORY_MB = click.option(
+    "--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within."
+)
+
+
 def campaign_options(command: Command) -> Command:
     """The places of a campaign that both gather and validate need."""
     for option in (

@@ -9,7 +9,15 @@ from typing import Literal
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step, campaign_options
+from plm_embed.cli.options import (
+    EXISTING,
+    ID_COLUMN,
+    PATH,
+    SEQUENCE_COLUMN,
+    Step,
+    campaign_options,
+    choice,
+)
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
 from plm_embed.io.terminal import say
@@ -90,10 +98,8 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     type=EXISTING,
     help="The sequence files (repeatable).",
 )
-@click.option("--id-column", default="id", help="Column with the record id (tables only).")
-@click.option(
-    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
-)
+@ID_COLUMN
+@SEQUENCE_COLUMN
 @click.option(
     "--weights",
     "weights_folder",
@@ -110,9 +116,7 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
     help="What the vectors were computed in; the campaign that "
     "reuses them has to ask for the same.",
 )
-@click.option(
-    "--storage-dtype", default="float16", type=click.Choice(["float16", "float32", "bfloat16"])
-)
+@click.option("--storage-dtype", default="float16", type=choice(StorageDtype))
 @click.option(
     "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
 )

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step
+from plm_embed.cli.options import EXISTING, ID_COLUMN, MEMORY_MB, PATH, SEQUENCE_COLUMN, Step
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,10 +31,8 @@ def _reading(command: Command) -> Command:
             multiple=True,
             help="Column to carry into the index (tables only; repeatable).",
         ),
-        click.option(
-            "--sequence-column", default="sequence", help="Column with the residues (tables only)."
-        ),
-        click.option("--id-column", default="id", help="Column with the record id (tables only)."),
+        SEQUENCE_COLUMN,
+        ID_COLUMN,
         click.option(
             "--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets."
         ),
@@ -49,7 +47,7 @@ def _reading(command: Command) -> Command:
     "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
 )
 @_reading
-@click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
+@MEMORY_MB
 def deduplicate(
     *,
     inputs: tuple[Path, ...],
@@ -139,7 +137,7 @@ def scan(
     help="Which range of buckets, from 0.",
 )
 @click.option("--output", required=True, type=PATH, help="Folder for the files of these buckets.")
-@click.option("--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within.")
+@MEMORY_MB
 def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int) -> None:
     """Find the unique sequences of a range of buckets in the scans of all inputs, which are named
     in their order.

@@ -1,8 +1,6 @@
 """What Arrow and NumPy are told before they are loaded by the steps that move millions of rows."""
 
 import os
-import sys
-from importlib.abc import MetaPathFinder
 
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Arrow gives no memory back to the system, which would clear it when it is taken again."""
@@ -12,19 +10,7 @@ the time of deduplicate; where few large buffers are used again and again, as in
 are faster."""
 
 
-class _Pandas(MetaPathFinder):
-    """Lets pandas seem absent: Arrow would load it to look for pandas' types, for as long as all
-    else takes to load.
-    """
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("this step does without pandas", name=name)
-
-
 def set_up(*, huge_pages: bool) -> None:
     """Call it before Arrow or NumPy is imported. What the environment says already stays."""
     for name, value in (KEEP_MEMORY if huge_pages else KEEP_MEMORY | NO_HUGE_PAGES).items():
         os.environ.setdefault(name, value)
-    sys.meta_path.insert(0, _Pandas())

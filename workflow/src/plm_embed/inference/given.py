@@ -68,7 +68,7 @@ def _batches(given: Given) -> Iterator[Batch | CleanBatch]:
         if isinstance(given, str) and not _is_file(path):
             shown = given if len(given) <= 40 else f"{given[:40]}..."
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
-        yield from Reader(path, Table("id", "sequence"))
+        yield from Reader(path, Table())
         return
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1

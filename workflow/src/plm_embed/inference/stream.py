@@ -15,6 +15,7 @@ from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.kernels import devices
 from plm_embed.models.packed import Batch, Engine
+from plm_embed.store.hdf5 import largest
 from plm_embed.windows import Span, combine, spans
 
 log = logging.getLogger(__name__)
@@ -155,12 +156,10 @@ class VectorStream:
             for pooling in self.fingerprint.pooling
             for layer in self.fingerprint.layers
         }
-        largest = np.finfo(
-            np.float16 if self.fingerprint.storage_dtype == "float16" else np.float32
-        ).max
+        most = largest(self.fingerprint.storage_dtype)
         for name, vector in vectors.items():
             found = np.abs(vector).max()
-            if not found <= largest:  # NaN compares false
+            if not found <= most:  # NaN compares false
                 raise PlmEmbedError(
                     f"{name} of a sequence of {len(self.sequences[i])} residues "
                     f"({self.sequences[i][:20]}...) is not finite or too large to store "

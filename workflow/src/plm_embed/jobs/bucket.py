@@ -35,7 +35,7 @@ from plm_embed.jobs.compute import BYTES_PER_PART, Computation
 from plm_embed.jobs.finished import read_bucket, serve
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
-from plm_embed.keys import Keys, keys_sha256
+from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.models import weights
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed import Engine
@@ -98,7 +98,7 @@ class Embedder:
         """
         started = datetime.now(UTC)
         table = bucket_table(bucket, ["key", "sequence"])
-        keys: Keys = np.array(table["key"].to_pylist(), dtype="S64")
+        keys = key_array(table["key"])
         sequences: list[str] = table["sequence"].to_pylist()
         policy = self.store.fingerprint.long_sequences
         excluded = {

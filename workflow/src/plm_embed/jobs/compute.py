@@ -47,7 +47,8 @@ class Buffer:
         for name, vector in vectors.items():
             if (
                 is_per_residue(name)
-                and len(vector) != stored_residues(np.array([length]), self._fingerprint)[0]
+                and len(vector)
+                != stored_residues(np.array([length]), self._fingerprint.long_sequences)[0]
             ):
                 raise RuntimeError(
                     f"{name} of sequence {key.decode()}: {len(vector)} rows for {length} residues"

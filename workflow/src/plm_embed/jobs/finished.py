@@ -122,7 +122,9 @@ def serve(bucket: Bucket, store: Path) -> Served:
             wrong = part.column_at("length", rows) != bucket.length[new]
             if any(map(is_per_residue, part.names)):
                 flat[new], residues[new] = part.column_at("offset", rows), part.residues_at(rows)
-                wrong |= residues[new] != stored_residues(bucket.length[new], fingerprint)
+                wrong |= residues[new] != stored_residues(
+                    bucket.length[new], fingerprint.long_sequences
+                )
             if wrong.any():
                 key = bucket.keys[new][wrong][0].decode()
                 raise StoreError(

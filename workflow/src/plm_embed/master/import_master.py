@@ -30,7 +30,7 @@ from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader, Table
-from plm_embed.store.hdf5 import Array, open_hdf5
+from plm_embed.store.hdf5 import Array, largest, open_hdf5
 from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
 from plm_embed.windows import spans
@@ -305,10 +305,7 @@ def _publish(
         for start in range(0, len(vectors), height):
             inside = slice(*np.searchsorted(rows, (start, start + height)).tolist())
             block = vectors[start : start + height][rows[inside] - start].astype(np.float32)
-            largest = np.finfo(
-                np.float16 if store.fingerprint.storage_dtype == "float16" else np.float32
-            ).max
-            good = (np.abs(block) <= largest).all(axis=1)
+            good = (np.abs(block) <= largest(store.fingerprint.storage_dtype)).all(axis=1)
             done.leave_out("NaN, infinity or too large a number", int((~good).sum()))
             if not good.any():
                 continue

@@ -39,7 +39,7 @@ class Plan:
     def count(self, bucket: Bucket) -> None:
         """Add the vectors, and what computed them, of one bucket."""
         self.vectors += len(bucket.keys)
-        self.residues += int(stored_residues(bucket.length, self.fingerprint).sum())
+        self.residues += int(stored_residues(bucket.length, self.fingerprint.long_sequences).sum())
         self.devices.update(bucket.completion.devices)
         self.batch_dependent |= bucket.completion.batch_dependent
         for library, version in bucket.completion.versions.items():

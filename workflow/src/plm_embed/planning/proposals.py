@@ -10,13 +10,12 @@ from typing import Any
 
 import yaml
 
+from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.shape import Shape, shape
 
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""
-WALLTIME_FACTOR = 1.3
-MARGIN_HOURS = 2 / 60
 HOURS_PER_SUBMISSION = 3.0
 """What a submission is aimed at: long enough to be worth its wait, short enough to lose little and
 start soon.
@@ -84,12 +83,16 @@ def _propose(
     )
     shortest, longest = (_hours(text) for text in limits["walltime"])
     longest = min(longest, form.minutes / 60) if form.minutes else longest
-    usable = min(HOURS_PER_SUBMISSION, (longest - MARGIN_HOURS) / WALLTIME_FACTOR - STARTUP_HOURS)
+    usable = min(
+        HOURS_PER_SUBMISSION, (longest - SECONDS_MARGIN / 3600) / TIME_MARGIN - STARTUP_HOURS
+    )
     submissions = max(1, math.ceil(gpu_hours / (form.workers * usable))) if usable > 0 else 1
     each = gpu_hours / (submissions * form.workers)
     buckets = min(MAX_BUCKETS, submissions * form.buckets)
     hours = each + STARTUP_HOURS
-    asked = 5 * math.ceil(12 * max(shortest, min(longest, WALLTIME_FACTOR * hours + MARGIN_HOURS)))
+    asked = 5 * math.ceil(
+        12 * max(shortest, min(longest, TIME_MARGIN * hours + SECONDS_MARGIN / 3600))
+    )
     node_hours = submissions * hours * (form.nodes if whole else form.workers / gpus)
     charged = node_hours * gpus
     return Proposal(

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
@@ -17,6 +19,7 @@ from plm_embed.planning import costs
 from plm_embed.sequences.summary import SUMMARY, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import CHUNK_ROWS
+from plm_embed.windows import stored_residues
 from plm_embed.workflow.config import Config
 
 log = logging.getLogger(__name__)
@@ -33,8 +36,7 @@ def vector_bytes(config: Config, model: Model, lengths: Mapping[int, int]) -> di
     item, layers = storage_bytes(asked["storage_dtype"]), len(asked["layers"])
     policy = LongSequences(**asked["long_sequences"])
     rows = costs.work(model, lengths, policy).sequences
-    kept = policy.max_residues if policy.policy == "crop" else max(lengths, default=0)
-    residues = sum(min(length, kept) * count for length, count in lengths.items())
+    residues = _residues(lengths, policy)
     pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
     flat = ("per_residue" in asked["pooling"]) * layers
 
@@ -78,17 +80,15 @@ def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) 
     """
     if "per_residue" not in settings.pooling:
         return 0
-    residues = sum(
-        _stored(length, settings.long_sequences) * count for length, count in lengths.items()
-    )
+    residues = _residues(lengths, settings.long_sequences)
     return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
 
 
-def _stored(length: int, long: LongSequences) -> int:
-    """Residues of a sequence that get a vector."""
-    if length <= long.max_residues or long.policy in ("whole", "window"):
-        return length
-    return long.max_residues if long.policy == "crop" else 0
+def _residues(lengths: Mapping[int, int], policy: LongSequences) -> int:
+    """Rows in a per-residue dataset of sequences given by their number by length."""
+    each = np.fromiter(lengths, dtype=np.int64, count=len(lengths))
+    counts = np.fromiter(lengths.values(), dtype=np.int64, count=len(lengths))
+    return int(stored_residues(each, policy) @ counts)
 
 
 def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter, progress
 from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.master import Embeddings
-from plm_embed.store.hdf5 import connect
+from plm_embed.reading.vectors import make_anndata
+from plm_embed.store.hdf5 import CHUNK_ROWS, connect
 
 _UNSAFE = re.compile(r"[/\\%\x00-\x1f\x7f]")
 
@@ -198,40 +199,36 @@ def _npy(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
 
 
 def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> None:
-    """AnnData's own layout, version 0.1.0, written piece by piece."""
-    count, dim = pq.read_metadata(embeddings.index).num_rows, embeddings.dim
+    """AnnData writes an .h5ad without observations, which then grows: of all that it holds only a
+    batch is in memory.
+    """
+    with extra():
+        import pandas as pd
+        from anndata.io import write_elem
     schema = pq.read_schema(embeddings.index)
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    observations = schema.empty_table().to_pandas().set_index("id")
+    empty = make_anndata(embeddings.rows([], name), observations)
+    empty.var_names = pd.Index([str(number) for number in range(embeddings.dim)], dtype=object)
+    growing = {
+        "X": {"maxshape": (None, None), "chunks": (CHUNK_ROWS, max(embeddings.dim, 1))},
+        "obs": {"maxshape": (None,), "chunks": (_RECORDS_AT_ONCE,)},
+    }
     with (
         _table(_beside(output, "names"), *_NAMES) as write,
         atomic_path(output) as temporary,
         connect(temporary, "w") as file,
     ):
-        _encode(file, "anndata", "0.1.0")
-        for group in ("layers", "obsm", "obsp", "uns", "varm", "varp"):
-            _encode(file.create_group(group), "dict", "0.1.0")
-        dtype = embeddings.rows([], name).dtype
-        chunks = (min(512, count), dim) if count and dim else None
-        vectors = file.create_dataset("X", (count, dim), dtype, chunks=chunks, track_times=False)
-        _encode(vectors, "array", "0.2.0")
-        columns = {}
-        for field in schema:
-            columns[field.name] = _column(
-                _frame(file, "obs", schema), field.name, field.type, count
-            )
-        index = _column(
-            _frame(file, "var", pa.schema([("id", pa.string())])), "id", pa.string(), dim
-        )
-        index[...] = np.arange(dim).astype(str).astype(object)
+        write_elem(file, "/", empty)
+        for element, options in growing.items():
+            write_elem(file, element, getattr(empty, element), dataset_kwargs=options)
         for batch in _batches(embeddings, meter):
-            stop = batch.start + batch.columns.num_rows
-            if stop == batch.start:
-                continue
-            vectors[batch.start : stop] = embeddings.rows(batch["row"], name)
-            for field in schema:
-                values = batch[field.name]
-                if pa.types.is_string(field.type):
+            _append(file["X"], embeddings.rows(batch["row"], name))
+            for field in schema.names:
+                values = batch[field]
+                if field in texts:
                     values = [_without_nul(value or "") for value in values]
-                columns[field.name][batch.start : stop] = values
+                _append(file["obs"][field], values)
             for id, source, number in zip(
                 batch["id"], batch["source"], batch["number"], strict=True
             ):
@@ -239,30 +236,10 @@ def _anndata(embeddings: Embeddings, name: str, output: Path, meter: Meter) -> N
                     write([_without_nul(id), id, source, number])
 
 
-def _encode(item: h5py.Group | h5py.Dataset, kind: str, version: str) -> None:
-    item.attrs["encoding-type"] = kind
-    item.attrs["encoding-version"] = version
-
-
-def _frame(file: h5py.File, name: str, schema: pa.Schema) -> h5py.Group:
-    """A data frame whose index is the column `id`."""
-    if name in file:
-        return file[name]
-    frame = file.create_group(name)
-    _encode(frame, "dataframe", "0.2.0")
-    frame.attrs["_index"] = "id"
-    frame.attrs["column-order"] = np.array(
-        [each for each in schema.names if each != "id"], dtype=h5py.string_dtype()
-    )
-    return frame
-
-
-def _column(frame: h5py.Group, name: str, kind: pa.DataType, count: int) -> h5py.Dataset:
-    text = pa.types.is_string(kind)
-    dtype = h5py.string_dtype() if text else kind.to_pandas_dtype()
-    column = frame.create_dataset(name, (count,), dtype, track_times=False)
-    _encode(column, "string-array" if text else "array", "0.2.0")
-    return column
+def _append(dataset: h5py.Dataset, values: Sized) -> None:
+    start = len(dataset)
+    dataset.resize(start + len(values), axis=0)
+    dataset[start:] = values
 
 
 def _pt(embeddings: Embeddings, _: str, output: Path, meter: Meter) -> None:

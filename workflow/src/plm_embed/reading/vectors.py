@@ -312,10 +312,8 @@ def whole(rows: NDArray[Any]) -> Rows:
 
 def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
     """AnnData of vectors (n, D) and a data frame of n lines, whose text columns h5ad can hold."""
-    try:
+    with extra():
         import anndata
-    except ImportError:
-        raise PlmEmbedError("AnnData is not installed: pip install anndata") from None
     texts = [column for column in observations.columns if observations[column].dtype == "str"]
     observations = observations.astype(dict.fromkeys(texts, object))
     observations.index = observations.index.astype(object)

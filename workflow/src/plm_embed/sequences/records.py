@@ -38,8 +38,8 @@ class Table:
     ignores it.
     """
 
-    id: str
-    sequence: str
+    id: str = "id"
+    sequence: str = "sequence"
     keep: tuple[str, ...] = ()
 
     @property

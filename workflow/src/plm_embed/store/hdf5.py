@@ -57,6 +57,11 @@ _TYPES: dict[StorageDtype, h5t.TypeID] = {
 }
 
 
+def largest(dtype: StorageDtype) -> float:
+    """The largest number that a storage dtype holds; bfloat16 has nearly the range of float32."""
+    return float(np.finfo(np.float16 if dtype == "float16" else np.float32).max)
+
+
 @contextmanager
 def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.File]:
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk

@@ -1,0 +1,136 @@
+"""A setting has one default and one range, wherever it can be given."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+import pytest
+
+from plm_embed.cli.main import group
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.settings import Settings
+from plm_embed.keys import MAX_BUCKETS
+from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.records import Table
+from plm_embed.workflow.config import schema
+
+ROOT = Path(__file__).parents[3]
+Rules = dict[str, Any]
+
+
+def leaves(rules: Rules, prefix: str = "") -> Iterator[tuple[str, Rules]]:
+    """Each key of the configuration by its dotted name, and the schema of its value."""
+    for name, part in rules["properties"].items():
+        if "properties" in part:
+            yield from leaves(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", part
+
+
+KEYS = dict(leaves(schema()))
+BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
+OTHER_NAMES = {
+    "long_sequences": "policy",
+    "unknown_residues": "unknown",
+    "id_column": "id",
+    "sequence_column": "sequence",
+}
+"""Of options and parameters, the key that they are called in the configuration."""
+OF_THE_WORKFLOW = {
+    *("results", "inputs", "model", "weights", "weights_folder", "deduplicate"),
+    *("store", "site", "buckets_per_submission", "local_rules"),
+}
+"""Keys that no command has an option for, or only one without a default."""
+
+
+def allowed(rules: Rules) -> set[str] | None:
+    found = rules.get("enum") or rules.get("items", {}).get("enum")
+    return set(found) if found else None
+
+
+def plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def options() -> list[tuple[str, click.Option]]:
+    """Options of the steps of the workflow that a key of the configuration stands for."""
+    steps = ("deduplicate", "scan", "split", "embed", "validate")
+    return [
+        (OTHER_NAMES.get(option.name or "", option.name or ""), option)
+        for step in steps
+        for option in group.commands[step].params
+        if isinstance(option, click.Option)
+        and not option.required
+        and OTHER_NAMES.get(option.name or "", option.name) in BY_NAME
+    ]
+
+
+def test_names_of_keys_are_told_apart_without_their_block() -> None:
+    assert len(BY_NAME) == len(KEYS)
+
+
+def test_what_a_command_needs_to_know_it_can_be_told() -> None:
+    assert {name for name, _ in options()} == set(BY_NAME) - OF_THE_WORKFLOW
+
+
+@pytest.mark.parametrize(("name", "option"), options())
+def test_an_option_has_the_default_and_the_range_of_its_key(
+    name: str, option: click.Option
+) -> None:
+    rules = BY_NAME[name]
+    default = option.to_info_dict()["default"]
+    assert (list(default or ()) if option.multiple else default) == rules["default"]
+    kind = option.type
+    if isinstance(kind, click.Choice):
+        assert set(kind.choices) == allowed(rules)
+    elif isinstance(kind, (click.IntRange, click.FloatRange)):
+        bound = rules["exclusiveMinimum"] if kind.min_open else rules["minimum"]
+        assert (kind.min, kind.max) == (bound, rules.get("maximum"))
+    else:
+        assert allowed(rules) is None and not {"minimum", "exclusiveMinimum"} & set(rules)
+
+
+def literals(kind: Any) -> set[str] | None:
+    """The words that a type allows; None when it is no type of words."""
+    if get_origin(kind) is Literal:
+        return set(get_args(kind))
+    inside = [literals(each) for each in get_args(kind)]
+    words: set[str] = set().union(*(each for each in inside if each))
+    return words or None
+
+
+@pytest.mark.parametrize("kind", [Settings, LongSequences, ResiduePolicy, Table])
+def test_a_dataclass_has_the_default_and_the_words_of_its_keys(kind: type) -> None:
+    types = get_type_hints(kind)
+    known = [each.name for each in fields(kind) if each.name in BY_NAME]
+    assert known
+    for name in known:
+        assert plain(getattr(kind(), name)) == BY_NAME[name]["default"], name
+        assert literals(types[name]) == allowed(BY_NAME[name]), name
+
+
+def test_bounds_in_the_code_are_those_of_the_schema() -> None:
+    buckets = BY_NAME["buckets"]
+    assert (buckets["minimum"], buckets["maximum"]) == (1, MAX_BUCKETS)
+    assert BY_NAME["memory_mb"]["minimum"] == LEAST_MEMORY_MB
+
+
+def test_the_manual_names_every_word_that_is_allowed() -> None:
+    manual = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` (\|.*)$", manual, re.MULTILINE))
+    for key, rules in KEYS.items():
+        for word in allowed(rules) or ():
+            assert f"`{word}`" in rows[key] or f"`[{word}]`" in rows[key], (key, word)
+
+
+def test_the_rule_says_every_option_of_embed() -> None:
+    rule = (ROOT / "workflow" / "rules" / "embed.smk").read_text(encoding="utf-8")
+    for option in group.commands["embed"].params:
+        if isinstance(option, click.Option):
+            (name, *_) = option.opts
+            word = name.removeprefix("--")
+            assert re.search(rf"{name}[ =]|options\(\"{word}\"", rule), name
