@@ -5,7 +5,7 @@ and the real order.
     python benchmarks/balance.py --full          # 400 workers too; writes results/balance.json
 
 1.2 M sequences of influenza's proteins' lengths, a third of them fragments, are cut into buckets by
-their keys. The nodes of 4 workers each are `Submission`s of their own, which share nothing but the
+their keys. The nodes of 4 workers each are `Dispatch`es of their own, which share nothing but the
 folder with claims and records; only their workers are not real: they wait as long as the bucket
 would take, by the linear and quadratic operations of ESM-2 650M, and write the record. The ideal is
 all work divided by all workers. Model loading is left out."""
@@ -26,7 +26,7 @@ import numpy as np
 
 from plm_embed import keys as buckets
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import submission
+from plm_embed.jobs import dispatch
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
 from plm_embed.sequences import hashing
@@ -145,12 +145,10 @@ def simulate(
             path.stem: scale * cost for path, cost in zip(paths, operations, strict=True)
         }
         Waiting.speeds, Waiting.ends = speeds.tolist(), []
-        submission.Worker = Waiting  # type: ignore[misc,assignment]
-        plan = submission.Plan(
-            tuple(paths), folder, folder, records, min(workers, GPUS_PER_NODE), 0
-        )
+        dispatch.Worker = Waiting  # type: ignore[misc,assignment]
+        plan = dispatch.Plan(tuple(paths), folder, folder, records, min(workers, GPUS_PER_NODE), 0)
         nodes = [
-            submission.Submission(plan, Settings(device="cpu"))
+            dispatch.Dispatch(plan, Settings(device="cpu"))
             for _ in range(max(1, workers // GPUS_PER_NODE))
         ]
         threads = [threading.Thread(target=node.run) for node in nodes]

@@ -53,13 +53,15 @@ for _, sequence in pyfastx.Fastx(sys.argv[1]):
 print(records, len(seen))
 """
 OURS = """
-import json, sys
+import sys
+from pathlib import Path
 from plm_embed.cli.main import group
+from plm_embed.sequences.summary import read_summary
 group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64",
             "--memory-mb", sys.argv[3]],
            standalone_mode=False)
-summary = json.load(open(sys.argv[2] + "/summary.json"))
-print(summary["records"], summary["unique"])
+summary = read_summary(Path(sys.argv[2]))
+print(summary.records, summary.unique)
 """
 
 

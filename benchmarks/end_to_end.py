@@ -23,6 +23,7 @@ from random_weights import write_checkpoint
 
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
+from plm_embed.sequences.summary import read_summary
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +64,7 @@ def main() -> None:
             check=True,
         )
         seconds = time.monotonic() - began
-        counts = json.loads((folder / "results" / "sequences" / "summary.json").read_text())
+        counts = read_summary(folder / "results" / "sequences")
         steps: dict[str, dict[str, float]] = {}
         for path in sorted((folder / "results" / "benchmarks").rglob("*.jsonl")):
             step = path.parent.name if path.parent.name == "embed" else path.stem
@@ -82,9 +83,9 @@ def main() -> None:
             "load": os.getloadavg(),
             "model": model.name,
             "input": arguments.input.name,
-            "records": counts["records"],
-            "unique": counts["unique"],
-            "residues": counts["residues"],
+            "records": counts.records,
+            "unique": counts.unique,
+            "residues": counts.residues,
             "seconds": seconds,
             "steps": steps,
         }

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ import pyarrow as pa
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.completion import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
-from plm_embed.store.parts import PartRows, write_part
+from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
 
 DIM = 1280
@@ -59,7 +61,8 @@ startup.set_up(huge_pages=True)
 from plm_embed.store.blocks import Memory, blocks
 from plm_embed.jobs.finished import load_bucket, serve
 from plm_embed.io.files import atomic_path
-from plm_embed.master.gather import create_master, make_plan
+from plm_embed.master.gather import create_master
+from plm_embed.master.planned import make_plan
 from plm_embed.store.hdf5 import connect
 from plm_embed.store.writer import VectorWriter
 sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
@@ -108,7 +111,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
                 mine[part], lengths[part], np.ones(len(part), dtype=np.int32), {"mean_l33": vectors}
             )
             write_part(folder / "part.h5", once, FINGERPRINT, {"device": "CPU"})
-            infos.append(store.publish(folder / "part.h5").__dict__)
+            infos.append(store.publish(folder / "part.h5"))
         text = pa.array(mine.astype(str))
         columns = {"key": text, "length": pa.array(lengths)}
         write_table(folder / f"sequences/buckets/{bucket}.parquet", pa.table(columns))
@@ -135,15 +138,24 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             "detail": none,
         }
         tables.append(pa.table(members | more))
-        record = {
-            "keys_sha256": keys_sha256(mine),
-            "fingerprint": json.loads(FINGERPRINT.to_json()),
-            "parts": infos,
-            "skipped": [],
-            "worker": {"device": "CPU"},
-            "versions": {},
-        }
-        write_sealed(folder / f"embedded/{bucket}.json", record)
+        record = Completion(
+            bucket=bucket,
+            unique=len(mine),
+            keys_sha256=keys_sha256(mine),
+            fingerprint=FINGERPRINT,
+            fingerprint_id=FINGERPRINT.id,
+            parts=tuple(infos),
+            skipped=(),
+            found=0,
+            self_test=None,
+            worker=WorkerInfo(host="", pid=0, device="CPU"),
+            versions={},
+            loading_seconds=0.0,
+            seconds=0.0,
+            started="",
+            ended="",
+        )
+        write_completion(folder / f"embedded/{bucket}.json", record)
     order = [
         "source",
         "number",
@@ -157,17 +169,23 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         "length",
     ]
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
-    inputs = [{"path": "proteins.fasta", "bytes": 1, "sha256": "", "records": records}]
-    summary = {
-        "inputs": inputs,
-        "records": records,
-        "accepted": records,
-        "skipped": {},
-        "unique": rows,
-    }
     written = (folder / "sequences").rglob("*.parquet")
     files = {str(path.relative_to(folder / "sequences")): sha256_file(path) for path in written}
-    write_sealed(folder / "sequences/summary.json", summary | {"buckets": buckets, "files": files})
+    summary = Summary(
+        buckets=buckets,
+        keep=(),
+        records=records,
+        accepted=records,
+        skipped=Counter(),
+        events=Counter(),
+        unique=rows,
+        residues=0,
+        lengths=Counter(),
+        inputs=(InputFile("proteins.fasta", "fasta", "none", 1, "", records),),
+        warnings=(),
+        files=files,
+    )
+    write_summary(folder / "sequences", summary)
     (folder / "part.h5").unlink()
 
 

@@ -23,7 +23,9 @@ import numpy as np
 from random_weights import write_checkpoint
 
 from plm_embed.inference.prepare_weights import prepare
+from plm_embed.jobs.submission import read_submission
 from plm_embed.models.registry import find_model
+from plm_embed.plain import to_plain
 
 MODEL = "esm2_t6_8M_UR50D"
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)
@@ -82,7 +84,7 @@ def main() -> None:
             arguments.workers,
         ]
         subprocess.run([*PROGRAM, *map(str, words)], check=True, capture_output=True)
-        workers = json.loads((folder / "done.json").read_text())["workers"]
+        workers = to_plain(read_submission(folder / "done.json").workers)
     for worker in workers:
         print(json.dumps(worker))
     about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.machine()}

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +24,9 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
-from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.attempts import Attempt, write_attempt
+from plm_embed.jobs.completion import Completion, WorkerInfo, write_completion
+from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 
 RECORDS, UNIQUE, DIM, BUCKETS = 2_000_000, 1_260_000, 320, 400
@@ -74,67 +77,64 @@ def make(results: Path) -> None:
         "function": [f"segment {number % 11}" for number in range(RECORDS)],
     }
     pq.write_table(pa.table(columns), model / "master_esm2_embeddings.parquet")
-    source = {
-        "path": "protein_final.csv",
-        "format": "csv",
-        "compression": "none",
-        "bytes": 10**9,
-        "sha256": "0" * 64,
-    }
-    counts = zip(*np.unique(lengths, return_counts=True), strict=True)
-    summary = {
-        "inputs": [source | {"records": RECORDS}],
-        "records": RECORDS,
-        "accepted": RECORDS,
-        "skipped": {"unknown_residues": 17},
-        "events": {"upper_cased": 5},
-        "unique": UNIQUE,
-        "residues": int(lengths.sum()),
-        "buckets": BUCKETS,
-        "keep": ["assembly_id", "function"],
-        "lengths": {str(value): int(count) for value, count in counts},
-    }
-    write_sealed(results / "sequences" / "summary.json", summary)
+    summary = Summary(
+        buckets=BUCKETS,
+        keep=("assembly_id", "function"),
+        records=RECORDS,
+        accepted=RECORDS,
+        skipped=Counter({"unknown_residues": 17}),
+        events=Counter({"upper_cased": 5}),
+        unique=UNIQUE,
+        residues=int(lengths.sum()),
+        lengths=Counter(lengths.tolist()),
+        inputs=(InputFile("protein_final.csv", "csv", "none", 10**9, "0" * 64, RECORDS),),
+        warnings=(),
+        files={},
+    )
+    write_summary(results / "sequences", summary)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for bucket in range(BUCKETS):
         began = start + timedelta(minutes=10 * (bucket // 40))
-        record = {
-            "bucket": f"{bucket:04d}",
-            "fingerprint": json.loads(FINGERPRINT.to_json()),
-            "unique": 3150,
-            "computed": 3150,
-            "worker": {
-                "host": f"x{bucket % 10}",
-                "device": "NVIDIA A100-SXM4-40GB",
-                "job": str(bucket % 40),
-            },
-            "started": began.isoformat(),
-            "ended": (began + timedelta(seconds=500)).isoformat(),
-            "seconds": 500.0,
-            "tokens": 1_200_000,
-            "tokens_per_second": 2400.0 + bucket % 40,
-            "busy": 0.97,
-            "found": 0,
-            "skipped": [],
-        }
-        write_json(model / "embedded" / f"{bucket:04d}.json", record)
+        host, job = f"x{bucket % 10}", str(bucket % 40)
+        record = Completion(
+            bucket=f"{bucket:04d}",
+            unique=3150,
+            keys_sha256="",
+            fingerprint=FINGERPRINT,
+            fingerprint_id=FINGERPRINT.id,
+            parts=(),
+            skipped=(),
+            found=0,
+            self_test=None,
+            worker=WorkerInfo(host=host, pid=1, job=job, device="NVIDIA A100-SXM4-40GB"),
+            versions={},
+            loading_seconds=0.0,
+            seconds=500.0,
+            started=began.isoformat(),
+            ended=(began + timedelta(seconds=500)).isoformat(),
+            computed=3150,
+            tokens=1_200_000,
+            tokens_per_second=2400.0 + bucket % 40,
+            busy=0.97,
+        )
+        write_completion(model / "embedded" / f"{bucket:04d}.json", record)
         for failed in (False, True)[
             : 1 + (bucket % 10 == 0)
         ]:  # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began
-            attempt = {
-                "submission": f"{bucket:04d}",
-                "buckets": [f"{bucket:04d}"],
-                "host": f"x{bucket % 10}",
-                "job": str(bucket % 40),
-                "workers": 1,
-                "started": at.isoformat(),
-                "ended": (at + timedelta(seconds=60 if failed else 510)).isoformat(),
-                "joules": 1.5e5,
-                "outcome": "failed" if failed else "complete",
-                "reason": "its device failed" if failed else "",
-            }
-            write_json(model / "attempts" / f"{bucket:04d}-{failed}.json", attempt)
+            attempt = Attempt(
+                submission=f"{bucket:04d}",
+                buckets=(f"{bucket:04d}",),
+                host=host,
+                job=job,
+                workers=1,
+                started=at.isoformat(),
+                ended=(at + timedelta(seconds=60 if failed else 510)).isoformat(),
+                joules=1.5e5,
+                outcome="failed" if failed else "complete",
+                reason="its device failed" if failed else "",
+            )
+            write_attempt(model / "attempts" / f"{bucket:04d}-{failed}.json", attempt)
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from plm_embed.jobs.completion import read_completion
+
 ROOT = Path(__file__).parents[1]
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)  # of influenza's proteins
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
@@ -75,13 +77,13 @@ def run(folder: Path, inputs: list[str]) -> dict[str, Any]:
         for path in folder.glob(f"results/{model}/embedded/*.json")
         if path.stat().st_mtime > started
     ]
-    records = [json.loads(path.read_text()) for path in paths]
+    records = [read_completion(path) for path in paths]
     steps = {}
     for path in folder.glob("results/benchmarks/**/*.jsonl"):
         step = path.relative_to(folder / "results/benchmarks").as_posix().removeprefix(f"{model}/")
         steps[step.removesuffix(".jsonl")] = json.loads(path.read_text())["s"]
-    computed = sum(record["computed"] for record in records)
-    busy = [record["seconds"] for record in records if record["computed"]]
+    computed = sum(record.computed for record in records)
+    busy = [record.seconds for record in records if record.computed]
     return {
         "seconds": seconds,
         "cpu_seconds": cpu,

@@ -9,20 +9,21 @@ workers are drawn as ever are.
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from plm_embed.io.files import write_json
-from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.heartbeats import Beat, write_beat
 from plm_embed.reporting.watch import Watch
 from plm_embed.reporting.watch_view import MOST_ROWS, SECONDS_BETWEEN_LOOKS, view
+from plm_embed.sequences.summary import Summary, write_summary
 
 LOOKS = 10
 BUCKETS, FINISHED, WORKERS = 1000, 400, 400
@@ -36,8 +37,21 @@ def campaign(results: Path) -> Path:
     (model / "workers").mkdir()
     for number in range(BUCKETS):
         (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
-    summary = {"buckets": BUCKETS, "residues": 1000 * BUCKETS, "unique": 0}
-    write_sealed(results / "sequences" / "summary.json", summary)
+    summary = Summary(
+        buckets=BUCKETS,
+        keep=(),
+        records=0,
+        accepted=0,
+        skipped=Counter(),
+        events=Counter(),
+        unique=0,
+        residues=1000 * BUCKETS,
+        lengths=Counter(),
+        inputs=(),
+        warnings=(),
+        files={},
+    )
+    write_summary(results / "sequences", summary)
     for number in range(FINISHED):
         (model / "embedded" / f"{number:04d}.json").write_text("{}")
     return model
@@ -46,25 +60,25 @@ def campaign(results: Path) -> Path:
 def beat(model: Path, number: int) -> None:
     """What a worker says of its bucket every few seconds."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    note = {
-        "host": "node1",
-        "pid": number,
-        "job": "17",
-        "device": "NVIDIA A100",
-        "gpu": number % 4,
-        "bucket": f"{number:04d}",
-        "tokens": 500,
-        "tokens_total": 1000,
-        "tokens_per_second": 50.0,
-        "eta_seconds": 700.0,
-        "sequences": 12,
-        "memory_bytes": 3_000_000_000,
-        "utilization": 97,
-        "started": now,
-        "progressed": now,
-        "updated": now,
-    }
-    (model / "workers" / f"node1-{number}.json").write_text(json.dumps(note))
+    said = Beat(
+        host="node1",
+        pid=number,
+        job="17",
+        device="NVIDIA A100",
+        gpu=number % 4,
+        bucket=f"{number:04d}",
+        tokens=500,
+        tokens_total=1000,
+        tokens_per_second=50.0,
+        eta_seconds=700.0,
+        sequences=12,
+        memory_bytes=3_000_000_000,
+        utilization=97,
+        started=now,
+        progressed=now,
+        updated=now,
+    )
+    write_beat(model / "workers" / f"node1-{number}.json", said)
 
 
 def main() -> None:

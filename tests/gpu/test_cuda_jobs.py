@@ -18,6 +18,7 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, random_sequence, states
 from plm_embed.inference import prepare_weights as preparation
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.completion import Completion
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.esm.engine import Engine
@@ -46,12 +47,10 @@ def write_bucket(folder: Path, sequences: list[str]) -> Path:
     return folder / "0000.parquet"
 
 
-def vectors(folder: Path, record: dict[str, Any]) -> dict[str, np.ndarray]:
+def vectors(folder: Path, record: Completion) -> dict[str, np.ndarray]:
     found = {}
-    for info in record["parts"]:
-        with read_part(
-            folder / "store" / record["fingerprint_id"] / "parts" / info["name"]
-        ) as part:
+    for info in record.parts:
+        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
             name = part.names[0]
             rows = part.rows(name, np.arange(part.count))
             found |= {held.decode(): vector for held, vector in zip(part.keys, rows, strict=True)}
@@ -75,15 +74,15 @@ def test_the_embed_job(tmp_path: Path, prepared: Path, dtype: Any) -> None:
     print(
         json.dumps(
             {
-                name: record[name]
+                name: getattr(record, name)
                 for name in ("self_test", "busy", "tokens_per_second", "toks_per_batch")
             }
         )
     )
-    assert record["computed"] == 300
-    assert record["self_test"]["batch_invariant"]
-    assert record["fingerprint"]["engine"].startswith("packed-1-")
-    assert 0 < record["busy"] <= 1
+    assert record.computed == 300
+    assert record.self_test and record.self_test.batch_invariant
+    assert record.fingerprint.engine.startswith("packed-1-")
+    assert 0 < record.busy <= 1
     found = vectors(tmp_path, record)
     expected = states(engine_of_folder(prepared), sequences[::20], [WIDE.layers])
     for sequence, exact in zip(sequences[::20], expected, strict=True):
@@ -115,8 +114,8 @@ def test_out_of_memory_loses_no_sequence(tmp_path: Path, prepared: Path) -> None
         record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert model.rows <= record["toks_per_batch"] < 16 * ROWS["cuda"]
-    assert (record["computed"], record["skipped"]) == (300, [])
+    assert model.rows <= record.toks_per_batch < 16 * ROWS["cuda"]
+    assert (record.computed, record.skipped) == (300, [])
 
 
 def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> N
     )  # its self-test would refuse such weights
     embedder._budget = ROWS["cuda"]
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
-    assert record["exact"] == 3
+    assert record.exact == 3
     expected = states(engine_of_folder(folder), sequences, [3])
     for sequence, exact in zip(sequences, expected, strict=True):
         found = torch.from_numpy(vectors(tmp_path, record)[key(sequence)])
@@ -185,5 +184,5 @@ def test_a_poisoned_context_ends_the_job_and_keeps_what_was_finished(
     record = Embedder(prepared, tmp_path / "store", Settings(device="cuda", scratch="")).embed(
         tmp_path / "0000.parquet", tmp_path / "0000.json"
     )
-    assert record["found"] > 0
-    assert record["found"] + record["computed"] == 150
+    assert record.found > 0
+    assert record.found + record.computed == 150

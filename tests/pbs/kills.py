@@ -33,9 +33,10 @@ import h5py
 import torch
 
 from plm_embed.cli import main as cli
-from plm_embed.jobs import bucket, claims, submission, worker  # noqa: F401 -- the same
+from plm_embed.jobs import bucket, claims, dispatch, submission, worker  # noqa: F401 -- the same
 from plm_embed.jobs import nodes as launch
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
+from plm_embed.master.validation import read_validation
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"
@@ -140,7 +141,7 @@ def prepare_process() -> None:
     launch._pals_mpiexec = lambda: False
     launch.SECONDS_FOR_STRAGGLERS = 3.0
     claims.SECONDS_BETWEEN_BEATS, claims.STALE_AFTER_SECONDS = 0.3, 2.0
-    submission.SECONDS_BETWEEN_LOOKS, submission.SECONDS_BETWEEN_ATTEMPTS = 0.1, 0.3
+    dispatch.SECONDS_BETWEEN_LOOKS, dispatch.SECONDS_BETWEEN_ATTEMPTS = 0.1, 0.3
 
 
 class Job:
@@ -302,7 +303,8 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
             rows = len(file["emb"])
         if (
             rows != len(set(proteins))
-            or json.loads((folder / "validation.json").read_text())["status"] != "passed"
+            or (found := read_validation(folder / "validation.json")) is None
+            or found.status != "passed"
         ):
             raise RuntimeError(f"seed {seed}: {rows} rows of {len(set(proteins))}")
         computed = sum(int(path.stem.split("-")[2]) for path in store.glob("*/parts/[0-9a-f]*.h5"))

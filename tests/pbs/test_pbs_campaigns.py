@@ -2,7 +2,6 @@
 whatever happens.
 """
 
-import json
 import os
 import re
 import signal
@@ -15,15 +14,15 @@ import pytest
 from standin import Queue, StandIn
 
 from conftest import CONFIG, REAL, Campaign
+from plm_embed.jobs.completion import Completion, read_completion
 from support.campaign_runs import ROOT, snakemake_command
 
 pytestmark = pytest.mark.workflow
 
 
-def records(campaign: Campaign) -> list[dict[str, int]]:
+def records(campaign: Campaign) -> list[Completion]:
     return [
-        json.loads(path.read_text())
-        for path in sorted((campaign.vectors / "embedded").glob("*.json"))
+        read_completion(path) for path in sorted((campaign.vectors / "embedded").glob("*.json"))
     ]
 
 
@@ -41,7 +40,7 @@ def test_one_gpu_per_job(
     (campaign.folder / f"Ergebnisse {odd}").rename(campaign.folder / "results")
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
-    assert all(record["worker"]["job"] for record in records(campaign))  # type: ignore[call-overload,index]
+    assert all(record.worker.job for record in records(campaign))
 
 
 @pytest.mark.skipif(
@@ -54,7 +53,7 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
     campaign.run("pbs", *resources, speed=CONFIG["speed"] | {"buckets_per_submission": 4})  # type: ignore[operator]
     assert campaign.master() == undisturbed.master()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 1
-    assert sum(record["computed"] for record in records(campaign)) == 129
+    assert sum(record.computed for record in records(campaign)) == 129
 
 
 @pytest.mark.usefixtures("any_pbs")

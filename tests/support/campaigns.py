@@ -5,7 +5,6 @@ computation would.
 """
 
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +16,15 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.jobs.completion import Completion, Skipped, WorkerInfo, read_completion
+from plm_embed.jobs.completion import write_completion as write_record
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequences.alphabet import PROTEIN
-from plm_embed.store.store import PartRows, Store, write_part
+from plm_embed.sequences.summary import InputFile, Summary, read_summary, write_summary
+from plm_embed.store.new_parts import PartRows, write_part
+from plm_embed.store.store import Store
 from plm_embed.windows import spans, window_count
 
 DIM = 16
@@ -220,31 +222,66 @@ def write_completion(
     """The completion record of a bucket that has these keys."""
     fingerprint = campaign.fingerprint
     kept = np.array([name for name in keys if name not in skipped], dtype="S64")
-    record = {
-        "schema_version": 1,
-        "bucket": bucket,
-        "unique": len(keys),
-        "keys_sha256": keys_sha256(np.array(keys, dtype="S64")),
-        "fingerprint": json.loads(fingerprint.to_json()),
-        "fingerprint_id": fingerprint.id,
-        "parts": [vars(info) for info in Store(campaign.store, fingerprint).covering(kept)],
-        "skipped": [
-            {"key": name, "length": 50, "reason": reason}
-            for name, reason in skipped.items()
-            if name in keys
-        ],
-        "computed": len(kept),
+    record = completion(
+        bucket=bucket,
+        unique=len(keys),
+        keys_sha256=keys_sha256(np.array(keys, dtype="S64")),
+        fingerprint=fingerprint,
+        fingerprint_id=fingerprint.id,
+        parts=tuple(Store(campaign.store, fingerprint).covering(kept)),
+        skipped=tuple(
+            Skipped(name, 50, reason) for name, reason in skipped.items() if name in keys
+        ),
+        computed=len(kept),
+    )
+    write_record(campaign.embedded / f"{bucket}.json", record)
+
+
+def completion(**fields: Any) -> Completion:
+    """A completion record of an empty bucket, but for these fields."""
+    stated: dict[str, Any] = {
+        "bucket": "0000",
+        "unique": 0,
+        "keys_sha256": keys_sha256(np.zeros(0, dtype="S64")),
+        "fingerprint": MEAN,
+        "fingerprint_id": MEAN.id,
+        "parts": (),
+        "skipped": (),
         "found": 0,
-        "worker": {"device": "CPU"},
+        "self_test": None,
+        "worker": WorkerInfo(host="x3001", pid=7, device="CPU"),
         "versions": {"torch": "2"},
+        "loading_seconds": 0.0,
+        "seconds": 1.0,
+        "started": "2026-11-21T09:00:00.000+00:00",
+        "ended": "2026-11-21T09:00:01.000+00:00",
     }
-    write_sealed(campaign.embedded / f"{bucket}.json", record)
+    return Completion(**stated | fields)
 
 
 def edit_completion(campaign: Campaign, **change: Any) -> None:
     """Another completion record of bucket 0001, with a seal that fits."""
     path = campaign.embedded / "0001.json"
-    write_sealed(path, read_sealed(path, "a completion record", "") | change)
+    write_record(path, replace(read_completion(path), **change))
+
+
+def counted(**fields: Any) -> Summary:
+    """A summary of no records, but for these fields."""
+    stated: dict[str, Any] = {
+        "buckets": 1,
+        "keep": (),
+        "records": 0,
+        "accepted": 0,
+        "skipped": Counter(),
+        "events": Counter(),
+        "unique": 0,
+        "residues": 0,
+        "lengths": Counter(),
+        "inputs": (),
+        "warnings": (),
+        "files": {},
+    }
+    return Summary(**stated | fields)
 
 
 def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
@@ -288,29 +325,28 @@ def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) 
             pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet"
         )
     per_source = Counter(record["source"] for record in records)
-    summary = {
-        "inputs": [
-            {"path": path, "bytes": 1, "sha256": "00", "records": per_source[path]}
+    lengths = Counter(record["length"] for record in unique.values())
+    summary = counted(
+        inputs=tuple(
+            InputFile(path, Path(path).suffix[1:], "none", 1, "00", per_source[path])
             for path in SOURCES
-        ],
-        "records": len(records),
-        "accepted": len(accepted),
-        "skipped": dict(
-            Counter(record["reason"] for record in records if record["status"] == "skipped")
         ),
-        "events": {},
-        "unique": len(unique),
-        "buckets": buckets,
-    }
-    seal_sequences(folder, **summary)
+        keep=("function",),
+        records=len(records),
+        accepted=len(accepted),
+        skipped=Counter(record["reason"] for record in records if record["status"] == "skipped"),
+        unique=len(unique),
+        residues=sum(length * count for length, count in lengths.items()),
+        lengths=lengths,
+        buckets=buckets,
+    )
+    write_summary(folder, summary)
+    seal_sequences(folder)
 
 
 def seal_sequences(folder: Path, **changes: Any) -> None:
     """Write the summary with these changes and with the hashes that the files beside it have
     now.
     """
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text()) if path.is_file() else {}
-    summary.pop("sha256", None)
     files = {str(file.relative_to(folder)): sha256_file(file) for file in folder.rglob("*.parquet")}
-    write_sealed(path, summary | {"files": files} | changes)
+    write_summary(folder, replace(read_summary(folder), files=files, **changes))

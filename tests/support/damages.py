@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store.store import write_part
+from plm_embed.store.new_parts import write_part
 from support.campaigns import (
     MEAN,
     Campaign,
@@ -160,7 +160,7 @@ DAMAGES = {
         r"bucket 0000 \(model: esm2_other here",
     ),
     "completion record without a part": (
-        lambda c: edit_completion(c, parts=[]),
+        lambda c: edit_completion(c, parts=()),
         "sequences are in none of its parts",
     ),
     "swapped vectors": (
@@ -352,10 +352,10 @@ DAMAGES = {
     "counts of the input edited": (
         lambda c: seal_sequences(
             c.sequences,
-            inputs=[
-                entry | {"records": max(entry["records"], 31)}
-                for entry in read_summary(c.sequences)["inputs"]
-            ],
+            inputs=tuple(
+                replace(entry, records=max(entry.records, 31))
+                for entry in read_summary(c.sequences).inputs
+            ),
         ),
         "counts: inputs/b.csv: 31 records in the input, 30 answered",
     ),

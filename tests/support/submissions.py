@@ -1,6 +1,5 @@
 """`plm-embed embed` as a process: its buckets, its start, and what it has published so far."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plm_embed.jobs.completion import Completion, read_completion
 from plm_embed.keys import key
 
 ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40
@@ -71,5 +71,5 @@ def wait_for_parts(folder: Path, number: int = 1) -> None:
     raise AssertionError("no part within 300 s")
 
 
-def records(folder: Path) -> dict[str, dict[str, int]]:
-    return {path.stem: json.loads(path.read_text()) for path in folder.glob("0*.json")}
+def records(folder: Path) -> dict[str, Completion]:
+    return {path.stem: read_completion(path) for path in folder.glob("0*.json")}

@@ -3,7 +3,6 @@ command goes on later.
 """
 
 import contextlib
-import json
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from plm_embed.jobs.claims import Claim
+from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import key
 from plm_embed.models.weights import write
 
@@ -189,4 +189,4 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
     with embed(small_disk, prepared, buckets) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert len(json.loads((small_disk / "submissions" / "0000.json").read_text())["buckets"]) == 3
+    assert len(read_submission(small_disk / "submissions" / "0000.json").buckets) == 3

@@ -3,7 +3,6 @@ damage.
 """
 
 import hashlib
-import json
 import random
 import re
 import shlex
@@ -23,8 +22,11 @@ import yaml
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
+from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.master.validation import Validation, read_validation
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 
@@ -57,9 +59,9 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
 
 
-def completion_records(folder: Path) -> list[dict[str, Any]]:
+def completion_records(folder: Path) -> list[Completion]:
     paths = sorted((folder / "results" / MODEL / "embedded").glob("*.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [read_completion(path) for path in paths]
 
 
 def parts(folder: Path) -> list[Path]:
@@ -71,27 +73,26 @@ def rows_in_store(folder: Path) -> int:
     return sum(int(path.name.split("-")[2]) for path in parts(folder))
 
 
-def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        (folder / "results" / "validation.json").read_text(encoding="utf-8")
-    )
+def report(folder: Path) -> Validation:
+    found = read_validation(folder / "results" / "validation.json")
+    assert found
     return found
 
 
 def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
-    counts = json.loads((demo / "results/sequences/summary.json").read_text(encoding="utf-8"))
+    counts = read_summary(demo / "results/sequences")
     records = pq.read_table(demo / "results/records.parquet").to_pylist()
-    assert len(records) == counts["records"] == counts["accepted"] + sum(counts["skipped"].values())
+    assert len(records) == counts.records == counts.accepted + counts.skipped.total()
     assert (
         sum(record["status"] != "skipped" for record in records)
         == pq.read_metadata(demo / INDEX).num_rows
     )
-    assert sum(record["computed"] for record in completion_records(demo)) == counts["unique"]
+    assert sum(record.computed for record in completion_records(demo)) == counts.unique
     command = ["sha256sum", "--check", "--strict", "checksums.sha256"]
     checks = subprocess.run(command, cwd=demo / "results" / MODEL, capture_output=True, check=False)
     assert checks.returncode == 0, checks.stderr
     with plm_embed.open(demo / MASTER) as embeddings:
-        assert len(embeddings) == counts["unique"]
+        assert len(embeddings) == counts.unique
         assert embeddings.dim == 32
 
 
@@ -134,7 +135,7 @@ def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
     (said,) = set(re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", logs))
     healed = snakemake(copy, *ONE_THREAD, *shlex.split(said), deduplicate=mode)
     assert healed.returncode == 0, healed.stdout
-    assert digests(copy) == before and report(copy)["status"] == "passed"
+    assert digests(copy) == before and report(copy).status == "passed"
 
 
 def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> None:
@@ -263,7 +264,7 @@ def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_pat
 def test_another_number_of_buckets_computes_nothing_again(copy: Path, demo: Path) -> None:
     run = snakemake(copy, *ONE_THREAD, buckets=2)
     assert run.returncode == 0, run.stdout
-    assert [record["computed"] for record in completion_records(copy)[:2]] == [0, 0]
+    assert [record.computed for record in completion_records(copy)[:2]] == [0, 0]
     assert digests(copy) == digests(demo)
 
 
@@ -291,7 +292,7 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
     (folder / "few.fasta").write_text(">good\nMKV\n>bad\nMJV\n>empty\n", encoding="utf-8")
     run = snakemake(folder, *ONE_THREAD, inputs=["few.fasta"], buckets=3)
     assert run.returncode == 0, run.stdout
-    assert sorted(record["unique"] for record in completion_records(folder)) == [0, 0, 1]
+    assert sorted(record.unique for record in completion_records(folder)) == [0, 0, 1]
     fates = [
         (row["id"], row["status"])
         for row in pq.read_table(folder / "results/records.parquet").to_pylist()
@@ -351,8 +352,8 @@ def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path:
     again = snakemake(folder, *ONE_THREAD, **settings)
     assert again.returncode == 0, again.stdout
     (record,) = completion_records(folder)
-    assert record["found"] == kept
-    assert record["computed"] == record["unique"] - kept
+    assert record.found == kept
+    assert record.computed == record.unique - kept
     assert digests(folder) == digests(demo)
 
 
@@ -362,7 +363,7 @@ def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> 
     run = snakemake(copy, *ONE_THREAD)
     assert run.returncode != 0
     assert "is not valid" in run.stdout
-    assert report(copy)["status"] == "failed"
+    assert report(copy).status == "failed"
     assert not (copy / f"results/{MODEL}/checksums.sha256").exists()
 
 

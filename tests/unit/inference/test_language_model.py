@@ -55,8 +55,8 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
     )
     embedder = Embedder(prepared, tmp_path / "store", settings)
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
-    (info,) = record["parts"]
-    with read_part(embedder.store.parts_folder / info["name"]) as part:
+    (info,) = record.parts
+    with read_part(embedder.store.parts_folder / info.name) as part:
         rows = part.rows(f"{pooling}_l3", np.arange(part.count))
         stored = dict(zip(part.keys.astype(str).tolist(), rows, strict=True))
     assert model.fingerprint(pooling, -1, long_sequences) == embedder.store.fingerprint

@@ -75,8 +75,8 @@ def vectors(folder: Path, model: Model, seed: int) -> Iterator[tuple[str, np.nda
         pa.table(columns | {"length": [len(row[1]) for row in rows]}), folder / "0000.parquet"
     )
     embedder = Embedder(folder / "weights", folder / "store", settings)
-    (part,) = embedder.embed(folder / "0000.parquet", folder / "0000.json")["parts"]
-    with read_part(embedder.store.parts_folder / part["name"]) as held:
+    (part,) = embedder.embed(folder / "0000.parquet", folder / "0000.json").parts
+    with read_part(embedder.store.parts_folder / part.name) as held:
         at = {name.decode(): row for row, name in enumerate(held.keys)}
         for name in held.names:
             found = list(held.rows(name, np.arange(held.count)))

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed import unsealed, write_sealed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def read(path: Path) -> dict[str, object]:
-    return read_sealed(path, "a note", "write it again")
+    return unsealed(path, "a note", "write it again")
 
 
 @given(

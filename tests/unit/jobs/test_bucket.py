@@ -2,7 +2,6 @@
 stopped.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +13,14 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
-from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
+from plm_embed.fingerprint import LongPolicy, LongSequences
 from plm_embed.inference import stream
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
-from plm_embed.io.sealed import read_sealed, write_sealed
 from plm_embed.jobs import compute
 from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.completion import Completion, Skipped, read_completion, write_completion
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models import weights
@@ -37,24 +36,22 @@ MODEL = MODELS["esm2_t3_untrained"]
 
 def run(
     folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None
-) -> dict[str, Any]:
+) -> Completion:
     bucket = write_bucket(folder, sequences)
     embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
     assert not embedder.is_complete(bucket, folder / "absent.json")
     record = embedder.embed(bucket, folder / "0000.json")
     # on a device with more memory the sequences that did not fit are tried again
-    lacking = any(skip["reason"] == "out_of_memory" for skip in record["skipped"])
+    lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
     assert embedder.is_complete(bucket, folder / "0000.json") is not lacking
     return record
 
 
-def stored(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+def stored(folder: Path, record: Completion) -> dict[str, dict[str, np.ndarray]]:
     """Everything that the parts of a record hold: key -> name -> vector."""
     found: dict[str, dict[str, np.ndarray]] = {}
-    for info in record["parts"]:
-        with read_part(
-            folder / "store" / record["fingerprint_id"] / "parts" / info["name"]
-        ) as part:
+    for info in record.parts:
+        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
             for name in part.names:
                 for held, vector in zip(
                     part.keys, part.rows(name, np.arange(part.count)), strict=True
@@ -64,9 +61,9 @@ def stored(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, np.ndarr
 
 
 def check(
-    folder: Path, prepared: Path, sequences: Sequence[str], record: dict[str, Any], tolerance: float
+    folder: Path, prepared: Path, sequences: Sequence[str], record: Completion, tolerance: float
 ) -> None:
-    fingerprint = Fingerprint.from_json(json.dumps(record["fingerprint"]))
+    fingerprint = record.fingerprint
     found = stored(folder, record)
     assert set(found) == {key(sequence) for sequence in sequences}
     for sequence, expected in zip(
@@ -87,11 +84,11 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(
     )
     record = run(tmp_path, prepared, SEQUENCES[::6], settings)
     check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
-    assert record["self_test"]["batch_invariant"]
-    assert record["self_test"]["attention"] == "torch SDPA"
-    assert record["fingerprint"]["engine"] == "packed-1"
-    assert record["computed"] == record["unique"] == len(SEQUENCES[::6])
-    assert read_sealed(tmp_path / "0000.json", "a record", "") == json.loads(json.dumps(record))
+    assert record.self_test and record.self_test.batch_invariant
+    assert record.self_test.attention == "torch SDPA"
+    assert record.fingerprint.engine == "packed-1"
+    assert record.computed == record.unique == len(SEQUENCES[::6])
+    assert read_completion(tmp_path / "0000.json") == record
 
 
 @pytest.mark.parametrize(
@@ -116,34 +113,33 @@ def test_long_sequences(
     )
     record = run(tmp_path, prepared, sequences, settings)
     check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
-    (info,) = record["parts"]
-    with read_part(tmp_path / "store" / record["fingerprint_id"] / "parts" / info["name"]) as part:
+    (info,) = record.parts
+    with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
         assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
     skipped = [s for s in sequences if len(s) not in windows]
-    assert record["skipped"] == [
-        {"key": k, "length": n, "reason": "too_long"}
-        for k, n in sorted((key(s), len(s)) for s in skipped)
-    ]
+    assert record.skipped == tuple(
+        Skipped(k, n, "too_long") for k, n in sorted((key(s), len(s)) for s in skipped)
+    )
 
 
 def test_only_what_no_part_holds_is_computed(tmp_path: Path, prepared: Path) -> None:
     first = run(tmp_path, prepared, SEQUENCES[:20])
     again = run(tmp_path, prepared, SEQUENCES[:20])
-    assert (again["found"], again["computed"], again["self_test"]) == (20, 0, None)
-    assert again["parts"] == first["parts"]
+    assert (again.found, again.computed, again.self_test) == (20, 0, None)
+    assert again.parts == first.parts
     grown = run(tmp_path, prepared, SEQUENCES[:30])
-    assert (grown["found"], grown["computed"]) == (20, 10)
-    assert len(grown["parts"]) == 2
+    assert (grown.found, grown.computed) == (20, 10)
+    assert len(grown.parts) == 2
     shrunk = run(tmp_path, prepared, SEQUENCES[25:30])
-    assert (shrunk["found"], shrunk["computed"], len(shrunk["parts"])) == (5, 0, 1)
+    assert (shrunk.found, shrunk.computed, len(shrunk.parts)) == (5, 0, 1)
 
 
 def test_another_setting_has_its_own_store(tmp_path: Path, prepared: Path) -> None:
     first = run(tmp_path, prepared, SEQUENCES[:3])
     other = run(tmp_path, prepared, SEQUENCES[:3], Settings(pooling=("max",), scratch=""))
-    assert other["computed"] == 3
-    assert other["fingerprint_id"] != first["fingerprint_id"]
-    assert run(tmp_path, prepared, SEQUENCES[:3])["computed"] == 0
+    assert other.computed == 3
+    assert other.fingerprint_id != first.fingerprint_id
+    assert run(tmp_path, prepared, SEQUENCES[:3]).computed == 0
 
 
 def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> None:
@@ -158,11 +154,11 @@ def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> N
 
 def test_empty_bucket(tmp_path: Path, prepared: Path) -> None:
     record = run(tmp_path, prepared, [])
-    assert (record["unique"], record["computed"], record["parts"], record["skipped"]) == (
+    assert (record.unique, record.computed, record.parts, record.skipped) == (
         0,
         0,
-        [],
-        [],
+        (),
+        (),
     )
 
 
@@ -184,10 +180,10 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     monkeypatch.setattr(Engine, "forward", short_of_memory)
     sequences = [*SEQUENCES, "M" * 900]
     record = run(tmp_path, prepared, sequences)
-    assert record["toks_per_batch"] == fits
+    assert record.toks_per_batch == fits
     small = [s for s in sequences if len(s) + 2 <= fits]
     check(tmp_path, prepared, small, record, 2e-3)
-    assert [entry["reason"] for entry in record["skipped"]] == ["out_of_memory"] * (
+    assert [entry.reason for entry in record.skipped] == ["out_of_memory"] * (
         len(sequences) - len(small)
     )
 
@@ -212,7 +208,7 @@ def test_a_budget_that_was_lowered_stays_low(
         record = embedder.embed(
             write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json"
         )
-        assert (record["computed"], record["toks_per_batch"], len(refused)) == (
+        assert (record.computed, record.toks_per_batch, len(refused)) == (
             len(SEQUENCES),
             512,
             2,
@@ -248,7 +244,7 @@ def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
     monkeypatch.setattr(Engine, "prepare", short_of_memory)
     monkeypatch.setattr(stream, "Prefetch", prefetching)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
-    assert refused and record["skipped"] == []
+    assert refused and record.skipped == ()
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)
 
 
@@ -300,8 +296,8 @@ def test_what_was_finished_is_kept_when_the_device_fails(
     assert not (tmp_path / "0000.json").exists()
     monkeypatch.undo()
     record = run(tmp_path, prepared, SEQUENCES)
-    assert record["found"] > 0
-    assert record["found"] + record["computed"] == len(SEQUENCES)
+    assert record.found > 0
+    assert record.found + record.computed == len(SEQUENCES)
 
 
 def test_a_part_that_cannot_be_written_ends_the_job(
@@ -340,7 +336,7 @@ def test_models_with_a_hard_limit(tmp_path: Path) -> None:
     prepare(model, source, tmp_path / "weights")
     sequences = ["M" * 1022, "M" * 1023]
     record = run(tmp_path, tmp_path / "weights", sequences)
-    assert [entry["length"] for entry in record["skipped"]] == [1023]
+    assert [entry.length for entry in record.skipped] == [1023]
     windowed = Settings(
         long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch=""
     )
@@ -370,14 +366,12 @@ def test_windows_that_cannot_be(
         run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
 
 
-def lose_a_part(record: dict[str, Any]) -> dict[str, Any]:
-    return record | {"parts": record["parts"][1:]}
+def lose_a_part(record: Completion) -> Completion:
+    return replace(record, parts=record.parts[1:])
 
 
-def skip_a_good_key(record: dict[str, Any]) -> dict[str, Any]:
-    return record | {
-        "skipped": [{"key": key(SEQUENCES[0]), "length": len(SEQUENCES[0]), "reason": "too_long"}]
-    }
+def skip_a_good_key(record: Completion) -> Completion:
+    return replace(record, skipped=(Skipped(key(SEQUENCES[0]), len(SEQUENCES[0]), "too_long"),))
 
 
 @pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
@@ -386,13 +380,13 @@ def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
 ) -> None:
     run(tmp_path, prepared, SEQUENCES[:5])
     record = run(tmp_path, prepared, SEQUENCES[:10])
-    assert len(record["parts"]) == 2
+    assert len(record.parts) == 2
     path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
-    write_sealed(path, damage(record))
+    write_completion(path, damage(record))
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
     assert not embedder.is_complete(bucket, path)
     again = embedder.embed(bucket, path)
-    assert (again["computed"], again["parts"], again["skipped"]) == (0, record["parts"], [])
+    assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
     assert embedder.is_complete(bucket, path)
 
 
@@ -406,5 +400,5 @@ def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -
         bucket, tmp_path / "0000.json"
     )
     again = run(tmp_path, prepared, SEQUENCES[:5])
-    assert again["computed"] == 5
-    assert again["parts"] == record["parts"]
+    assert again.computed == 5
+    assert again.parts == record.parts

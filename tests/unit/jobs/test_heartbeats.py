@@ -1,6 +1,5 @@
 """Heartbeats: what a worker says while it works, and that it says nothing any more afterwards."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from plm_embed.jobs import heartbeats
-from plm_embed.jobs.heartbeats import Heartbeat
+from plm_embed.jobs.heartbeats import Heartbeat, Load, read_beat
 
 CPU = torch.device("cpu")
 
@@ -21,16 +20,16 @@ def test_a_worker_says_what_it_does_until_it_ends(
     monkeypatch.setattr(heartbeats, "SECONDS_BETWEEN_BEATS", 0.01)
     with Heartbeat(tmp_path / "embedded", "0007", CPU) as heartbeat:
         (path,) = (tmp_path / "workers").glob("[!.]*.json")
-        first = json.loads(path.read_text())
-        assert (first["bucket"], first["tokens"], first["tokens_total"]) == ("0007", 0, None)
-        assert first["pid"] == os.getpid() and first["memory_bytes"] > 1e6 and first["gpu"] is None
+        first = read_beat(path)
+        assert first and (first.bucket, first.tokens, first.tokens_total) == ("0007", 0, None)
+        assert first.pid == os.getpid() and first.memory_bytes > 1e6 and first.gpu is None
         heartbeat.begin(100)
         heartbeat.advance(30, 2)
         heartbeat.advance(20, 3)
-        while (note := json.loads(path.read_text()))["sequences"] < 3:
+        while (beat := read_beat(path)) is None or beat.sequences < 3:
             pass
-        assert (note["tokens"], note["tokens_total"]) == (50, 100) and note["tokens_per_second"] > 0
-        assert note["eta_seconds"] == pytest.approx(50 / note["tokens_per_second"])
+        assert (beat.tokens, beat.tokens_total) == (50, 100) and beat.tokens_per_second
+        assert beat.eta_seconds == pytest.approx(50 / beat.tokens_per_second)
     assert not list((tmp_path / "workers").iterdir())
 
 
@@ -52,12 +51,12 @@ def test_a_gpu_is_known_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     gpu = heartbeats._Gpu(cuda)
     assert gpu.index == 3
-    assert gpu.load() == {"utilization": 97, "watts": 412.5}
+    assert gpu.load() == Load(utilization=97, watts=412.5)
     monkeypatch.delattr(driver, "nvmlDeviceGetPowerUsage")  # as where that is not permitted
-    assert gpu.load() == {"utilization": 97}
+    assert gpu.load() == Load(utilization=97)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     without = heartbeats._Gpu(cuda)
-    assert without.index is None and without.load() == {}
+    assert without.index is None and without.load() == Load()
 
 
 def test_the_file_goes_also_when_the_work_fails(tmp_path: Path) -> None:

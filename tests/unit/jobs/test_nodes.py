@@ -2,7 +2,6 @@
 trees.
 """
 
-import json
 import socket
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.nodes import allocated_hosts, commands, on_all_nodes
+from plm_embed.jobs.submission import read_submission
 from support.submissions import published, records, start, wait_for_parts, write_buckets
 
 HERE = socket.gethostname()
@@ -134,9 +134,9 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     done = records(tmp_path).values()
-    assert all(record["found"] + record["computed"] == 500 for record in done)
+    assert all(record.found + record.computed == 500 for record in done)
     assert (
-        sum(record["found"] for record in done) >= before
+        sum(record.found for record in done) >= before
     )  # what was published was not computed again
 
 
@@ -182,10 +182,10 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
     assert used == (other == "lives") or other in {"dies", "slow"}
     done = records(tmp_path)
     assert len(done) == 6
-    summary = json.loads((tmp_path / "done.json").read_text())
-    assert summary["buckets"] == [f"{i:04d}" for i in range(6)]
-    assert sum(worker["buckets"] for worker in summary["workers"]) == 6
-    assert sum(record["unique"] for record in done.values()) == 620
+    summary = read_submission(tmp_path / "done.json")
+    assert summary.buckets == tuple(f"{i:04d}" for i in range(6))
+    assert sum(share.buckets for share in summary.workers) == 6
+    assert sum(record.unique for record in done.values()) == 620
     if other in {"lives", "slow", "broken"}:
         assert published(tmp_path) == 620  # nothing twice
     if other == "hangs":
@@ -194,4 +194,4 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
         assert (
             errors.count("no usable CUDA device") >= 2
         )  # said by each of its workers, before any claim
-        assert 1 <= len(summary["workers"]) <= 2
+        assert 1 <= len(summary.workers) <= 2

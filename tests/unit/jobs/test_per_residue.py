@@ -1,4 +1,4 @@
-import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.compute import Buffer
 from plm_embed.planning.sizes import announce, per_residue_bytes
+from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
 
@@ -26,20 +27,16 @@ def campaign(tmp_path: Path) -> Campaign:
     campaign.gather()
     with open_hdf5(campaign.master) as master:
         values = master["length"][...].tolist()
-    lengths = {str(length): values.count(length) for length in set(values)}
-    seal_sequences(campaign.sequences, lengths=lengths)
+    seal_sequences(campaign.sequences, lengths=Counter(values))
     return campaign
 
 
 def test_the_size_is_that_of_the_master(campaign: Campaign) -> None:
-    lengths = json.loads((campaign.sequences / "summary.json").read_text())["lengths"]
+    lengths = read_summary(campaign.sequences).lengths
     with open_hdf5(campaign.master) as master:
         datasets = [master["representations"][f"per_residue_l{layer}"] for layer in (2, 3)]
         written = sum(dataset.size * 2 for dataset in datasets)
-    assert (
-        per_residue_bytes({int(length): count for length, count in lengths.items()}, DIM, SETTINGS)
-        == written
-    )
+    assert per_residue_bytes(lengths, DIM, SETTINGS) == written
 
 
 @pytest.mark.parametrize(

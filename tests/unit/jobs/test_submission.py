@@ -15,8 +15,9 @@ import pytest
 
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import submission
-from plm_embed.jobs.submission import Plan, embed_buckets
+from plm_embed.jobs import dispatch, submission
+from plm_embed.jobs.dispatch import Plan
+from plm_embed.jobs.submission import embed_buckets, read_submission
 from plm_embed.jobs.worker import WorkerError
 from support.checkpoints import spoil_golden
 from support.submissions import published, records, start, wait_for_parts, write_buckets
@@ -29,19 +30,19 @@ def test_workers_share_the_buckets_largest_first(tmp_path: Path, prepared: Path)
     plan = Plan(tuple(buckets), prepared, tmp_path / "store", tmp_path, workers=2, minutes=0)
     embed_buckets(plan, Settings(scratch="", device="cpu"), tmp_path / "done.json")
     done = records(tmp_path)
-    assert {name: record["computed"] for name, record in done.items()} == {
+    assert {name: record.computed for name, record in done.items()} == {
         "0000": 30,
         "0001": 90,
         "0002": 0,
         "0003": 60,
     }
-    summary = json.loads((tmp_path / "done.json").read_text())
-    assert summary["buckets"] == ["0000", "0001", "0002", "0003"]
-    assert sum(worker["buckets"] for worker in summary["workers"]) == 4
+    done_file = read_submission(tmp_path / "done.json")
+    assert done_file.buckets == ("0000", "0001", "0002", "0003")
+    assert sum(share.buckets for share in done_file.workers) == 4
     # one of the two may have had nothing but the empty bucket
-    assert all(0 <= worker["busy"] <= worker["seconds"] for worker in summary["workers"])
-    assert any(worker["busy"] > 0 for worker in summary["workers"])
-    assert done["0001"]["started"] <= done["0002"]["started"]
+    assert all(0 <= share.busy <= share.seconds for share in done_file.workers)
+    assert any(share.busy > 0 for share in done_file.workers)
+    assert done["0001"].started <= done["0002"].started
     assert list((tmp_path / "claims").iterdir()) == []
 
 
@@ -70,7 +71,7 @@ def test_a_stopped_job_loses_at_most_the_part_it_was_filling(
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     record = records(tmp_path)["0000"]
-    assert (record["found"], record["computed"], record["unique"]) == (before, 700 - before, 700)
+    assert (record.found, record.computed, record.unique) == (before, 700 - before, 700)
 
 
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, prepared: Path) -> None:
@@ -105,7 +106,7 @@ def test_a_killed_workers_bucket_is_done_by_another(tmp_path: Path, prepared: Pa
         _, errors = job.communicate(timeout=300)
     assert job.returncode == 0, errors
     assert "killed by SIGKILL" in errors
-    assert {name: record["unique"] for name, record in records(tmp_path).items()} == {
+    assert {name: record.unique for name, record in records(tmp_path).items()} == {
         "0000": 400,
         "0001": 20,
         "0002": 20,
@@ -137,7 +138,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(submission, "Worker", fail)
+    monkeypatch.setattr(dispatch, "Worker", fail)
     plan = Plan(
         tuple(write_buckets(tmp_path, 3)),
         prepared,
@@ -169,7 +170,7 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
             if self.gpu == "0":
                 raise WorkerError("ended with 1")
             for _ in range(6_000):
-                if started.count("0") >= submission.FAILURES_IN_A_ROW:
+                if started.count("0") >= dispatch.FAILURES_IN_A_ROW:
                     return
                 time.sleep(0.01)
 
@@ -179,7 +180,7 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(submission, "Worker", Failing)
+    monkeypatch.setattr(dispatch, "Worker", Failing)
     monkeypatch.setattr(submission, "worker_shares", lambda *_: [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     plan = Plan(
@@ -191,7 +192,7 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
         minutes=0,
     )
     embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
-    assert json.loads((tmp_path / "done.json").read_text())["buckets"] == ["0000", "0001"]
+    assert read_submission(tmp_path / "done.json").buckets == ("0000", "0001")
     assert (started.count("0"), started.count("1")) == (3, 1)
 
 
@@ -218,7 +219,7 @@ def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
         def terminate(self) -> None:
             told.set()
 
-    monkeypatch.setattr(submission, "Worker", Computing)
+    monkeypatch.setattr(dispatch, "Worker", Computing)
     plan = Plan(
         tuple(write_buckets(tmp_path, 3)),
         prepared,
@@ -254,7 +255,7 @@ def test_two_nodes_work_on_one_list(tmp_path: Path, prepared: Path) -> None:
         assert job.returncode == 0, errors
     done = records(tmp_path)
     assert len(done) == 4
-    assert sum(record["computed"] for record in done.values()) == 600
+    assert sum(record.computed for record in done.values()) == 600
     assert published(tmp_path) == 600  # nothing twice
 
 

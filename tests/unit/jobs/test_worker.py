@@ -47,7 +47,7 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
         (embed, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
         (
             embed,
-            "write_sealed",
+            "write_completion",
             OSError(28, "No space left on device"),
             "no space left on the disk",
             "user",

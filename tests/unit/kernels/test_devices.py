@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError, device_lost, out_of_memory
+from plm_embed.jobs.bucket import worker_info
 from plm_embed.kernels import devices
 
 CPU = torch.device("cpu")
@@ -38,10 +39,8 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
 
 def test_what_is_recorded_about_the_worker() -> None:
     devices.set_up(CPU, 1, "auto")
-    found = devices.describe(CPU)
-    assert found["threads"] == 1
-    assert found["device"]
-    assert found["host"]
+    found = worker_info(CPU)
+    assert found.threads == 1 and found.device and found.host and found.gpu is None
 
 
 def test_a_device_that_does_not_compute_is_found_out() -> None:

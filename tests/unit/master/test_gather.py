@@ -17,6 +17,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.accuracy import SelfTest
 from plm_embed.io import parquet as tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import blocks
@@ -211,21 +212,24 @@ def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
     assert "buckets" not in json.loads(attributes["inputs"])
 
 
+TESTED = SelfTest(1e-6, 0.9999999, batch_invariant=True, attention="a", elementwise="b")
+
+
 @pytest.mark.parametrize(
     ("engine", "self_test", "expected"),
     [
-        ("packed-1-varlen", {"batch_invariant": True}, "promised by the engine"),
+        ("packed-1-varlen", TESTED, "promised by the engine"),
         ("packed-1-varlen", None, "promised by the engine"),  # nothing was computed
         (
             "packed-1-varlen",
-            {"batch_invariant": False},
+            replace(TESTED, batch_invariant=False),
             "promised by the engine, but a self-test of this campaign saw otherwise",
         ),
-        ("packed-1-math", {"batch_invariant": True}, "not promised by the engine"),
+        ("packed-1-math", TESTED, "not promised by the engine"),
     ],
 )
 def test_the_master_says_whether_bits_may_depend_on_the_batch(
-    tmp_path: Path, engine: str, self_test: dict[str, bool] | None, expected: str
+    tmp_path: Path, engine: str, self_test: SelfTest | None, expected: str
 ) -> None:
     campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine=engine))
     edit_completion(campaign, self_test=self_test)
@@ -287,7 +291,7 @@ def test_the_announced_size_is_the_size(tmp_path: Path, caplog) -> None:
 
 def test_an_input_named_twice_is_refused(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
-    inputs = read_summary(campaign.sequences)["inputs"]
-    seal_sequences(campaign.sequences, inputs=[*inputs, inputs[0]])
+    inputs = read_summary(campaign.sequences).inputs
+    seal_sequences(campaign.sequences, inputs=(*inputs, inputs[0]))
     with pytest.raises(PlmEmbedError, match="named twice"):
         campaign.gather()

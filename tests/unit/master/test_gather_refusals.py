@@ -1,6 +1,5 @@
 """What is not whole is not gathered."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.store.store import Store, write_part
+from plm_embed.jobs.completion import Skipped, read_completion
+from plm_embed.store.new_parts import write_part
+from plm_embed.store.store import Store
 from support.campaigns import (
     DIM,
     MEAN,
@@ -53,16 +54,16 @@ def take_record_of_other_settings(campaign: Campaign) -> None:
 
 
 def forget_parts(campaign: Campaign) -> None:
-    edit_completion(campaign, parts=[])
+    edit_completion(campaign, parts=())
 
 
 def skip_a_foreign_key(campaign: Campaign) -> None:
-    edit_completion(campaign, skipped=[{"key": "f" * 64, "length": 1, "reason": "too_long"}])
+    edit_completion(campaign, skipped=(Skipped("f" * 64, 1, "too_long"),))
 
 
 def skip_a_good_key(campaign: Campaign) -> None:
     key = pq.read_table(campaign.sequences / "buckets" / "0001.parquet")["key"][0].as_py()
-    edit_completion(campaign, skipped=[{"key": key, "length": 50, "reason": "too_long"}])
+    edit_completion(campaign, skipped=(Skipped(key, 50, "too_long"),))
 
 
 def change_a_record(campaign: Campaign) -> None:
@@ -106,18 +107,17 @@ def take_part_of_other_lengths(campaign: Campaign) -> None:
     store = Store(campaign.store, MEAN)
     rows = part_rows([sequences[key] for key in keys], MEAN)
     write_part(store.folder / "local.h5", replace(rows, length=rows.length + 1), MEAN, {})
-    edit_completion(campaign, parts=[vars(store.publish(store.folder / "local.h5"))])
+    edit_completion(campaign, parts=(store.publish(store.folder / "local.h5"),))
 
 
 def take_part_of_other_dimensions(campaign: Campaign) -> None:
     path = campaign.embedded / "0001.json"
-    record = json.loads(path.read_text())
+    record = read_completion(path)
     store = Store(campaign.store, MEAN)
     rows = part_rows(["MKV"], MEAN)
     wide = replace(rows, representations={"mean_l3": np.zeros((1, 2 * DIM), np.float32)})
     write_part(store.folder / "local.h5", wide, MEAN, {})
-    parts = [*record["parts"], vars(store.publish(store.folder / "local.h5"))]
-    edit_completion(campaign, parts=parts)
+    edit_completion(campaign, parts=(*record.parts, store.publish(store.folder / "local.h5")))
 
 
 def spoil_summary(campaign: Campaign) -> None:

@@ -1,7 +1,6 @@
 """A good master stays until its successor is whole: when gather fails, and when it is killed."""
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import h5py
 import pytest
 
 from plm_embed.master.gathered import forget, write_record
+from plm_embed.master.validation import read_validation
 from plm_embed.reading.diff import compare
 from support.campaign_runs import snakemake, working_folder
 from support.campaigns import make_campaign, make_records
@@ -91,6 +91,7 @@ def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
     healed = snakemake(folder, "--cores", "2", "--forcerun", "embed", **options)
     assert healed.returncode == 0, healed.stdout
     assert compare(old, master, 0).equal
-    assert json.loads((folder / "results/validation.json").read_text())["status"] == "passed"
+    proof = read_validation(folder / "results/validation.json")
+    assert proof and proof.status == "passed"
     assert part.with_name(f"{part.name}.damaged").exists() and part.exists()
     assert "Nothing to be done" in snakemake(folder, "-n", **options).stdout

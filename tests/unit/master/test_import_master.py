@@ -93,16 +93,14 @@ def test_a_right_master_becomes_a_store_that_is_reused(
     bucket = write_bucket(tmp_path, [*SEQUENCES[10:], "MKVNEW"])
     settings = Settings(compute_dtype="float32", scratch="", reuse=(tmp_path / "old" / "store",))
     record = Embedder(prepared, tmp_path / "new", settings).embed(bucket, tmp_path / "0000.json")
-    assert (record["reused"], record["computed"]) == (38, 1)
+    assert (record.reused, record.computed) == (38, 1)
     with h5py.File(files.master) as file:
         stored = dict(zip(SEQUENCES, file["emb"][...], strict=True))
     sequences = dict(
         zip(*(pq.read_table(bucket)[name].to_pylist() for name in ("key", "sequence")), strict=True)
     )
-    for info in record["parts"]:
-        with read_part(
-            tmp_path / "new" / record["fingerprint_id"] / "parts" / info["name"]
-        ) as part:
+    for info in record.parts:
+        with read_part(tmp_path / "new" / record.fingerprint_id / "parts" / info.name) as part:
             for row, name in enumerate(part.keys):
                 if (sequence := sequences[name.decode()]) in stored:
                     found = part.bits("mean_l3", np.array([row]))[0]

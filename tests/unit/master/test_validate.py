@@ -1,6 +1,5 @@
 """Every kind of damage is found and named in words; a sound campaign gets its checksums."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.master import check_vectors
 from plm_embed.master.validate import validate
+from plm_embed.master.validation import Validation, read_validation
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records, reference
 from support.damages import DAMAGES, drop_row, edit, edit_table
 
@@ -35,8 +35,9 @@ def check(campaign: Campaign, spot_checks: int = 4, reference: Any = reference) 
     )
 
 
-def report(campaign: Campaign) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((campaign.results / "validation.json").read_text())
+def report(campaign: Campaign) -> Validation:
+    found = read_validation(campaign.results / "validation.json")
+    assert found
     return found
 
 
@@ -76,11 +77,12 @@ def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint)
     half_written.write_bytes(b"\x89HDF")
     assert check(campaign) == []
     found = report(campaign)
-    assert found["status"] == "passed"
-    assert {each["result"] for each in found["checks"]} == {"passed"}
-    assert found["counts"]["records"] == 90
-    assert sum(found["counts"]["statuses"].values()) == 90
-    assert sum(found["counts"]["skipped"].values()) == found["counts"]["statuses"]["skipped"]
+    assert found.status == "passed"
+    assert {each.result for each in found.checks} == {"passed"}
+    counts = found.counts
+    assert counts.statuses and counts.skipped is not None
+    assert counts.records == sum(counts.statuses.values()) == 90
+    assert sum(counts.skipped.values()) == counts.statuses["skipped"]
     folder = campaign.master.parent
     listed = subprocess.run(
         ["sha256sum", "-c", "checksums.sha256"],
@@ -100,7 +102,7 @@ def test_damage_is_found_and_named(campaign: Campaign, name: str) -> None:
     damage(campaign)
     problems = check(campaign, spot_checks=0)
     assert any(re.search(message, line) for line in problems), problems
-    assert report(campaign)["status"] == "failed"
+    assert report(campaign).status == "failed"
     assert not checksums.exists()
 
 
@@ -133,11 +135,11 @@ def test_half_precision_has_its_own_bound(tmp_path: Path, compute, close) -> Non
 
 def test_spot_checks_are_repeatable_and_recorded(campaign: Campaign) -> None:
     check(campaign, spot_checks=7)
-    first = report(campaign)["spot_checks"]
+    first = report(campaign).spot_checks
     check(campaign, spot_checks=7)
-    assert report(campaign)["spot_checks"] == first
-    assert len({spot["row"] for spot in first}) == 7
-    assert all(spot["relative_l2"] < 1e-3 and spot["cosine"] > 0.9999 for spot in first)
+    assert report(campaign).spot_checks == first
+    assert len({spot.row for spot in first}) == 7
+    assert all(spot.relative_l2 < 1e-3 and spot.cosine > 0.9999 for spot in first)
 
 
 def test_a_reference_of_another_shape_is_a_problem(campaign: Campaign) -> None:
@@ -168,10 +170,10 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
     campaign = make_campaign(tmp_path, records=records)
     campaign.gather()
     assert check(campaign) == []
-    norms = report(campaign)["norms"]["mean_l3"]
-    assert norms["outliers"] == 1
-    assert norms["listed"][0]["key"] == odd["key"]
-    assert norms["listed"][0]["norm"] == norms["max"] > 1000 > norms["median"] > 1
+    norms = report(campaign).norms["mean_l3"]
+    assert norms.outliers == 1 and norms.max and norms.median
+    assert norms.listed[0].key == odd["key"]
+    assert norms.listed[0].norm == norms.max > 1000 > norms.median > 1
 
 
 def test_large_tables_are_compared_piece_by_piece(campaign: Campaign, monkeypatch) -> None:

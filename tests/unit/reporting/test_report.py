@@ -20,7 +20,6 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.attempts import noted
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.jobs.gpus import Meter
@@ -29,10 +28,13 @@ from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.manifest import write_manifest
 from plm_embed.models.registry import MODELS
+from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.forecast import Forecast, Plan, write_plan
 from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.crate import write_crate
-from plm_embed.reporting.facts import collect, principal_components
+from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
+from plm_embed.reporting.sample import principal_components
 from plm_embed.reporting.summary import summarize
 from plm_embed.reporting.usage import comparison, failures
 from plm_embed.sequences.deduplicate import deduplicate
@@ -107,16 +109,34 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         checksums=model / "checksums.sha256",
     )
     assert not problems
-    plan = {
-        "model": MODEL,
-        "todo": {"tokens": 39_823, "sequences": 129},
-        "bytes": {"master": 35_000, "store": 60_000},
-        "forecasts": [
-            {"speed": {"device": device, "basis": "measured here"}, "hours": 0.01}
-            for device in devices(model)
-        ],
-    }
-    write_sealed(folder / "plan.json", plan)
+    plan = Plan(
+        made="2026-01-01T00:00:00+00:00",
+        model=MODEL,
+        weights="",
+        verified=True,
+        counted="",
+        records=150,
+        accepted=140,
+        unique=129,
+        residues=39_565,
+        lengths={},
+        stored=None,
+        reused=None,
+        todo=Work(sequences=129, tokens=39_823, flops=1e12),
+        forecasts=tuple(
+            Forecast(Speed(device, 1000.0, "measured here", ""), 0.01) for device in devices(model)
+        ),
+        device="",
+        local_hours=None,
+        bytes={"master": 35_000, "store": 60_000},
+        free_bytes=0,
+        site="",
+        recognized="",
+        missing="",
+        proposals=(),
+        command=(),
+    )
+    write_plan(folder / "plan.json", plan)
     return folder
 
 
@@ -211,7 +231,7 @@ def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path:
     assert told == set(collect(copy).metadata) and "workflow_commit" in told
     assert entities["#plm-embed"]["license"] == {"@id": "https://spdx.org/licenses/MIT"}
     assert "terms of the inputs apply" in entities[root["license"]["@id"]]["description"]
-    assert entities["#weights"]["sha256"] == collect(copy).fingerprint["weights_sha256"]
+    assert entities["#weights"]["sha256"] == collect(copy).fingerprint.weights_sha256
 
 
 def test_the_crate_is_flattened_json_ld_after_the_specification(
@@ -267,10 +287,10 @@ def test_plan_and_fact_are_of_the_same_work(results: Path) -> None:
     mine = [one for one in facts.attempts if one.outcome == "complete"]
     # the attempt that failed ended before the first bucket began, and the killed one has no end
     assert float(hours[2]) == pytest.approx(sum(one.seconds for one in mine) / 3600, abs=6e-4)
-    facts.plan["made"] = "2999"
+    facts.plan = replace(facts.plan, made="2999")
     assert [row[2] for row in comparison(facts) if row[0] == "sequences to compute"] == ["0"]
     facts.attempts = []
-    facts.plan["made"] = ""
+    facts.plan = replace(facts.plan, made="")
     (hours,) = [row for row in comparison(facts) if row[0].startswith("hours on")]
     assert float(hours[2]) == pytest.approx(sum(run.seconds for run in facts.runs) / 3600, abs=6e-4)
     assert not failures(facts)
@@ -284,10 +304,9 @@ def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:
 def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
-    first, *others = read_summary(copy / "sequences")["inputs"]
-    seal_sequences(
-        copy / "sequences", inputs=[first | {"path": "<script>alert(1)</script>"}, *others]
-    )
+    first, *others = read_summary(copy / "sequences").inputs
+    named = replace(first, path="<script>alert(1)</script>")
+    seal_sequences(copy / "sequences", inputs=(named, *others))
     write_report(collect(copy), copy / "report.html")
     assert "<script>alert(1)" not in (copy / "report.html").read_text()
 

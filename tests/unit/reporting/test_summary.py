@@ -8,10 +8,11 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.master.validation import Check, Counts, Spot, Validation, write_validation
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.summary import summarize
-from support.campaigns import MEAN, make_campaign
+from plm_embed.sequences.summary import read_summary
+from support.campaigns import MEAN, make_campaign, seal_sequences
 from support.damages import flip_a_bit
 
 
@@ -48,11 +49,22 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     campaign.gather()
     report = campaign.results / "validation.json"
-    checks = [{"check": "keys", "problems": 0}, {"check": "finite", "problems": 0}]
-    write_sealed(report, {"checks": checks, "spot_checks": [{}] * 4})
+    keys = Check(check="keys", result="passed", problems=0, listed=())
+    finite = replace(keys, check="finite")
+    spot = Spot(row=0, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0)
+    passed = Validation(
+        status="passed",
+        checks=(keys, finite),
+        counts=Counts(),
+        norms={},
+        spot_checks=(spot,) * 4,
+        fingerprint=MEAN,
+        files={},
+    )
+    write_validation(report, passed)
     assert "validation  passed (2 checks, 4 vectors computed again)" in summarize(campaign.results)
-    checks[1]["problems"] = 3
-    write_sealed(report, {"checks": checks, "spot_checks": []})
+    failed = replace(finite, result="failed", problems=3)
+    write_validation(report, replace(passed, status="failed", checks=(keys, failed)))
     assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)
     flip_a_bit(report)
     with pytest.raises(
@@ -76,8 +88,7 @@ def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_pa
     campaign.gather()
     assert "warning" not in summarize(campaign.results)
     summary = campaign.sequences / "summary.json"
-    grown = read_sealed(summary, "a summary", "")
-    write_sealed(summary, grown | {"records": grown["records"] + 1})
+    seal_sequences(campaign.sequences, records=read_summary(campaign.sequences).records + 1)
     warning = "of other sequences than the master was gathered from; run `snakemake` again"
     assert f"warning     {summary}: {warning}" in summarize(campaign.results)
     assert collect(campaign.results).outdated == f"{summary}: {warning}"

@@ -16,9 +16,12 @@ from rich.console import Console
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.submission import Submission
 from plm_embed.reporting.watch import State, Watch
 from plm_embed.reporting.watch_view import view
+from plm_embed.sequences.summary import write_summary
 from plm_embed.words import duration
+from support.campaigns import counted
 
 MODEL = "esm2_t33_650M_UR50D"
 
@@ -33,8 +36,7 @@ def campaign(results: Path, buckets: int) -> Path:
     folder.mkdir(parents=True)
     for number in range(buckets):
         (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
-    summary = {"buckets": buckets, "residues": 1000 * buckets, "unique": 0}
-    write_sealed(results / "sequences" / "summary.json", summary)
+    write_summary(results / "sequences", counted(buckets=buckets, residues=1000 * buckets))
     (results / MODEL / "embedded").mkdir(parents=True)
     return results / MODEL
 
@@ -105,7 +107,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 5, updated=300)
     beat(model, 6, bucket="0005")  # taken over
     state = look(tmp_path)
-    assert [(worker.note["pid"], worker.trouble) for worker in state.workers] == [
+    assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
@@ -125,10 +127,7 @@ def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
             (time.time() + 60, time.time() + 60),
         )
     assert look(tmp_path).done == 0
-    (model / "submissions").mkdir()
-    (model / "submissions" / "0000.json").write_text(
-        json.dumps({"schema_version": 1, "buckets": ["0000"]})
-    )
+    write_sealed(model / "submissions" / "0000.json", Submission(buckets=("0000",), workers=()))
     assert look(tmp_path).done == 1
 
 

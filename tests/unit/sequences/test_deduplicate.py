@@ -1,6 +1,5 @@
 import errno
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,13 +47,13 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
     """Everything that must hold for any result, from the files alone."""
     records = rows(output / "records.parquet")
     unique, members = all_rows(output / "buckets"), all_rows(output / "members")
-    assert read_summary(output) == json.loads(json.dumps(vars(summary)))
+    assert read_summary(output) == summary
     found = {str(path.relative_to(output)): sha256_file(path) for path in output.rglob("*.parquet")}
     assert summary.files == found
     # counts add up
     statuses = Counter(row["status"] for row in records)
     assert summary.records == len(records) == summary.accepted + summary.skipped.total()
-    assert summary.records == sum(entry["records"] for entry in summary.inputs)
+    assert summary.records == sum(entry.records for entry in summary.inputs)
     assert (statuses["accepted"], statuses["skipped"]) == (
         summary.accepted,
         summary.skipped.total(),
@@ -92,8 +91,8 @@ def check(output: Path, summary: Summary, inputs: list[Path]) -> None:
             for row in rows(output / folder / f"{name}.parquet"):
                 assert names[bucket_of(row["key"], summary.buckets)] == name
     for entry, path in zip(summary.inputs, inputs, strict=True):
-        assert (entry["path"], entry["bytes"]) == (str(path), path.stat().st_size)
-        assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert (entry.path, entry.bytes) == (str(path), path.stat().st_size)
+        assert entry.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert sorted(path.name for path in output.iterdir()) == [
         "buckets",
         "members",
@@ -232,7 +231,7 @@ def test_every_record_of_several_inputs_is_accounted_for(
         "gaps_removed": 1,
     }
     assert summary.lengths == {96: 1, 97: 1, 121: 1}
-    assert [(entry["format"], entry["compression"]) for entry in summary.inputs] == [
+    assert [(entry.format, entry.compression) for entry in summary.inputs] == [
         ("fasta", "zstd"),
         ("csv", "gzip"),
         ("parquet", "none"),
@@ -348,7 +347,7 @@ def test_mostly_nucleotides_give_a_warning(tmp_path: Path) -> None:
     dna = "".join(f">{number}\n{'ACGTN' * 9}\n" for number in range(9))
     few = write(tmp_path / "few.fasta", dna + PLAIN)
     most = write(tmp_path / "most.fasta", dna + f">protein\n{M2}\n")
-    assert run([few], tmp_path / "out").warnings == []
+    assert run([few], tmp_path / "out").warnings == ()
     (warning,) = run([few, most], tmp_path / "out").warnings
     assert warning.startswith(f"{most}: 9 of the first 10 sequences consist of the letters ACGTUN")
 

@@ -38,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_everything(sequences: Path) -> None:
     """As later steps read it."""
-    for number in range(read_summary(sequences)["buckets"]):
+    for number in range(read_summary(sequences).buckets):
         bucket_table(sequences / "buckets" / f"{number:04d}.parquet", ["key", "sequence"])
         list(read_batches(verified(sequences, f"members/{number:04d}.parquet")))
     list(read_batches(verified(sequences, "records.parquet")))
@@ -89,7 +89,7 @@ def test_a_summary_that_is_not_believed_is_unknown_where_it_is_not_needed(
     tmp_path: Path, whole: Path
 ) -> None:
     known = known_summary(whole)
-    assert known and known["unique"] == read_summary(whole)["unique"]
+    assert known and known.unique == read_summary(whole).unique
     assert known_summary(tmp_path) is None
     (tmp_path / "summary.json").write_text('{"unique": 3}')  # as earlier versions wrote it
     assert known_summary(tmp_path) is None

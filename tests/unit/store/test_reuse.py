@@ -1,6 +1,5 @@
 """What earlier campaigns hold is never computed again: proven by the counts of real embed runs."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,16 @@ import numpy as np
 import pytest
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import Pooling
 from plm_embed.inference.settings import Settings
-from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.bucket import Embedder
-from plm_embed.jobs.completion import campaign_records, completion_records, savings
+from plm_embed.jobs.completion import (
+    campaign_records,
+    completion_records,
+    read_completion,
+    savings,
+    write_completion,
+)
 from plm_embed.keys import bucket_of, key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.reading.diff import compare
@@ -25,7 +30,7 @@ from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, write_bucket
 from support.campaign_runs import snakemake, working_folder
-from support.campaigns import EVERYTHING, MEAN, make_campaign, make_records, part_rows
+from support.campaigns import EVERYTHING, MEAN, completion, make_campaign, make_records, part_rows
 
 Counts = tuple[int, int, int]
 
@@ -41,8 +46,8 @@ def embed(
         folder.mkdir(exist_ok=True)
         bucket = write_bucket(folder, inside, f"{number:04d}")
         record = embedder.embed(bucket, folder / "embedded" / f"{number:04d}.json")
-        assert record["unique"] == len(inside)
-        counts += [record["computed"], record["found"], record["reused"]]
+        assert record.unique == len(inside)
+        counts += [record.computed, record.found, record.reused]
     computed, found, reused = counts.tolist()
     return computed, found, reused
 
@@ -84,28 +89,23 @@ def test_only_missing_keys_are_computed(tmp_path: Path, prepared: Path) -> None:
 
 def test_savings_are_told_in_words() -> None:
     assert str(savings([])) == ""
-    record = {"found": 2, "reused": 1000, "spared_tokens": 7_200_000, "tokens_per_second": 1000.0}
+    record = completion(found=2, reused=1000, spared_tokens=7_200_000, tokens_per_second=1000.0)
     words = "2 found in the store, 1,000 taken from earlier results (about 2.0 device-hours)"
-    assert str(savings([record, {"found": 0}])) == words
+    assert str(savings([record, completion()])) == words
 
 
 def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
-    def leave(bucket: str, ended: str, pooling: str) -> None:
-        record = {
-            "bucket": bucket,
-            "ended": ended,
-            "fingerprint": {"pooling": [pooling]},
-            "found": 1,
-        }
-        record |= {"worker": {}, "tokens": 0, "tokens_per_second": None}
-        write_sealed(tmp_path / f"{bucket}.json", record)
+    def leave(bucket: str, ended: str, pooling: Pooling) -> None:
+        fingerprint = replace(MEAN, pooling=(pooling,))
+        record = completion(bucket=bucket, ended=ended, fingerprint=fingerprint, found=1)
+        write_completion(tmp_path / f"{bucket}.json", record)
 
     assert campaign_records(tmp_path, 2) == []
     leave("0000", "2026-01-02", "mean")
     leave("0001", "2026-01-01", "max")
     leave("0002", "2026-01-03", "mean")  # of more buckets than there are now
-    assert [record["bucket"] for record in campaign_records(tmp_path, 2)] == ["0000"]
-    assert [record["bucket"] for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]
+    assert [record.bucket for record in campaign_records(tmp_path, 2)] == ["0000"]
+    assert [record.bucket for record in campaign_records(tmp_path, 3)] == ["0000", "0002"]
 
 
 @pytest.mark.parametrize(
@@ -255,14 +255,10 @@ def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None
     run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
     assert run.returncode == 0, run.stdout
     records = [
-        json.loads(path.read_text()) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")
+        read_completion(path) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")
     ]
-    assert [(record["computed"], record["found"]) for record in records] == [(0, 0), (0, 0)]
-    assert (
-        sum(record["reused"] for record in records)
-        == sum(record["unique"] for record in records)
-        > 0
-    )
+    assert [(record.computed, record.found) for record in records] == [(0, 0), (0, 0)]
+    assert sum(record.reused for record in records) == sum(record.unique for record in records) > 0
     assert compare(earlier / master, later / master, 0).equal
     plan = snakemake(later, "-n", buckets=2)
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed import write_sealed
 from plm_embed.models.registry import MODELS
+from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.campaign import options, plan_line, workflow_commit
 from plm_embed.workflow.config import checked, schema
+from support.campaigns import counted
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = schema()
@@ -335,7 +336,7 @@ def test_the_plan_line_says_what_is_known() -> None:
         "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in "
         "results/esm2_t6_8M_UR50D/store"
     )
-    write_sealed(Path("results/sequences/summary.json"), {"records": 2000, "unique": 1500})
+    write_summary(Path("results/sequences"), counted(records=2000, unique=1500))
     parts = Path(complete["store"]) / "0123456789abcdef" / "parts"
     parts.mkdir(parents=True)
     (parts / "00000000-ffffffff-3-0123456789abcdef.h5").touch()

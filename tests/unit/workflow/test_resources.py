@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from plm_embed.io.sealed import write_sealed
+from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.resources import (
     gather_minutes,
     host_memory_mb,
@@ -12,6 +12,7 @@ from plm_embed.workflow.resources import (
     records_minutes,
     validate_minutes,
 )
+from support.campaigns import counted
 
 
 def test_memory_grows_with_the_model() -> None:
@@ -35,7 +36,7 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     folder.mkdir(parents=True)
     (folder / "0000.parquet").write_bytes(bytes(3_000_000))
     (folder / "0001.parquet").write_bytes(bytes(1_000_000))
-    write_sealed(tmp_path / "sequences" / "summary.json", {"residues": 40_000_000})
+    write_summary(tmp_path / "sequences", counted(residues=40_000_000))
     # 30 million residues at 1.3 GFLOP each: 65 minutes at 10 TFLOP/s
     assert 100 < job_minutes(config, ["0000"]) < 120
     assert 35 < job_minutes(config, ["0001"]) < 50

@@ -5,7 +5,9 @@ mix.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from plm_embed.plain import from_json
 
 Pooling = Literal["mean", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
@@ -71,15 +73,8 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":
-        fields: dict[str, Any] = json.loads(text)
-        return cls(
-            **fields
-            | {
-                "layers": tuple(fields["layers"]),
-                "pooling": tuple(fields["pooling"]),
-                "long_sequences": LongSequences(**fields["long_sequences"]),
-            }
-        )
+        """What `to_json` wrote. ValueError when it is not that."""
+        return from_json(cls, text)
 
     def differences(self, other: "Fingerprint") -> list[str]:
         """One line per field that differs, in words: 'compute_dtype: float32 here, bfloat16

@@ -106,8 +106,9 @@ def plan(
     import json
 
     from plm_embed.io.console import Terminal
-    from plm_embed.io.sealed import write_sealed
+    from plm_embed.plain import to_plain
     from plm_embed.planning import plan as planning
+    from plm_embed.planning.forecast import PLAN, write_plan
     from plm_embed.planning.input import read_config
     from plm_embed.planning.view import show
 
@@ -115,11 +116,11 @@ def plan(
         configfile, site, queue, device, measure, threads, workers, elsewhere, lengths
     )
     found = planning.plan(question)
-    kept = Path(read_config(configfile)["results"]) / "plan.json"
+    kept = Path(read_config(configfile)["results"]) / PLAN
     if not (found.stored and kept.exists()):
-        write_sealed(kept, found.to_json())
+        write_plan(kept, found)
     if as_json:
-        say(json.dumps(found.to_json(), indent=2))
+        say(json.dumps(to_plain(found), indent=2))
     else:
         show(found, Terminal(highlight=False))
 

@@ -200,9 +200,10 @@ def embed(
         --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
 """
     from plm_embed.jobs.attempts import noted
+    from plm_embed.jobs.dispatch import Plan
     from plm_embed.jobs.gpus import Meter, visible_gpus
     from plm_embed.jobs.nodes import on_all_nodes
-    from plm_embed.jobs.submission import Plan, embed_buckets
+    from plm_embed.jobs.submission import embed_buckets
     from plm_embed.models.manifest import check_record
     from plm_embed.planning.sizes import announce
     from plm_embed.sequences.summary import present

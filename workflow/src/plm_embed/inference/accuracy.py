@@ -1,4 +1,6 @@
-"""How near two computations of one vector have to be."""
+"""How near two computations of one vector have to be, and how near they were."""
+
+from dataclasses import dataclass
 
 from plm_embed.fingerprint import StorageDtype
 
@@ -16,3 +18,19 @@ COSINE = 0.9999
 """Bound in half precision on the cosine of a vector and its reference; measured 0.99998 for
 bfloat16.
 """
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What the test of a device with golden vectors measured; kept in completion records."""
+
+    relative_error: float
+    """The worst over the probes."""
+    cosine: float
+    """The worst over the probes."""
+    batch_invariant: bool
+    """Whether probes, and a pair of 600 residues, gave the same bits alone and in company."""
+    attention: str
+    """Name of the kernel in use."""
+    elementwise: str
+    """Name of the kernel in use."""

@@ -9,13 +9,12 @@ import io
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from plm_embed.errors import DeviceError, WeightsError
-from plm_embed.inference.accuracy import COSINE, RELATIVE_ERROR
+from plm_embed.inference.accuracy import COSINE, RELATIVE_ERROR, SelfTest
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
@@ -70,13 +69,8 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
         return torch.from_numpy(stored["mean"])
 
 
-def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
-    """Compare the engine with the golden vectors; raise DeviceError when they disagree.
-
-    Returns `relative_error` and `cosine` (worst over the probes), `batch_invariant`: whether
-    probes, and a pair of 600 residues, give the same bits alone and in company, and the names of
-    the kernels in use.
-    """
+def self_test(engine: Engine, folder: Path) -> SelfTest:
+    """Compare the engine with the golden vectors; raise DeviceError when they disagree."""
     golden = _golden(folder, engine.manifest)
     last = engine.manifest.layers
     together = _run(engine, list(PROBES), last)[1].cpu()
@@ -94,13 +88,13 @@ def self_test(engine: Engine, folder: Path) -> dict[str, Any]:
     invariant = torch.equal(together, alone) and _pair_is_invariant(engine)
     if not invariant:
         log.warning("%s: a vector's last bits depend on its batch here", device_name(engine.device))
-    return {
-        "relative_error": relative,
-        "cosine": cosine,
-        "batch_invariant": invariant,
-        "attention": engine.attention.name,
-        "elementwise": engine.elementwise.name,
-    }
+    return SelfTest(
+        relative_error=relative,
+        cosine=cosine,
+        batch_invariant=invariant,
+        attention=engine.attention.name,
+        elementwise=engine.elementwise.name,
+    )
 
 
 def _pair_is_invariant(engine: Engine) -> bool:

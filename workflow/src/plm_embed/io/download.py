@@ -3,8 +3,8 @@ whole.
 """
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import requests
 
@@ -20,6 +20,17 @@ TIMEOUT = (
     60,
 )  # seconds to connect, and between two blocks: a firewall that drops packets must not hang a run
 BLOCK = 1 << 16  # a lost connection costs at most one block that was not yet whole
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What is said beside the part of a file that has arrived: of which file it is."""
+
+    url: str
+    validator: str | None
+    """The server's ETag, or when the file was last changed; None where it says neither."""
+    bytes: int
+    """Of the whole file."""
 
 
 def download(url: str, path: Path) -> None:
@@ -57,19 +68,20 @@ def _go_on(url: str, part: Path) -> None:
     validator, length) it is.
     """
     note = _note(part)
-    have = _size(part) if note.get("url") == url else 0
-    if have and have == note["bytes"]:
+    have = _size(part) if note and note.url == url else 0
+    if note and have and have == note.bytes:
         return
     headers = {"Accept-Encoding": "identity"}
-    if have and note["validator"]:
+    if note and have and note.validator:
         # If-Range: a file that has changed since comes whole instead of being glued to the old
         # beginning.
-        headers |= {"Range": f"bytes={have}-", "If-Range": note["validator"]}
+        headers |= {"Range": f"bytes={have}-", "If-Range": note.validator}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == requests.codes.requested_range_not_satisfiable:
             part.unlink()
+            announced = note.bytes if note else have
             raise PlmEmbedError(
-                f"{url}: the server has only {have} of the {note['bytes']} bytes that it announced."
+                f"{url}: the server has only {have} of the {announced} bytes that it announced."
             )
         if not answer.ok:
             raise PlmEmbedError(
@@ -86,7 +98,7 @@ def _go_on(url: str, part: Path) -> None:
         with part.open("ab" if resumed else "wb") as file:
             if not resumed:
                 validator = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-                write_sealed(_note_path(part), {"url": url, "validator": validator, "bytes": total})
+                write_sealed(_note_path(part), _Note(url, validator, total))
             with progress(f"download {part.stem}", total / 1e9, "GB") as meter:
                 meter.advance(have / 1e9)
                 for block in answer.iter_content(BLOCK):
@@ -111,14 +123,14 @@ def _note_path(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-def _note(part: Path) -> dict[str, Any]:
-    """What the note beside `part` says; empty when there is none, or it is damaged: the download
+def _note(part: Path) -> _Note | None:
+    """What the note beside `part` says; None when there is none, or it is damaged: the download
     then starts again.
     """
     try:
-        return read_sealed(_note_path(part), "a note of a download", "")
+        return read_sealed(_note_path(part), _Note, "a note of a download", "")
     except PlmEmbedError:
-        return {}
+        return None
 
 
 def _size(path: Path) -> int:

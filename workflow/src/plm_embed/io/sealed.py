@@ -9,26 +9,45 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.io.files import write_json
+from plm_embed.plain import UnfitError, from_plain, to_plain
 
 SEAL = "sha256"
+T = TypeVar("T")
 
 
-def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content`, which has no key `sha256`, as sealed JSON, atomically."""
+def write_sealed(path: Path, record: object) -> None:
+    """Write a dataclass, or a dictionary, without a key `sha256` as sealed JSON, atomically."""
+    content = to_plain(record)
     write_json(path, {**content, SEAL: _digest(content)})
 
 
 def read_sealed(
-    path: Path, what: str, remedy: str, error: type[PlmEmbedError] = StoreError
-) -> dict[str, Any]:
-    """The content of a sealed JSON file, without its seal.
+    path: Path, kind: type[T], what: str, remedy: str, error: type[PlmEmbedError] = StoreError
+) -> T:
+    """The dataclass that was written to a sealed JSON file.
 
-    `error` when it is missing, damaged or changed: it names the path, says that it is not `what`
-    ("a summary of sequences") and has this `remedy` ("run `plm-embed deduplicate` again").
+    `error` when the file is missing, damaged, changed, or lacks a key or has one too many: it names
+    the path, says that it is not `what` ("a summary of sequences") and has this `remedy` ("run
+    `plm-embed deduplicate` again").
+    """
+    content = unsealed(path, what, remedy, error)
+    try:
+        return from_plain(kind, content)
+    except UnfitError as unfit:
+        raise error(
+            f"{path}: not {what} of this version ({unfit})", remedy=remedy, path=path
+        ) from None
+
+
+def unsealed(
+    path: Path, what: str, remedy: str, error: type[PlmEmbedError] = StoreError
+) -> dict[str, object]:
+    """The content of a sealed JSON file, whatever it is, without its seal. Errors as
+    `read_sealed`.
     """
     try:
         content = json.loads(path.read_bytes())

@@ -1,11 +1,10 @@
 """Attempts: a small file for every start of a submission, so that the report can tell retries and
 what they cost.
 
-Nothing depends on them: one that cannot be written is left out. An attempt that was killed has no
-end.
+Nothing depends on them: one that cannot be written, or read, is left out. An attempt that was
+killed has no end.
 """
 
-import json
 import logging
 import os
 import socket
@@ -14,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.gpus import Meter
+from plm_embed.plain import from_json, to_plain
 from plm_embed.sites.scheduler import job_id
 
 log = logging.getLogger(__name__)
@@ -25,24 +25,33 @@ FOLDER = "attempts"
 """Beside the folder of the completion records."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One start of a submission. ended: '' while it runs and for ever after a kill; reason: why it
-    failed, or ''.
-
-    joules: taken by its GPUs, None where that is not known.
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start of a submission, all that is noted until it ends. Times are ISO 8601, with their
+    zone.
     """
 
+    schema_version: Literal[1] = 1
     submission: str
     buckets: tuple[str, ...]
     host: str
     job: str
+    """The scheduler's id, or ''."""
     workers: int
     started: str
-    ended: str
-    outcome: Literal["complete", "failed", "no end"]
-    reason: str
-    joules: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Start):
+    """One start of a submission, with its end."""
+
+    ended: str = ""
+    """'' while it runs and for ever after a kill."""
+    outcome: Literal["complete", "failed", "no end"] = "no end"
+    reason: str = ""
+    """Why it failed, or ''."""
+    joules: float | None = None
+    """Taken by its GPUs, None where that is not known."""
 
     @property
     def seconds(self) -> float:
@@ -68,17 +77,17 @@ def noted(
     began = datetime.now(UTC)
     host = socket.gethostname()
     path = records.parent / FOLDER / f"{began:%Y%m%dT%H%M%S%f}-{host}-{os.getpid()}.json"
-    note: dict[str, Any] = {
-        "schema_version": 1,
-        "submission": submission,
-        "buckets": list(buckets),
-        "host": host,
-        "job": job_id(),
-        "workers": workers,
-        "started": began.isoformat(timespec="milliseconds"),
-    }
-    _write(path, note)
-    outcome, reason = "failed", ""
+    start = Start(
+        submission=submission,
+        buckets=tuple(buckets),
+        host=host,
+        job=job_id(),
+        workers=workers,
+        started=began.isoformat(timespec="milliseconds"),
+    )
+    write_attempt(path, start)
+    outcome: Literal["complete", "failed"] = "failed"
+    reason = ""
     try:
         yield
         outcome = "complete"
@@ -86,11 +95,14 @@ def noted(
         reason = str(error)
         raise
     finally:
-        ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-        joules = energy.joules() if energy else None
-        _write(
-            path, note | {"ended": ended, "outcome": outcome, "reason": reason, "joules": joules}
+        whole = Attempt(
+            **vars(start),
+            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            outcome=outcome,
+            reason=reason,
+            joules=energy.joules() if energy else None,
         )
+        write_attempt(path, whole)
 
 
 def read_attempts(model_folder: Path) -> list[Attempt]:
@@ -100,29 +112,16 @@ def read_attempts(model_folder: Path) -> list[Attempt]:
     found = []
     for path in whole_files(model_folder / FOLDER, "*.json"):
         try:
-            note = json.loads(path.read_text(encoding="utf-8"))
-            found.append(
-                Attempt(
-                    submission=note["submission"],
-                    buckets=tuple(note["buckets"]),
-                    host=note["host"],
-                    job=note["job"],
-                    workers=note["workers"],
-                    started=note["started"],
-                    ended=note.get("ended", ""),
-                    outcome=note.get("outcome", "no end"),
-                    reason=note.get("reason", ""),
-                    joules=note.get("joules"),
-                )
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            found.append(from_json(Attempt, path.read_bytes()))
+        except (OSError, ValueError):
             continue
     return found
 
 
-def _write(path: Path, note: dict[str, Any]) -> None:
+def write_attempt(path: Path, note: Start) -> None:
+    """Write a note, or leave it out where that cannot be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, note)
+        write_json(path, to_plain(note))
     except OSError as error:
         log.debug("no note of the attempt: %s", error)

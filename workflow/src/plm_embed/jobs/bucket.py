@@ -2,27 +2,35 @@
 written.
 """
 
-import json
 import logging
+import os
 import platform
+import socket
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from plm_embed._version import __version__
 from plm_embed.errors import PlmEmbedError, out_of_memory
+from plm_embed.inference.accuracy import SelfTest
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.stream import VectorStream
 from plm_embed.io.scratch import scratch_folder
-from plm_embed.io.sealed import write_sealed
+from plm_embed.jobs.completion import (
+    Completion,
+    Skipped,
+    Work,
+    WorkerInfo,
+    write_completion,
+)
 from plm_embed.jobs.compute import BYTES_PER_PART, Computation
 from plm_embed.jobs.finished import read_bucket, serve
 from plm_embed.jobs.heartbeats import Heartbeat
@@ -33,12 +41,33 @@ from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed import Engine
 from plm_embed.sequences.summary import bucket_table
 from plm_embed.sites.scheduler import job_id
+from plm_embed.store.replaced import current_parts
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
-from plm_embed.store.store import Store, current_parts
+from plm_embed.store.store import Store
 from plm_embed.windows import spans
 
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
+
+
+def worker_info(device: torch.device) -> WorkerInfo:
+    """This process and its device, for the completion record."""
+    host, pid, job = socket.gethostname(), os.getpid(), job_id() or None
+    name = devices.device_name(device)
+    if device.type != "cuda":
+        threads = torch.get_num_threads()
+        return WorkerInfo(host=host, pid=pid, job=job, device=name, threads=threads)
+    properties = torch.cuda.get_device_properties(device)
+    return WorkerInfo(
+        host=host,
+        pid=pid,
+        job=job,
+        device=name,
+        gpu=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        capability=f"{properties.major}.{properties.minor}",
+        memory_bytes=properties.total_memory,
+        cuda=torch.version.cuda,
+    )
 
 
 class Embedder:
@@ -55,12 +84,12 @@ class Embedder:
         fingerprint = fingerprint_of(self._manifest, settings, self.device)
         self.reuse = Reuse(settings.reuse, fingerprint)
         self.store = Store(store_root, fingerprint)
-        self.tested: dict[str, Any] | None = None
+        self.tested: SelfTest | None = None
         self._loading = 0.0  # seconds spent on loading the model since the last completion record
         self._budget = 0
         self._model: Engine | None = None
 
-    def embed(self, bucket: Path, output: Path) -> dict[str, Any]:
+    def embed(self, bucket: Path, output: Path) -> Completion:
         """Fill the store with the vectors of one bucket file and write its completion record to
         `output`.
 
@@ -87,13 +116,7 @@ class Embedder:
             missing = self.store.missing(keys)
         spared = ~missing
         todo = [int(i) for i in np.flatnonzero(missing) if i not in excluded]
-        work: dict[str, Any] = {
-            "computed": 0,
-            "tokens": 0,
-            "busy": None,
-            "busy_seconds": 0.0,
-            "tokens_per_second": None,
-        }
+        work = Work()
         if todo:
             with (
                 Heartbeat(output.parent, bucket.stem, self.device) as heartbeat,
@@ -106,48 +129,47 @@ class Embedder:
                 work = Computation(stream, self.store, keys, self.settings.bar).run(
                     todo, scratch, self.settings.flush_minutes, heartbeat
                 )
-                self._budget = min(
-                    self._budget, max(work["toks_per_batch"], model.rows)
-                )  # lowered if memory ran out
+                lowered = work.toks_per_batch or self._budget  # if memory ran out
+                self._budget = min(self._budget, max(lowered, model.rows))
             excluded |= dict.fromkeys(stream.out_of_memory, "out_of_memory")
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
         if self.store.missing(keys[kept]).any():
             raise RuntimeError(f"{bucket}: the store lacks keys that were just published")
         ended = datetime.now(UTC)
-        record = {
-            "schema_version": 1,
-            "bucket": bucket.stem,
-            "unique": len(keys),
-            "keys_sha256": keys_sha256(keys),
-            "fingerprint": json.loads(self.store.fingerprint.to_json()),
-            "fingerprint_id": self.store.fingerprint.id,
-            "parts": [part.__dict__ for part in self.store.covering(keys[kept])],
-            "skipped": [
-                {"key": keys[i].decode(), "length": len(sequences[i]), "reason": reason}
+        record = Completion(
+            **vars(work),
+            bucket=bucket.stem,
+            unique=len(keys),
+            keys_sha256=keys_sha256(keys),
+            fingerprint=self.store.fingerprint,
+            fingerprint_id=self.store.fingerprint.id,
+            parts=tuple(self.store.covering(keys[kept])),
+            skipped=tuple(
+                Skipped(keys[i].decode(), len(sequences[i]), reason)
                 for i, reason in sorted(excluded.items())
-            ],
-            "found": found,
-            "reused": reused.total,
-            "reused_from": dict(reused.counts),
-            "reused_devices": sorted(reused.devices),
-            "spared_tokens": self._manifest.family.tokens(
+            ),
+            found=found,
+            reused=reused.total,
+            reused_from=dict(reused.counts),
+            reused_devices=tuple(sorted(reused.devices)),
+            spared_tokens=self._manifest.family.tokens(
                 int(lengths[spared].sum()), int(spared.sum())
             ),
-            "self_test": self.tested,
-            "worker": devices.describe(self.device) | {"job": job_id() or None},
-            "versions": {
+            self_test=self.tested,
+            worker=worker_info(self.device),
+            versions={
                 **{name: version(name) for name in LIBRARIES},
                 "plm-embed": __version__,
                 "python": platform.python_version(),
             },
-            "loading_seconds": self._loading,
-            "seconds": (ended - started).total_seconds(),
-            "started": started.isoformat(timespec="milliseconds"),
-            "ended": ended.isoformat(timespec="milliseconds"),
-        } | work
+            loading_seconds=self._loading,
+            seconds=(ended - started).total_seconds(),
+            started=started.isoformat(timespec="milliseconds"),
+            ended=ended.isoformat(timespec="milliseconds"),
+        )
         self._loading = 0.0
-        write_sealed(output, record)
+        write_completion(output, record)
         log.info(
             "bucket %s: %d sequences, %d already in the store, %d reused, %d computed, %d "
             "skipped, %.1f s%s",
@@ -155,11 +177,11 @@ class Embedder:
             len(keys),
             found,
             reused.total,
-            record["computed"],
+            record.computed,
             len(excluded),
-            record["seconds"],
-            f"; {work['tokens_per_second']:,.0f} tokens/s on {record['worker']['device']}"
-            if todo
+            record.seconds,
+            f"; {work.tokens_per_second:,.0f} tokens/s on {record.worker.device}"
+            if work.tokens_per_second is not None
             else "",
         )
         return record
@@ -181,7 +203,7 @@ class Embedder:
             record = whole.completion
             if (
                 record.fingerprint != self.store.fingerprint
-                or "out_of_memory" in record.skipped.values()
+                or "out_of_memory" in record.reasons.values()
             ):
                 return False  # this device may have more memory
             parts = current_parts(record.parts, self.store.folder)

@@ -12,9 +12,11 @@ import secrets
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from plm_embed.plain import from_json, to_plain
 from plm_embed.sites.scheduler import job_id
 
 SECONDS_BETWEEN_BEATS = 15.0
@@ -22,6 +24,20 @@ STALE_AFTER_SECONDS = 120.0
 """Longer than network filesystems keep old attributes (60 s) plus a beat."""
 _held: set[str] = set()
 """Tokens of the claims that this process holds."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a claim: what its file says."""
+
+    host: str
+    pid: str
+    job: str
+    """The scheduler's id, or ''."""
+    start: str
+    """Which start of the job: another one after it was requeued."""
+    token: str
+    """Of this claim alone."""
 
 
 class Claim:
@@ -47,14 +63,14 @@ class Claim:
             path.unlink(missing_ok=True)
             if not claim._create():
                 return None
-        _held.add(claim.owner["token"])
+        _held.add(claim.owner.token)
         threading.Thread(target=claim._beat, daemon=True).start()
         return claim
 
     def release(self) -> None:
         """Give the claim back. A claim that was taken over meanwhile is left alone."""
         self._released.set()
-        _held.discard(self.owner["token"])
+        _held.discard(self.owner.token)
         if _owner(self.path) == self.owner:
             with suppress(OSError):  # left behind it only costs others a wait
                 self.path.unlink()
@@ -66,7 +82,7 @@ class Claim:
             return False
         try:
             with os.fdopen(descriptor, "w") as handle:
-                json.dump(self.owner, handle)
+                json.dump(to_plain(self.owner), handle)
         except OSError:  # a full disk: an empty claim would be waited for
             self.path.unlink()
             raise
@@ -90,36 +106,35 @@ def is_stale(path: Path) -> bool:
     if owner is None:
         return not path.exists() or _age(path) > STALE_AFTER_SECONDS
     me = _myself()
-    if owner["host"] == me["host"] and owner["pid"] == me["pid"] and owner["token"] not in _held:
+    if owner.host == me.host and owner.pid == me.pid and owner.token not in _held:
         return True  # this process has released it, but could not remove it
-    if owner["host"] == me["host"] and not _alive(int(owner["pid"])):
+    if owner.host == me.host and not _alive(int(owner.pid)):
         return True
-    if owner["job"] and owner["job"] == me["job"] and owner["start"] != me["start"]:
+    if owner.job and owner.job == me.job and owner.start != me.start:
         return True  # this very job was requeued: its earlier start is over
     return _age(path) > STALE_AFTER_SECONDS
 
 
-def _myself() -> dict[str, str]:
-    return {
-        "host": socket.gethostname(),
-        "pid": str(os.getpid()),
-        "job": job_id(),
+def _myself() -> Owner:
+    return Owner(
+        host=socket.gethostname(),
+        pid=str(os.getpid()),
+        job=job_id(),
         # Snakemake's plugin for SLURM hides the count of restarts from the step; its port is
         # another at each start
-        "start": os.environ.get("SLURM_RESTART_COUNT")
+        start=os.environ.get("SLURM_RESTART_COUNT")
         or os.environ.get("SLURM_SRUN_COMM_PORT")
         or "0",
-        "token": secrets.token_hex(8),
-    }
+        token=secrets.token_hex(8),
+    )
 
 
-def _owner(path: Path) -> dict[str, str] | None:
+def _owner(path: Path) -> Owner | None:
     """What a claim says; None when it is gone or not yet written."""
     try:
-        owner: dict[str, str] = json.loads(path.read_text())
+        return from_json(Owner, path.read_bytes())
     except (OSError, ValueError):
         return None
-    return owner
 
 
 def _alive(pid: int) -> bool:

@@ -1,131 +1,159 @@
-"""The completion record of a bucket, and what the records of a campaign or submission add up to."""
+"""The completion record of a bucket, `embedded/{bucket}.json`, and what the records of a campaign
+add up to.
+"""
 
-import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Literal
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.accuracy import SelfTest
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed import read_sealed
+from plm_embed.io.sealed import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
-from plm_embed.store.store import PartInfo
+from plm_embed.plain import IF_KNOWN
+from plm_embed.store.replaced import PartInfo
 
 EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
 
 
 @dataclass(frozen=True)
-class Completion:
-    """What is used of a completion record; see `read_completion`. skipped: reason by key.
+class Skipped:
+    """A sequence that has no vector, and why."""
 
-    batch_dependent: whether the job's self-test saw bits that depend on the batch.
+    key: str
+    length: int
+    """In residues."""
+    reason: str
+    """too_long or out_of_memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInfo:
+    """The process that embedded a bucket, and its device."""
+
+    host: str
+    pid: int
+    job: str | None = None
+    """The scheduler's id."""
+    device: str
+    """Name of the GPU or of the CPU."""
+    gpu: str | None = field(default=None, metadata=IF_KNOWN)
+    """CUDA_VISIBLE_DEVICES."""
+    capability: str | None = field(default=None, metadata=IF_KNOWN)
+    """Of a GPU: 8.0 of an A100."""
+    memory_bytes: int | None = field(default=None, metadata=IF_KNOWN)
+    """Of a GPU."""
+    cuda: str | None = field(default=None, metadata=IF_KNOWN)
+    """Version of CUDA that torch was built with."""
+    threads: int | None = field(default=None, metadata=IF_KNOWN)
+    """Of a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What was computed for a bucket, and how fast; as it stands where nothing had to be."""
+
+    computed: int = 0
+    """Sequences."""
+    tokens: int = 0
+    """Those that went through the model, special ones included."""
+    tokens_per_second: float | None = None
+    """From the first batch to the last part."""
+    busy: float | None = None
+    """Share of that time, 0 to 1, that the model was at work."""
+    busy_seconds: float = 0.0
+    exact: int | None = field(default=None, metadata=IF_KNOWN)
+    """Sequences that were computed again with exact products, since theirs were not finite."""
+    toks_per_batch: int | None = field(default=None, metadata=IF_KNOWN)
+    """The token budget at the end; lowered where memory ran out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion(Work):
+    """Says that the store holds a vector of each sequence of a bucket, but for those skipped.
+
+    unique: sequences in the bucket, of which `found` were in the store and `reused` were copied
+    from earlier results, by path in `reused_from`. Times are ISO 8601, with their zone.
     """
 
-    path: Path
+    schema_version: Literal[1] = 1
+    bucket: str
+    unique: int
     keys_sha256: str
+    """See `keys.keys_sha256`."""
     fingerprint: Fingerprint
+    fingerprint_id: str
     parts: tuple[PartInfo, ...]
-    skipped: dict[bytes, str]
-    devices: tuple[str, ...]
+    """Those that hold the vectors, by name; `replaced.current_parts` knows those that replaced
+    them.
+    """
+    skipped: tuple[Skipped, ...]
+    found: int
+    reused: int = 0
+    reused_from: dict[str, int] = field(default_factory=dict)
+    reused_devices: tuple[str, ...] = ()
+    spared_tokens: int = 0
+    """Tokens of the sequences found and reused."""
+    self_test: SelfTest | None
+    """None where no model had to be loaded."""
+    worker: WorkerInfo
     versions: dict[str, str]
-    batch_dependent: bool
+    """By library."""
+    loading_seconds: float
+    """To load and test the model, with the first bucket of a worker; else 0."""
+    seconds: float
+    started: str
+    ended: str
+
+    @property
+    def reasons(self) -> dict[bytes, str]:
+        """Why a sequence has no vector, by its key."""
+        return {skip.key.encode(): skip.reason for skip in self.skipped}
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of all devices that computed vectors of the bucket, as far as they are known."""
+        return (self.worker.device, *self.reused_devices)
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether the job's self-test saw bits that depend on the batch."""
+        return self.self_test is not None and not self.self_test.batch_invariant
+
+
+def write_completion(path: Path, record: Completion) -> None:
+    """Write a bucket's completion record."""
+    write_sealed(path, record)
 
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    record = read_sealed(path, "a completion record", EMBED_AGAIN)
-    try:
-        return Completion(
-            path=path,
-            keys_sha256=record["keys_sha256"],
-            fingerprint=Fingerprint.from_json(json.dumps(record["fingerprint"])),
-            parts=tuple(
-                sorted((PartInfo(**part) for part in record["parts"]), key=lambda part: part.name)
-            ),
-            skipped={skip["key"].encode(): skip["reason"] for skip in record["skipped"]},
-            devices=(record["worker"]["device"], *record.get("reused_devices", ())),
-            versions=record["versions"],
-            batch_dependent=not (record.get("self_test") or {}).get("batch_invariant", True),
-        )
-    except (ValueError, KeyError, TypeError) as error:  # sealed, but of another version
-        raise StoreError(
-            f"{path}: not a completion record of this version ({error!r})",
-            remedy=EMBED_AGAIN,
-            path=path,
-        ) from None
+    return read_sealed(path, Completion, "a completion record", EMBED_AGAIN)
 
 
-def worker_shares(records: Iterable[Path], since: datetime) -> list[dict[str, Any]]:
-    """For each worker that completed buckets after `since`: host, GPU, process, buckets, and
-    seconds by use.
-
-    `seconds` runs from the begin of its first bucket to the end of the last bucket on its host, so
-    that waiting for the others counts. `busy` is the time in the model, `loading` that of loading
-    and checking it, `idle` the share of `seconds` that is neither. Records of earlier attempts are
-    left out.
-    """
-    spans: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
-    for path in records:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        worker = record["worker"]
-        if datetime.fromisoformat(record["ended"]) >= since and "busy_seconds" in record:
-            spans[worker["host"], worker.get("gpu") or "", worker["pid"]].append(record)
-    ends: dict[str, datetime] = {}
-    for (host, _, _), found in spans.items():
-        ends[host] = max(
-            ends.get(host, since), *(datetime.fromisoformat(record["ended"]) for record in found)
-        )
-    return [_shares(*who, found, ends[who[0]]) for who, found in sorted(spans.items())]
-
-
-def _shares(
-    host: str, gpu: str, pid: int, records: list[dict[str, Any]], end: datetime
-) -> dict[str, Any]:
-    seconds = (
-        end - min(datetime.fromisoformat(record["started"]) for record in records)
-    ).total_seconds()
-    busy = sum(record["busy_seconds"] for record in records)
-    loading = sum(record["loading_seconds"] for record in records)
-    return {
-        "host": host,
-        "gpu": gpu or None,
-        "pid": pid,
-        "buckets": len(records),
-        "seconds": round(seconds, 3),
-        "busy": round(busy, 3),
-        "loading": round(loading, 3),
-        "idle": round(max(0.0, 1 - (busy + loading) / seconds), 4) if seconds else 0.0,
-    }
-
-
-def completion_records(folder: Path) -> Iterable[dict[str, Any]]:
+def completion_records(folder: Path) -> Iterator[Completion]:
     """Whole completion records in a folder, by name."""
     for path in whole_files(folder, "*.json"):
         try:
-            record = read_sealed(path, "a completion record", "")
+            yield read_completion(path)
         except PlmEmbedError:
             continue
-        if {"bucket", "fingerprint", "worker", "tokens", "tokens_per_second", "ended"} <= set(
-            record
-        ):
-            yield record
 
 
-def campaign_records(folder: Path, buckets: int) -> list[dict[str, Any]]:
+def campaign_records(folder: Path, buckets: int) -> list[Completion]:
     """Whole completion records of the present buckets, by name, of the settings of the one that
     ended last.
 
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
     names = set(bucket_names(buckets))
-    found = [record for record in completion_records(folder) if record["bucket"] in names]
-    last = max(found, key=lambda record: str(record["ended"]), default=None)
-    return [record for record in found if last and record["fingerprint"] == last["fingerprint"]]
+    found = [record for record in completion_records(folder) if record.bucket in names]
+    last = max(found, key=lambda record: record.ended, default=None)
+    return [record for record in found if last and record.fingerprint == last.fingerprint]
 
 
 @dataclass(frozen=True)
@@ -151,14 +179,14 @@ class Savings:
         )
 
 
-def savings(records: Iterable[Mapping[str, Any]]) -> Savings:
+def savings(records: Iterable[Completion]) -> Savings:
     """Add up the completion records of a campaign."""
     found, reused, tokens = 0, 0, 0
     speeds = []
     for record in records:
-        found += record.get("found", 0)
-        reused += record.get("reused", 0)
-        tokens += record.get("spared_tokens", 0)
-        if record.get("tokens_per_second"):
-            speeds.append(record["tokens_per_second"])
+        found += record.found
+        reused += record.reused
+        tokens += record.spared_tokens
+        if record.tokens_per_second:
+            speeds.append(record.tokens_per_second)
     return Savings(found, reused, tokens / median(speeds) / 3600 if speeds else None)

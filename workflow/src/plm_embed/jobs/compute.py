@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,11 @@ from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.inference.stream import VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
+from plm_embed.jobs.completion import Work
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.store.parts import PartRows, write_part
+from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
 from plm_embed.windows import stored_residues, window_count
 
@@ -85,7 +85,7 @@ class Computation:
 
     def run(
         self, todo: list[int], scratch: Path, flush_minutes: float, heartbeat: Heartbeat
-    ) -> dict[str, Any]:
+    ) -> Work:
         """Embed the sequences `todo` (indices); returns counts and speed for the completion record.
 
         A part is published every `flush_minutes` and at the end, so a kill loses at most that much
@@ -133,15 +133,15 @@ class Computation:
                 "run it again: only the rest will be computed"
             )
         elapsed = time.monotonic() - began
-        return {
-            "computed": computed,
-            "tokens": tokens,
-            "tokens_per_second": tokens / elapsed,
-            "busy": self.stream.busy / elapsed,
-            "busy_seconds": self.stream.busy,
-            "exact": self.stream.exact,
-            "toks_per_batch": self.stream.budget,
-        }
+        return Work(
+            computed=computed,
+            tokens=tokens,
+            tokens_per_second=tokens / elapsed,
+            busy=self.stream.busy / elapsed,
+            busy_seconds=self.stream.busy,
+            exact=self.stream.exact,
+            toks_per_batch=self.stream.budget,
+        )
 
     def _publish(self, buffer: Buffer, scratch: Path, provenance: dict[str, str]) -> None:
         """Write what is finished as one part: on scratch first, then beside its final place, then

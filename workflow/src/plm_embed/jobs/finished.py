@@ -18,7 +18,8 @@ from plm_embed.sequences.summary import bucket_table, verified
 from plm_embed.store.blocks import Served
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import extents
-from plm_embed.store.store import PartInfo, current_parts, store_folder
+from plm_embed.store.replaced import PartInfo, current_parts
+from plm_embed.store.store import store_folder
 from plm_embed.windows import stored_residues, window_counts
 
 
@@ -32,6 +33,8 @@ class Bucket:
     keys: Keys
     length: NDArray[np.int32]
     completion: Completion
+    record: Path
+    """Where the completion record lies."""
 
 
 def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
@@ -51,7 +54,8 @@ def read_bucket(path: Path, record: Path) -> Bucket:
             path=record,
         )
     length = table["length"].to_numpy().astype(np.int32)
-    skips = np.array(sorted(completion.skipped), dtype="S64")
+    reasons = completion.reasons
+    skips = np.array(sorted(reasons), dtype="S64")
     kept = ~np.isin(keys, skips)
     if len(keys) - kept.sum() != len(skips):
         raise StoreError(
@@ -60,34 +64,32 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     # what is too long follows from the settings; only a device can say what it has no memory for
     policy = completion.fingerprint.long_sequences
     too_long = (window_counts(length, policy) == 0) & (policy.policy == "skip")
-    said = np.array(
-        [name for name, reason in completion.skipped.items() if reason == "too_long"], dtype="S64"
-    )
+    said = np.array([name for name, reason in reasons.items() if reason == "too_long"], dtype="S64")
     if (np.isin(keys, said) != too_long).any():
         raise StoreError(
             f"{record}: skips other sequences as too long than are too long",
             remedy=EMBED_AGAIN,
             path=record,
         )
-    return Bucket(path.stem, keys[kept], length[kept], completion)
+    return Bucket(path.stem, keys[kept], length[kept], completion, record)
 
 
-def named_parts(completion: Completion, store: Path) -> tuple[PartInfo, ...]:
-    """The parts that a completion record names, or that replaced them, by name.
+def named_parts(bucket: Bucket, store: Path) -> tuple[PartInfo, ...]:
+    """The parts that a bucket's completion record names, or that replaced them, by name.
 
     StoreError when one is missing or has another size.
     """
-    folder = store_folder(store, completion.fingerprint) / "parts"
-    parts = current_parts(completion.parts, folder.parent)
+    folder = store_folder(store, bucket.completion.fingerprint) / "parts"
+    parts = current_parts(bucket.completion.parts, folder.parent)
     for part in parts:
         path = folder / part.name
         if not path.is_file():
             raise StoreError(
-                f"{path}: missing, but {completion.path} names it", remedy=EMBED_AGAIN, path=path
+                f"{path}: missing, but {bucket.record} names it", remedy=EMBED_AGAIN, path=path
             )
         if path.stat().st_size != part.bytes:
             raise StoreError(
-                f"{path}: has {path.stat().st_size:,} bytes, {completion.path} says {part.bytes:,}",
+                f"{path}: has {path.stat().st_size:,} bytes, {bucket.record} says {part.bytes:,}",
                 remedy=EMBED_AGAIN,
                 path=path,
             )
@@ -97,7 +99,7 @@ def named_parts(completion: Completion, store: Path) -> tuple[PartInfo, ...]:
 def serve(bucket: Bucket, store: Path) -> Served:
     """Find every vector of a bucket: in the first part, by name, that holds its key."""
     folder = store_folder(store, bucket.completion.fingerprint) / "parts"
-    parts = tuple(folder / part.name for part in named_parts(bucket.completion, store))
+    parts = tuple(folder / part.name for part in named_parts(bucket, store))
     count, fingerprint = len(bucket.keys), bucket.completion.fingerprint
     which, row = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int64)
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
@@ -133,10 +135,10 @@ def serve(bucket: Bucket, store: Path) -> Served:
     if (which < 0).any():
         key = bucket.keys[which < 0][0].decode()
         raise StoreError(
-            f"{bucket.completion.path}: {(which < 0).sum()} sequences are in none of its parts "
+            f"{bucket.record}: {(which < 0).sum()} sequences are in none of its parts "
             f"(first: {key})",
             remedy=EMBED_AGAIN,
-            path=bucket.completion.path,
+            path=bucket.record,
         )
     width = storage_bytes(fingerprint.storage_dtype)
     return Served(parts, tuple(places), which, row, windows, residues, flat, dims, width)

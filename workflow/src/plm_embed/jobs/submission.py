@@ -1,62 +1,65 @@
-"""A submission: the buckets that one scheduler job embeds, on one GPU or on all GPUs of its nodes.
-
-The parent hands buckets to its workers, largest first. Parents on other nodes may work on the same
-list: claims keep them off each other's buckets. A failed bucket or a broken GPU does not stop the
-others.
+"""A submission: the buckets that one scheduler job embeds, on one GPU or on all GPUs of its nodes,
+and its file `submissions/{submission}.json`.
 """
 
 import logging
-import os
 import signal
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
-from plm_embed.errors import PassingError, PlmEmbedError, no_space
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
-from plm_embed.io.sealed import write_sealed
-from plm_embed.jobs.claims import Claim
-from plm_embed.jobs.completion import worker_shares
-from plm_embed.jobs.gpus import visible_gpus
-from plm_embed.jobs.worker import Worker, WorkerError
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.jobs.dispatch import Dispatch, Plan
 
 log = logging.getLogger(__name__)
-FAILURES_PER_BUCKET = 2
-FAILURES_IN_A_ROW = 3
-"""A GPU whose worker failed this often in a row is retired."""
-TIME_MARGIN = 1.3
-SECONDS_MARGIN = 120.0
-"""No new bucket when less is left of the walltime than 1.3 x its estimate + 2 minutes."""
-SECONDS_BETWEEN_SIGNALS = 0.2
-"""Within which the handler of a signal runs."""
-SECONDS_BETWEEN_LOOKS = 1.0
-"""At the folders of records and claims, while there is nothing to take."""
-SECONDS_BETWEEN_ATTEMPTS = 60.0
-"""To take a bucket that another holds: whether its claim is stale costs a network filesystem
-several requests.
-"""
+FOLDER = "submissions"
+"""Beside the folder of the completion records."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a submission is asked to do. `records` is the folder for completion records and
-    claims.
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """How a worker of a submission spent its time."""
+
+    host: str
+    gpu: str | None
+    """CUDA_VISIBLE_DEVICES; None on a CPU."""
+    pid: int
+    buckets: int
+    """How many it completed."""
+    seconds: float
+    """From the begin of its first bucket to the end of the last bucket on its host, so that waiting
+    for the others counts.
     """
+    busy: float
+    """Seconds in the model."""
+    loading: float
+    """Seconds of loading and checking it."""
+    idle: float
+    """The share of `seconds`, 0 to 1, that is neither."""
 
-    buckets: tuple[Path, ...]
-    weights: Path
-    store: Path
-    records: Path
-    workers: int
-    minutes: float
-    """Walltime from now on; 0: no limit."""
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Says that each of its buckets has its completion record."""
+
+    schema_version: Literal[1] = 1
+    buckets: tuple[str, ...]
+    workers: tuple[Share, ...]
+    """Those that completed buckets in the last attempt."""
+
+
+def read_submission(path: Path) -> Submission:
+    """What a finished submission has left. StoreError when it is missing or damaged."""
+    remedy = "remove it, and run `snakemake` again (only what the store lacks is computed)"
+    return read_sealed(path, Submission, "a record of a submission", remedy)
 
 
 def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
@@ -66,279 +69,70 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     What was done stays done, and a repetition does only the rest. Raises PassingError when a bucket
     could not be done, and PlmEmbedError when a repetition would not do it either.
     """
-    submission = Submission(plan, settings)
-    with _signals(submission):
-        submission.run()
+    dispatch = Dispatch(plan, settings)
+    with _signals(dispatch):
+        dispatch.run()
     lacking = [
         bucket.stem
         for bucket in plan.buckets
         if not (plan.records / f"{bucket.stem}.json").exists()
     ]
-    if submission.problems or lacking:
-        problems = submission.problems or [f"no completion record of {', '.join(lacking)}"]
-        error = PassingError if submission.passing or not submission.problems else PlmEmbedError
+    if dispatch.problems or lacking:
+        problems = dispatch.problems or [f"no completion record of {', '.join(lacking)}"]
+        error = PassingError if dispatch.passing or not dispatch.problems else PlmEmbedError
         raise error("\n  ".join(["not all buckets are embedded:", *problems]))
     shares = worker_shares(
-        [plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], submission.began
+        [plan.records / f"{bucket.stem}.json" for bucket in plan.buckets], dispatch.began
     )
     if shares:
-        worst = max(shares, key=lambda worker: worker["idle"])
+        worst = max(share.idle for share in shares)
         log.info(
-            "%d workers; the idlest one was idle for %.1f %% of its time",
-            len(shares),
-            100 * worst["idle"],
+            "%d workers; the idlest one was idle for %.1f %% of its time", len(shares), 100 * worst
         )
-    names = sorted(bucket.stem for bucket in plan.buckets)
-    write_sealed(output, {"schema_version": 1, "buckets": names, "workers": shares})
+    names = tuple(sorted(bucket.stem for bucket in plan.buckets))
+    write_sealed(output, Submission(buckets=names, workers=tuple(shares)))
 
 
-class Submission:
-    """The state that the threads, one per worker, share."""
-
-    def __init__(self, plan: Plan, settings: Settings) -> None:
-        self.plan = plan
-        self.settings = replace(
-            settings, threads=max(1, settings.threads // plan.workers), bar=plan.workers == 1
+def worker_shares(records: Iterable[Path], since: datetime) -> list[Share]:
+    """What each worker that completed buckets after `since` did. Records of earlier attempts are
+    left out.
+    """
+    spans: dict[tuple[str, str, int], list[Completion]] = defaultdict(list)
+    for record in map(read_completion, records):
+        if datetime.fromisoformat(record.ended) >= since:
+            worker = record.worker
+            spans[worker.host, worker.gpu or "", worker.pid].append(record)
+    ends: dict[str, datetime] = {}
+    for (host, _, _), found in spans.items():
+        ends[host] = max(
+            ends.get(host, since), *(datetime.fromisoformat(record.ended) for record in found)
         )
-        self.problems: list[str] = []
-        self.passing = False  # whether another attempt may solve a problem
-        self._unusable = ""  # what is wrong with the folder of records and claims
-        self._gpus = self._assign()
-        self._sizes = {bucket: bucket.stat().st_size for bucket in plan.buckets}
-        self._pending = sorted(plan.buckets, key=lambda bucket: (-self._sizes[bucket], bucket))
-        self.began = datetime.now(UTC)
-        self._recorded = self._records()
-        # when to try for a claimed bucket: at once if it was claimed before the start, by an owner
-        # that may be dead
-        self._attempt_at = dict.fromkeys(self._claimed(), 0.0)
-        self._failures: Counter[Path] = Counter()
-        self._broken: list[str] = []  # what retired devices said
-        self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
-        self._workers: dict[int, Worker] = {}
-        self._changed = threading.Condition()
-        self._active = 0
-        self._stopping = False
-        self._end = time.monotonic() + 60 * plan.minutes if plan.minutes else float("inf")
+    return [_share(*who, found, ends[who[0]]) for who, found in sorted(spans.items())]
 
-    def run(self) -> None:
-        threads = [
-            threading.Thread(target=self._drive, args=(slot,)) for slot in range(len(self._gpus))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            # The kernel may give a signal to any thread, and its handler runs in this one, but not
-            # while it waits for a lock. A job that was stopped (SIGSTOP, scontrol suspend) and ends
-            # would miss the end that is announced.
-            while thread.is_alive():
-                thread.join(SECONDS_BETWEEN_SIGNALS)
-        if self._unusable:
-            self.problems.append(self._unusable)
-            return
-        if self._stopping:
-            self.problems.append(
-                "stopped by a signal; run it again: only the rest will be computed"
-            )
-        left = ", ".join(bucket.stem for bucket in self._pending)
-        if left and not self._broken and self._time_is_short(self._pending[-1]):
-            self.problems.append(
-                f"no time left for {left}; run it again, or ask for a longer runtime"
-            )
-        elif left and not self._stopping:
-            self.problems += [*self._broken, f"no working device left for {left}"]
-        self.passing = self.passing or bool(left) or self._stopping
 
-    def stop(self) -> None:
-        """Take no new bucket and ask the workers to publish what they have."""
-        self._stopping = True
-        for worker in list(self._workers.values()):
-            worker.terminate()
-
-    def _assign(self) -> Sequence[str | None]:
-        if self.plan.workers == 1 or self.settings.device == "cpu":
-            return [None] * self.plan.workers
-        gpus = visible_gpus()
-        if gpus and len(gpus) < self.plan.workers and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            log.warning(
-                "this node shows %d GPUs, not %d: the others are lost to it",
-                len(gpus),
-                self.plan.workers,
-            )
-        elif len(gpus) < self.plan.workers:
-            raise PlmEmbedError(
-                f"{self.plan.workers} workers for {len(gpus)} visible GPUs "
-                f"({', '.join(gpus) or 'none'})\n"
-                "request as many GPUs as the rule's resource `gpu` says"
-            )
-        return gpus[: self.plan.workers]
-
-    def _drive(self, slot: int) -> None:
-        """One worker's life: bucket after bucket, started anew after a failure, until nothing is
-        left to do.
-        """
-        in_a_row = 0
-        while in_a_row < FAILURES_IN_A_ROW and self._work_may_come():
-            taken, began, computed, failure = None, time.monotonic(), False, None
-            try:
-                worker = self._worker(slot)
-                taken = self._next()
-                if taken is None:
-                    break
-                began = time.monotonic()
-                computed = worker.embed(taken[0], self.plan.records / f"{taken[0].stem}.json")
-                in_a_row = 0
-            except Exception as error:
-                # whatever it was (a process that could not be started, for one), the bucket is not
-                # done
-                failure = (
-                    error
-                    if isinstance(error, WorkerError)
-                    else WorkerError(f"{type(error).__name__}: {error}")
-                )
-                self._workers.pop(slot, None)
-                in_a_row = FAILURES_IN_A_ROW if failure.blames == "device" else in_a_row + 1
-                log.warning(
-                    "worker %d: %s%s", slot, f"bucket {taken[0].stem}: " if taken else "", failure
-                )
-            if taken:
-                taken[1].release()
-                self._note(taken[0], time.monotonic() - began, computed, failure)
-            elif failure and in_a_row >= FAILURES_IN_A_ROW and not self._stopping:
-                self._broken.append(str(failure))
-        if slot in self._workers:
-            self._workers.pop(slot).close()
-
-    def _worker(self, slot: int) -> Worker:
-        """The slot's worker, started if there is none and checked before it claims anything; raises
-        WorkerError.
-        """
-        if slot not in self._workers:
-            self._workers[slot] = Worker(
-                self.plan.weights, self.plan.store, self.settings, self._gpus[slot]
-            )
-            if self._stopping:  # the signal came before there was a worker to tell
-                self._workers[slot].terminate()
-            self._workers[slot].wait_until_ready()
-        return self._workers[slot]
-
-    def _work_may_come(self) -> bool:
-        """Whether a bucket is left; waits while the workers here may still fail theirs."""
-        with self._changed:
-            while not self._stopping and not self._pending and self._active:
-                self._changed.wait(SECONDS_BETWEEN_LOOKS)
-            return not self._stopping and bool(self._pending)
-
-    def _next(self) -> tuple[Path, Claim] | None:
-        """The next bucket; None when there is none, or when records and claims cannot be read or
-        written any more.
-        """
-        try:
-            return self._next_free()
-        except OSError as error:
-            where = error.filename2 or error.filename or self.plan.records
-            self.passing = not no_space(error) and not isinstance(error, PermissionError)
-            self._unusable = (
-                no_space(error) or f"{where}: {error.strerror}; mend that and run it again"
-            )
-            self.stop()
-            return None
-
-    def _next_free(self) -> tuple[Path, Claim] | None:
-        """The largest bucket that nobody has, claimed. Waits while others, here or elsewhere, may
-        still fail theirs.
-        """
-        with self._changed:
-            while not self._stopping and (self._pending or self._active):
-                self._drop_what_others_did()
-                if self._pending and self._time_is_short(self._pending[-1]):
-                    break
-                held, now = self._claimed(), time.monotonic()
-                for bucket in self._pending:
-                    soonest = now + SECONDS_BETWEEN_ATTEMPTS
-                    if (
-                        bucket.stem in held
-                        and self._attempt_at.setdefault(bucket.stem, soonest) > now
-                    ):
-                        continue
-                    if self._time_is_short(bucket):
-                        continue
-                    claim = Claim.take(self.plan.records / "claims" / bucket.stem)
-                    if claim is not None:
-                        self._attempt_at.pop(bucket.stem, None)
-                        self._pending.remove(bucket)
-                        self._active += 1
-                        return bucket, claim
-                    self._attempt_at[bucket.stem] = soonest
-                self._changed.wait(SECONDS_BETWEEN_LOOKS)
-        return None
-
-    def _drop_what_others_did(self) -> None:
-        """Forget pending buckets whose completion record was written since the start: its writer
-        has just checked it.
-
-        Older records are left to a worker, which compares them with the bucket, the settings and
-        the store.
-        """
-        new = {name for name, stamp in self._records().items() if self._recorded.get(name) != stamp}
-        self._pending = [
-            bucket for bucket in self._pending if bucket.stem not in new or bucket in self._failures
-        ]
-
-    def _records(self) -> dict[str, int]:
-        """Inode of each completion record by bucket: records are replaced by rename, never written
-        in place.
-        """
-        with suppress(FileNotFoundError), os.scandir(self.plan.records) as entries:
-            return {
-                entry.name[:-5]: entry.inode() for entry in entries if entry.name.endswith(".json")
-            }
-        return {}
-
-    def _claimed(self) -> set[str]:
-        """Names of the buckets that somebody holds, by one request to the filesystem."""
-        with suppress(FileNotFoundError):
-            return {path.name for path in (self.plan.records / "claims").iterdir()}
-        return set()
-
-    def _note(
-        self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None
-    ) -> None:
-        """Take down how a bucket ended; one that failed is tried again unless it or its user is to
-        blame.
-        """
-        with self._changed:
-            self._active -= 1
-            if failure is None and computed:
-                self._bytes += self._sizes[bucket]
-                self._seconds += seconds
-            elif failure is None:
-                pass  # it was complete already, and says nothing about the speed
-            elif not self._stopping:
-                self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[
-                    failure.blames
-                ]
-                if self._failures[bucket] < FAILURES_PER_BUCKET:
-                    self._pending.insert(0, bucket)
-                else:
-                    self.problems.append(f"bucket {bucket.stem}: {failure}")
-                    self.passing = self.passing or failure.blames != "user"
-                if failure.blames == "device":
-                    self._broken.append(str(failure))
-            self._changed.notify_all()
-
-    def _time_is_short(self, bucket: Path) -> bool:
-        if not self._bytes:
-            return time.monotonic() > self._end
-        needed = TIME_MARGIN * self._sizes[bucket] * self._seconds / self._bytes + SECONDS_MARGIN
-        return time.monotonic() + needed > self._end
+def _share(host: str, gpu: str, pid: int, records: list[Completion], end: datetime) -> Share:
+    began = min(datetime.fromisoformat(record.started) for record in records)
+    seconds = (end - began).total_seconds()
+    busy = sum(record.busy_seconds for record in records)
+    loading = sum(record.loading_seconds for record in records)
+    return Share(
+        host=host,
+        gpu=gpu or None,
+        pid=pid,
+        buckets=len(records),
+        seconds=round(seconds, 3),
+        busy=round(busy, 3),
+        loading=round(loading, 3),
+        idle=round(max(0.0, 1 - (busy + loading) / seconds), 4) if seconds else 0.0,
+    )
 
 
 @contextmanager
-def _signals(submission: Submission) -> Iterator[None]:
+def _signals(dispatch: Dispatch) -> Iterator[None]:
     """SIGTERM (schedulers) and SIGINT (Ctrl-C) stop the submission in order."""
 
     def stop(_: int, __: FrameType | None) -> None:
-        submission.stop()
+        dispatch.stop()
 
     before: dict[int, Any] = {
         number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)

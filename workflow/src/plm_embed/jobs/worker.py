@@ -141,7 +141,7 @@ def serve(
             embedder = embedder or Embedder(weights_folder, store, settings)
             computed = (
                 not embedder.is_complete(bucket, output)
-                and embedder.embed(bucket, output)["computed"] > 0
+                and embedder.embed(bucket, output).computed > 0
             )
             connection.send(computed)
     except EOFError:

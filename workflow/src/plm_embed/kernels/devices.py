@@ -4,7 +4,7 @@ import os
 import platform
 import socket
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -70,23 +70,6 @@ def check(device: torch.device) -> None:
         raise DeviceError(f"{named} does not compute: {error}") from error
     if total != size**3:
         raise DeviceError(f"{named} multiplies wrongly: {total:.0f}, not {size**3}")
-
-
-def describe(device: torch.device) -> dict[str, Any]:
-    """Host, process and device, for the completion record."""
-    found: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-    found["device"] = device_name(device)
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        found |= {
-            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
-            "capability": f"{properties.major}.{properties.minor}",
-            "memory_bytes": properties.total_memory,
-            "cuda": torch.version.cuda,
-        }
-    else:
-        found["threads"] = torch.get_num_threads()
-    return found
 
 
 def device_name(device: torch.device) -> str:

@@ -5,8 +5,8 @@ about it.
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -18,6 +18,7 @@ from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key_array
 from plm_embed.master.findings import Findings, Problem
 from plm_embed.master.gather import INDEX_COLUMNS
+from plm_embed.master.validation import Counts
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, verified
 
 _DECIDED = (
@@ -210,17 +211,16 @@ class RecordCheck:
             if embedded != self.index_rows:
                 problem(f"{embedded:,} records are embedded, the index has {self.index_rows:,}")
 
-    def counts(self) -> dict[str, Any]:
-        """Records by status, by reason and by source."""
+    def counts(self, counted: Counts) -> Counts:
+        """With the records by status, by reason and by source."""
         total = sum(self.statuses.values(), Counter[str]())
-        return {
-            "records": total.total(),
-            "statuses": dict(sorted(total.items())),
-            "skipped": dict(sorted(self.reasons.items())),
-            "sources": {
-                source: dict(sorted(each.items())) for source, each in self.statuses.items()
-            },
-        }
+        return replace(
+            counted,
+            records=total.total(),
+            statuses=dict(sorted(total.items())),
+            skipped=dict(sorted(self.reasons.items())),
+            sources={source: dict(sorted(each.items())) for source, each in self.statuses.items()},
+        )
 
 
 _BEFORE_KEPT = ("source", "number", "id", "header", "key", "length", *_DECIDED)

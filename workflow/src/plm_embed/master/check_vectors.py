@@ -4,11 +4,9 @@ its part holds.
 
 from bisect import bisect_left
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
@@ -16,18 +14,19 @@ from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion import read_completion
 from plm_embed.jobs.finished import Bucket, load_bucket, serve
 from plm_embed.keys import bucket_bounds
-from plm_embed.master.findings import Findings, Problem
-from plm_embed.master.gather import Plan
+from plm_embed.master.findings import Findings, Problem, text
+from plm_embed.master.norms import distribution
+from plm_embed.master.planned import Plan
+from plm_embed.master.validation import Norms
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Served, blocks
 from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
 from plm_embed.store.parts import read_part
-from plm_embed.store.store import PartInfo, current_parts, part_files, store_folder
+from plm_embed.store.replaced import PartInfo, current_parts
+from plm_embed.store.store import part_files, store_folder
 
 _KEYS_AT_ONCE = 1 << 20
-_FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
-_LISTED = 100
 
 
 def check_completion(
@@ -49,13 +48,13 @@ def check_completion(
             if bucket.completion.fingerprint != plan.fingerprint:
                 differences = "; ".join(bucket.completion.fingerprint.differences(plan.fingerprint))
                 problem(
-                    f"{bucket.completion.path}: another fingerprint than that of bucket "
+                    f"{bucket.record}: another fingerprint than that of bucket "
                     f"{sound[0]} ({differences})"
                 )
                 continue
             sound.append(name)
             plan.count(bucket)
-            skipped |= bucket.completion.skipped
+            skipped |= bucket.completion.reasons
     if plan is None:
         raise StoreError(f"{embedded}: no bucket has a sound completion record", path=embedded)
     return plan, skipped
@@ -94,11 +93,6 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
             plan.dims = plan.dims or part_file.dims
             if part_file.dims != plan.dims:
                 problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
-
-
-def text(key: bytes) -> str:
-    """A key as it can be printed, whatever a damaged file says it is."""
-    return key.decode("ascii", "backslashreplace")
 
 
 class MasterCheck:
@@ -261,43 +255,10 @@ class MasterCheck:
                     key = bucket.keys[block.start + row].decode()
                     infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
 
-    def norm_statistics(self) -> dict[str, dict[str, Any]]:
-        """By representation: how the vectors' norms are distributed, and the rows whose norm is far
-        from the rest.
-
-        Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a
-        look and no proof of an error; the farthest 100 are listed.
+    def norm_statistics(self) -> dict[str, Norms]:
+        """How the vectors' norms are distributed, by representation; the farthest 100 are
+        listed.
         """
         return {
-            name: _distribution(norms, self._file["emb_keys"])
-            for name, norms in self._norms.items()
+            name: distribution(norms, self._file["emb_keys"]) for name, norms in self._norms.items()
         }
-
-
-def _distribution(norms: NDArray[np.float32], keys: h5py.Dataset) -> dict[str, Any]:
-    valid = np.flatnonzero(np.isfinite(norms) & (norms > 0))
-    if not len(valid):
-        return {"rows": 0, "outliers": 0, "listed": []}
-    logs = np.log(norms[valid])
-    median = np.median(logs)
-    scale = 1.4826 * np.median(np.abs(logs - median)) or 1e-6
-    z = (logs - median) / scale
-    far = np.flatnonzero(np.abs(z) > _FAR)
-    worst = far[np.argsort(-np.abs(z[far]), kind="stable")][:_LISTED]
-    return {
-        "rows": len(valid),
-        "zero": int((norms == 0).sum()),
-        "min": float(norms[valid].min()),
-        "median": float(np.exp(median)),
-        "max": float(norms[valid].max()),
-        "outliers": len(far),
-        "listed": [
-            {
-                "row": int(valid[at]),
-                "key": text(keys[int(valid[at])]),
-                "norm": float(norms[valid[at]]),
-                "z": round(float(z[at]), 1),
-            }
-            for at in worst
-        ],
-    }

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.master.validation import Check
 
 LISTED = 20
 """Problems of one check that are spelled out; the rest is counted."""
@@ -51,14 +51,19 @@ class Findings:
                 lines.append(f"{name}: and {self._count[name] - len(listed):,} more")
         return lines
 
-    def report(self) -> list[dict[str, Any]]:
-        """Every check with its result, for validation.json."""
-        return [
-            {
-                "check": name,
-                "result": "failed" if count else "passed",
-                "problems": count,
-                "listed": self._problems[name],
-            }
+    def checks(self) -> tuple[Check, ...]:
+        """Every check with its result."""
+        return tuple(
+            Check(
+                check=name,
+                result="failed" if count else "passed",
+                problems=count,
+                listed=tuple(self._problems[name]),
+            )
             for name, count in self._count.items()
-        ]
+        )
+
+
+def text(key: bytes) -> str:
+    """A key as it can be printed, whatever a damaged file says it is."""
+    return key.decode("ascii", "backslashreplace")

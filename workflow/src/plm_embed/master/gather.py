@@ -2,14 +2,11 @@
 every record.
 """
 
-import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -17,23 +14,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint, is_per_residue, storage_bytes
+from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path, whole_files
 from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.completion import EMBED_AGAIN, read_completion
+from plm_embed.jobs.completion import EMBED_AGAIN
 from plm_embed.jobs.finished import Bucket, load_bucket, named_parts, serve
 from plm_embed.keys import key_array
+from plm_embed.master.attributes import attributes
 from plm_embed.master.outcomes import Fates
-from plm_embed.sequences.summary import RecordNumbers, bucket_names, make_again, verified
+from plm_embed.master.planned import Plan, make_plan
+from plm_embed.sequences.summary import RecordNumbers, make_again, verified
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Memory, Served, blocks
 from plm_embed.store.hash_ahead import HashAhead
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
-from plm_embed.store.parts import SCHEMA_VERSION, read_part, write_checksums
-from plm_embed.store.store import PartInfo, store_folder
+from plm_embed.store.new_parts import write_checksums
+from plm_embed.store.store import store_folder
 from plm_embed.store.writer import VectorWriter
-from plm_embed.windows import stored_residues, window_counts
+from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -44,51 +43,6 @@ Numbers = NDArray[np.int64]
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Plan:
-    """What gather finds before it writes: n vectors in `vectors`, R residues in `residues`, D in
-    `dims`.
-
-    parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices
-    and versions: from all completion records.
-    """
-
-    fingerprint: Fingerprint
-    names: list[str]
-    dims: dict[str, int] = field(default_factory=dict)
-    parts: list[PartInfo] = field(default_factory=list)
-    vectors: int = 0
-    residues: int = 0
-    devices: set[str] = field(default_factory=set)
-    versions: dict[str, set[str]] = field(default_factory=dict)
-    batch_dependent: bool = False
-
-    def count(self, bucket: Bucket) -> None:
-        """Add the vectors, and what computed them, of one bucket."""
-        self.vectors += len(bucket.keys)
-        self.residues += int(stored_residues(bucket.length, self.fingerprint.long_sequences).sum())
-        self.devices.update(bucket.completion.devices)
-        self.batch_dependent |= bucket.completion.batch_dependent
-        for library, version in bucket.completion.versions.items():
-            self.versions.setdefault(library, set()).add(version)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """By representation: (n, D), or (R, D) per residue."""
-        return {
-            name: (self.residues if is_per_residue(name) else self.vectors, self.dims.get(name, 0))
-            for name in self.fingerprint.representations
-        }
-
-    @property
-    def bytes(self) -> int:
-        width = storage_bytes(self.fingerprint.storage_dtype)
-        columns = 80 + 8 * (len(checksums.COLUMNS) + len(self.shapes))
-        return columns * self.vectors + sum(
-            width * rows * dim for rows, dim in self.shapes.values()
-        )
-
-
 def gather(  # noqa: PLR0917
     sequences: Path,
     embedded: Path,
@@ -96,7 +50,7 @@ def gather(  # noqa: PLR0917
     master: Path,
     index: Path,
     records: Path,
-    provenance: dict[str, Any],
+    provenance: Mapping[str, str],
 ) -> None:
     """Write the master HDF5, its Parquet index and records.parquet, each of them whole or not at
     all.
@@ -132,7 +86,7 @@ def gather(  # noqa: PLR0917
                 windows = window_counts(bucket.length, plan.fingerprint.long_sequences)
                 for table, found, row in _members(sequences, bucket, start):
                     if not found.all():
-                        fates.skipped(table.filter(pa.array(~found)), bucket.completion.skipped)
+                        fates.skipped(table.filter(pa.array(~found)), bucket.completion.reasons)
                         table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
                     fates.embedded(table, row, windows[row - start])
                     for batch in _index_rows(table, row, index_schema).to_batches():
@@ -148,7 +102,7 @@ def gather(  # noqa: PLR0917
         for name in plan.names:
             tables.check()
             bucket = load_bucket(sequences, embedded, name)
-            hashes.check(named_parts(bucket.completion, store))
+            hashes.check(named_parts(bucket, store))
             served = serve(bucket, store)
             ends = _write_columns(file, bucket, served, start, flat)
             for block in blocks(served, memory):
@@ -168,32 +122,6 @@ def gather(  # noqa: PLR0917
         writer.wait()
         tables.wait()
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
-
-
-def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
-    """Read every completion record, check that all belong together and that the parts are there,
-    and count.
-    """
-    names = bucket_names(sequences)
-    plan = Plan(read_completion(embedded / f"{names[0]}.json").fingerprint, names)
-    for name in names:
-        bucket = load_bucket(sequences, embedded, name)
-        completion = bucket.completion
-        if completion.fingerprint != plan.fingerprint:
-            differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
-            raise StoreError(
-                f"{completion.path}: made with other settings than that of bucket {names[0]} "
-                f"({differences}); "
-                "remove the records of the settings that you do not want and run again",
-                path=completion.path,
-            )
-        parts = named_parts(completion, store)
-        plan.parts += parts
-        if parts and not plan.dims:
-            with read_part(store_folder(store, plan.fingerprint) / "parts" / parts[0].name) as part:
-                plan.dims = part.dims
-        plan.count(bucket)
-    return plan
 
 
 def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
@@ -259,62 +187,6 @@ def _write_columns(
     return ends
 
 
-def attributes(plan: Plan, summary: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of the master: what a vector depends on, what computed it, and from which
-    inputs.
-    """
-    inputs = {
-        name: summary[name] for name in ("inputs", "records", "accepted", "skipped", "unique")
-    }
-    found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
-        "schema_version": SCHEMA_VERSION,
-        "fingerprint": plan.fingerprint.to_json(),
-        "pooling_definition": "\n".join(
-            f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling
-        ),
-        "batch_invariance": _batch_invariance(plan),
-        "library_versions": {
-            name: ", ".join(sorted(found)) for name, found in plan.versions.items()
-        },
-        "devices": sorted(plan.devices),
-        "inputs": inputs | {"embedded": plan.vectors},
-    }
-    found |= provenance
-    return {
-        name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
-        for name, value in sorted(found.items())
-    }
-
-
-def _batch_invariance(plan: Plan) -> str:
-    """In words: whether a vector's bits may depend on the batch that it was computed in."""
-    if not plan.fingerprint.batch_invariant:
-        return "not promised by the engine"
-    return (
-        "promised by the engine"
-        + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
-    )
-
-
-def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
-    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0:
-    no limit.
-    """
-    return {
-        "fingerprint_id": fingerprint.id,
-        "model_name": fingerprint.model,
-        "weights_sha256": fingerprint.weights_sha256,
-        "layers": list(fingerprint.layers),
-        "pooling": list(fingerprint.pooling),
-        "precision": fingerprint.storage_dtype,
-        "compute_dtype": fingerprint.compute_dtype,
-        "long_sequences": fingerprint.long_sequences.policy,
-        "max_length": fingerprint.long_sequences.max_residues,
-        "window_overlap": fingerprint.long_sequences.overlap,
-        "engine": fingerprint.engine,
-    }
-
-
 def _index_schema(members: pa.Schema) -> pa.Schema:
     kept = [column for column in members if column.name not in MEMBER_COLUMNS]
     types = [pa.string(), pa.string(), pa.int64(), pa.int32(), pa.string(), pa.int64()]
@@ -328,7 +200,7 @@ def _members(
     so.
     """
     path = verified(sequences, f"members/{bucket.name}.parquet")
-    skipped = np.array(sorted(bucket.completion.skipped), dtype="S64")
+    skipped = np.array(sorted(bucket.completion.reasons), dtype="S64")
     for table in read_batches(path):
         keys = key_array(table["key"])
         at = np.searchsorted(bucket.keys, keys)

@@ -9,16 +9,31 @@ tells it.
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed import read_sealed, write_sealed
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """What gather has written: paths, relative to the folder of the record."""
+
+    schema_version: Literal[1] = 1
+    files: tuple[str, ...]
+
+
 def write_record(record: Path, files: Iterable[Path]) -> None:
     """Say that gather has written these files, all of them."""
-    names = [os.path.relpath(file, record.parent) for file in files]
-    write_sealed(record, {"schema_version": 1, "files": names})
+    names = tuple(os.path.relpath(file, record.parent) for file in files)
+    write_sealed(record, Gathered(files=names))
+
+
+def read_record(record: Path) -> Gathered:
+    """What gather has left. StoreError when it is missing or damaged."""
+    return read_sealed(record, Gathered, "a record of gather", "run `snakemake --forcerun gather`")
 
 
 def forget(record: Path, proof: Path) -> None:
@@ -29,10 +44,7 @@ def forget(record: Path, proof: Path) -> None:
         if not record.exists():
             return
         try:
-            files = [
-                record.parent / name
-                for name in read_sealed(record, "a record of gather", "")["files"]
-            ]
+            files = [record.parent / name for name in read_record(record).files]
         except PlmEmbedError:
             files = [record.parent / "damaged"]
         if not all(file.is_file() for file in files):

@@ -31,7 +31,7 @@ from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader, Table
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
-from plm_embed.store.parts import PartRows, write_part
+from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
 from plm_embed.windows import spans
 

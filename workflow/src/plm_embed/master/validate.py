@@ -4,11 +4,9 @@ Everything is read again: completion records, parts, the master (each row agains
 bit), the index and the records. Some rows are embedded again by the reference path.
 """
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -20,13 +18,14 @@ from plm_embed.fingerprint import Fingerprint, StorageDtype, is_per_residue
 from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.parquet import read_table
-from plm_embed.io.sealed import write_sealed
 from plm_embed.jobs.completion import EMBED_AGAIN
 from plm_embed.keys import bucket_of
+from plm_embed.master.attributes import attributes
 from plm_embed.master.check_records import RecordCheck
-from plm_embed.master.check_vectors import MasterCheck, check_completion, check_parts, text
-from plm_embed.master.findings import Findings
-from plm_embed.master.gather import Plan, attributes
+from plm_embed.master.check_vectors import MasterCheck, check_completion, check_parts
+from plm_embed.master.findings import Findings, text
+from plm_embed.master.planned import Plan
+from plm_embed.master.validation import Counts, Norms, Spot, Validation, write_validation
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.sequences.summary import bucket_names, check_keys, read_summary, verified
 from plm_embed.store import checksums
@@ -59,10 +58,12 @@ def validate(
     """
     checksums.unlink(missing_ok=True)
     findings = Findings()
-    result: dict[str, Any] = {"counts": {}, "norms": {}, "spot_checks": [], "fingerprint": None}
+    counts, spots = Counts(), tuple[Spot, ...]()
+    norms: dict[str, Norms] = {}
+    fingerprint: Fingerprint | None = None
     with findings.check("completion records"):
         plan, skipped = check_completion(findings, sequences, embedded)
-        result["fingerprint"] = json.loads(plan.fingerprint.to_json())
+        fingerprint = plan.fingerprint
         check_parts(findings, plan, embedded, store)
         check_settings(findings, plan, store, weights)
         with findings.check("master"), open_hdf5(master) as file:
@@ -72,8 +73,8 @@ def validate(
                 if check.keys():
                     for name in plan.names:
                         check.bucket(sequences, embedded, store, name)
-                    result["norms"] = check.norm_statistics()
-                result["counts"] = _check_tables(
+                    norms = check.norm_statistics()
+                counts = _check_tables(
                     findings, plan, skipped, file, sequences=sequences, index=index, records=records
                 )
                 with findings.check("spot checks"):
@@ -85,18 +86,19 @@ def validate(
                         if rows
                         else []
                     )
-                    result["spot_checks"] = _check_spots(
-                        findings, plan.fingerprint, file, rows, expected
-                    )
+                    spots = _check_spots(findings, plan.fingerprint, file, rows, expected)
     problems = findings.problems
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
-    result |= {
-        "schema_version": 1,
-        "status": "failed" if problems else "passed",
-        "checks": findings.report(),
-        "files": {path.name: digest for path, digest in files.items()},
-    }
-    write_sealed(report, result)
+    validation = Validation(
+        status="failed" if problems else "passed",
+        checks=findings.checks(),
+        counts=counts,
+        norms=norms,
+        spot_checks=spots,
+        fingerprint=fingerprint,
+        files={path.name: digest for path, digest in files.items()},
+    )
+    write_validation(report, validation)
     if not problems:
         files[report] = sha256_file(report)
         with atomic_path(checksums) as temporary:
@@ -150,13 +152,13 @@ def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5p
 def _check_tables(
     findings: Findings, plan: Plan, skipped: dict[bytes, str], file: h5py.File, *,
     sequences: Path, index: Path, records: Path,
-) -> dict[str, Any]:  # fmt: skip
+) -> Counts:  # fmt: skip
     """The index and the records; returns their counts."""
-    counts = {"unique": plan.vectors + len(skipped), "vectors": plan.vectors}
+    counts = Counts(unique=plan.vectors + len(skipped), vectors=plan.vectors)
     with findings.check("index"), RecordCheck(findings, sequences, records.parent) as check:
         check.index(index, file)
         check.records(records, skipped)
-        return counts | check.counts()
+        return check.counts(counts)
     return counts
 
 
@@ -188,7 +190,7 @@ def _check_spots(
     file: h5py.File,
     rows: list[int],
     expected: list[Vectors],
-) -> list[dict[str, Any]]:
+) -> tuple[Spot, ...]:
     """Compare some rows with what the reference path computes for them."""
     spots = []
     with findings.check("spot checks") as problem:
@@ -202,24 +204,25 @@ def _check_spots(
                         f"{wanted[name].shape}"
                     )
                     continue
-                spot: dict[str, Any] = {"row": row, "key": key, "representation": name} | _distance(
-                    found, wanted[name]
+                relative_l2, cosine = _distance(found, wanted[name])
+                spot = Spot(
+                    row=row, key=key, representation=name, relative_l2=relative_l2, cosine=cosine
                 )
                 spots.append(spot)
                 limit = RELATIVE_L2[fingerprint.storage_dtype]
-                if fingerprint.compute_dtype == "float32" and not spot["relative_l2"] <= limit:
+                if fingerprint.compute_dtype == "float32" and not relative_l2 <= limit:
                     problem(
                         f"row {row:,} of {name} (key {key}): relative distance "
-                        f"{spot['relative_l2']:.2g} "
+                        f"{relative_l2:.2g} "
                         f"to the reference, more than {limit:g}"
                     )
-                if fingerprint.compute_dtype != "float32" and not spot["cosine"] >= COSINE:
+                if fingerprint.compute_dtype != "float32" and not cosine >= COSINE:
                     problem(
-                        f"row {row:,} of {name} (key {key}): cosine {spot['cosine']:.6f} to the "
+                        f"row {row:,} of {name} (key {key}): cosine {cosine:.6f} to the "
                         "reference, "
                         f"less than {COSINE}"
                     )
-    return spots
+    return tuple(spots)
 
 
 def _residues(sequences: Path, keys: list[str]) -> list[str]:
@@ -249,11 +252,10 @@ def _numbers(file: h5py.File, name: str, row: int, dtype: StorageDtype) -> NDArr
     return vector
 
 
-def _distance(found: NDArray[np.float64], expected: NDArray[np.float32]) -> dict[str, float]:
+def _distance(found: NDArray[np.float64], expected: NDArray[np.float32]) -> tuple[float, float]:
+    """Relative L2 distance and cosine."""
     wanted = expected.astype(np.float64)
     lengths = float(np.linalg.norm(found)), float(np.linalg.norm(wanted))
     difference = float(np.linalg.norm(found - wanted))
-    return {
-        "relative_l2": difference / (lengths[1] or 1.0),
-        "cosine": float((found * wanted).sum()) / (lengths[0] * lengths[1] or 1.0),
-    }
+    cosine = float((found * wanted).sum()) / (lengths[0] * lengths[1] or 1.0)
+    return difference / (lengths[1] or 1.0), cosine

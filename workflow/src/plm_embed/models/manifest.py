@@ -2,9 +2,9 @@
 published or not.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from plm_embed.errors import WeightsError
 from plm_embed.io.sealed import read_sealed, write_sealed
@@ -62,7 +62,7 @@ class Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    write_sealed(path, asdict(manifest))
+    write_sealed(path, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -101,9 +101,4 @@ def check_record(weights: Path, folder: Path) -> None:
 
 
 def _read(path: Path, remedy: str) -> Manifest:
-    what = "a manifest of weights"
-    fields: dict[str, Any] = read_sealed(path, what, remedy, WeightsError)
-    try:
-        return Manifest(**fields | {"source": Source(**fields["source"])})
-    except (TypeError, KeyError):
-        raise WeightsError(f"{path}: not {what}", remedy=remedy, path=path) from None
+    return read_sealed(path, Manifest, "a manifest of weights", remedy, WeightsError)

@@ -14,7 +14,7 @@ import yaml
 
 from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.jobs.attempts import Attempt, read_attempts
-from plm_embed.jobs.completion import completion_records
+from plm_embed.jobs.completion import Completion, completion_records
 from plm_embed.models.registry import Model
 from plm_embed.windows import spans
 
@@ -104,16 +104,14 @@ def measured(
     """
     tokens: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    records: dict[str, list[dict[str, Any]]] = {}
+    records: dict[str, list[Completion]] = {}
     for record in completion_records(folder):
-        computed = record["fingerprint"]
-        fits = computed["model"] == model and dtype in ("auto", computed["compute_dtype"])
-        if fits and record["tokens"] and record["tokens_per_second"]:
-            device = device_label(record["worker"])
-            tokens[device] = tokens.get(device, 0) + record["tokens"]
-            seconds[device] = (
-                seconds.get(device, 0.0) + record["tokens"] / record["tokens_per_second"]
-            )
+        computed = record.fingerprint
+        fits = computed.model == model and dtype in ("auto", computed.compute_dtype)
+        if fits and record.tokens and record.tokens_per_second:
+            device = device_label(record.worker.device, record.worker.threads)
+            tokens[device] = tokens.get(device, 0) + record.tokens
+            seconds[device] = seconds.get(device, 0.0) + record.tokens / record.tokens_per_second
             records.setdefault(device, []).append(record)
     attempts = [one for one in read_attempts(folder.parent) if one.outcome == "complete"]
     return [
@@ -128,34 +126,31 @@ def measured(
     ]
 
 
-def _startup(records: Iterable[Mapping[str, Any]], attempts: Iterable[Attempt]) -> float:
+def _startup(records: Iterable[Completion], attempts: Iterable[Attempt]) -> float:
     """Seconds that an attempt with one worker took besides its tokens; 0 where no attempt was
     noted.
     """
-    spent = {record["bucket"]: record for record in records}
+    spent = {record.bucket: record for record in records}
     found = []
     for attempt in attempts:
         mine = [spent[bucket] for bucket in attempt.buckets if bucket in spent]
         if (
             attempt.workers == 1
             and mine
-            and all(attempt.started <= one["started"] <= attempt.ended for one in mine)
+            and all(attempt.started <= one.started <= attempt.ended for one in mine)
         ):
-            found.append(
-                attempt.seconds - sum(one["tokens"] / one["tokens_per_second"] for one in mine)
-            )
+            spent_on_tokens = sum(one.tokens / (one.tokens_per_second or 1) for one in mine)
+            found.append(attempt.seconds - spent_on_tokens)
     return max(0.0, median(found)) if found else 0.0
 
 
-def device_label(worker: Mapping[str, Any]) -> str:
+def device_label(device: str, threads: int | None = None) -> str:
     """A short name: 'A100' for 'NVIDIA A100-SXM4-40GB'; a CPU's name with the number of its
     threads.
     """
-    device = str(worker["device"])
     for name, gpu in gpu_table()["gpus"].items():
         if gpu["match"] in device:
             return str(name)
-    threads = worker.get("threads")
     return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
 
 

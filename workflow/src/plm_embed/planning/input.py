@@ -2,9 +2,8 @@
 sequences.
 """
 
-import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Table
-from plm_embed.sequences.summary import read_summary
+from plm_embed.sequences.summary import Summary, read_summary, summary_file
 from plm_embed.workflow.config import Config, checked
 
 
@@ -25,12 +24,28 @@ class Input:
     """What is to be embedded: counts, and the folder of deduplicated sequences if there is one."""
 
     counted: str
-    summary: dict[str, Any]
+    """In words, how."""
+    records: int
+    accepted: int
+    unique: int
+    """Sequences."""
+    residues: int
+    """Of the unique sequences."""
+    lengths: Mapping[int, int]
+    """Unique sequences by their number of residues."""
     sequences: Path | None
 
-    @property
-    def lengths(self) -> dict[int, int]:
-        return {int(length): count for length, count in self.summary["lengths"].items()}
+
+def _input(counted: str, summary: Summary, sequences: Path | None) -> Input:
+    return Input(
+        counted,
+        summary.records,
+        summary.accepted,
+        summary.unique,
+        summary.residues,
+        summary.lengths,
+        sequences,
+    )
 
 
 def read_config(configfile: Path | None) -> Config:
@@ -50,14 +65,14 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
             raise ConfigError(
                 "--measure: needs the sequences; leave out --lengths", key="--measure"
             )
-        yield Input(f"by the lengths in {lengths}", read_lengths(lengths), None)
+        yield read_lengths(lengths)
         return
     folder = Path(config["results"]) / "sequences"
     wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
     if (folder / "summary.json").is_file():
         summary = read_summary(folder)
-        if sorted((one["path"], one["bytes"]) for one in summary["inputs"]) == wanted:
-            yield Input(f"as deduplicated in {folder}", summary, folder)
+        if sorted((one.path, one.bytes) for one in summary.inputs) == wanted:
+            yield _input(f"as deduplicated in {folder}", summary, folder)
             return
     with tempfile.TemporaryDirectory(
         prefix="plm-embed-plan-", dir=existing(Path(config["results"]))
@@ -73,10 +88,10 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
             memory_mb=config["memory_mb"],
         )
         how = "counted just now; the workflow will do it again and keep the result"
-        yield Input(how, read_summary(Path(temporary)), Path(temporary))
+        yield _input(how, read_summary(Path(temporary)), Path(temporary))
 
 
-def read_lengths(path: Path) -> dict[str, Any]:
+def read_lengths(path: Path) -> Input:
     """Counts from a table of lengths: a summary.json, or lines of `length number`. InputError
     otherwise.
     """
@@ -88,18 +103,8 @@ def read_lengths(path: Path) -> dict[str, Any]:
             path=path,
         ) from None
     if text.lstrip().startswith("{"):
-        try:
-            summary: dict[str, Any] = json.loads(text)
-            return {
-                name: summary[name]
-                for name in ("records", "accepted", "unique", "residues", "lengths")
-            }
-        except (ValueError, KeyError) as error:
-            raise InputError(
-                f"--lengths: {path}: not the summary.json of deduplicated sequences ({error})",
-                path=path,
-            ) from None
-    lengths: dict[str, int] = {}
+        return _input(f"by the lengths in {path}", summary_file(path), None)
+    lengths: dict[int, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.startswith("#"):
             words = line.replace(",", " ").split()
@@ -109,16 +114,11 @@ def read_lengths(path: Path) -> dict[str, Any]:
                     path=path,
                     line=number,
                 )
-            lengths[words[0]] = lengths.get(words[0], 0) + int(words[1])
+            length = int(words[0])
+            lengths[length] = lengths.get(length, 0) + int(words[1])
     unique = sum(lengths.values())
-    residues = sum(int(length) * count for length, count in lengths.items())
-    return {
-        "records": unique,
-        "accepted": unique,
-        "unique": unique,
-        "residues": residues,
-        "lengths": lengths,
-    }
+    residues = sum(length * count for length, count in lengths.items())
+    return Input(f"by the lengths in {path}", unique, unique, unique, residues, lengths, None)
 
 
 def existing(path: Path) -> Path:

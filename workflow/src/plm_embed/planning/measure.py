@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
+from plm_embed.jobs.completion import Completion
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model
@@ -44,7 +44,7 @@ class _Trial:
     """
 
     startup: float
-    records: list[dict[str, Any]]
+    records: list[Completion]
 
 
 def measure(config: Config, sequences: Path, threads: int, workers: int) -> Speed:
@@ -89,16 +89,16 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
                 "--measure: a worker was killed, perhaps for want of memory\ntry --workers 1"
             ) from None
     records = [record for trial in trials for record in trial.records]
-    rates = [record["tokens_per_second"] for record in records]
-    tokens = sum(record["tokens"] for record in records)
+    rates = [_rate(record) for record in records]
+    tokens = sum(record.tokens for record in records)
+    worker = records[0].worker
     at_once = f", {workers} workers at a time" if workers > 1 else ""
     return Speed(
-        device=device_label(records[0]["worker"]),
-        tokens_per_second=tokens
-        / sum(record["tokens"] / record["tokens_per_second"] for record in records),
+        device=device_label(worker.device, worker.threads),
+        tokens_per_second=tokens / sum(record.tokens / _rate(record) for record in records),
         basis="measured here",
         why=f"{tokens:,} tokens of the sequences, just now on "
-        f"{records[0]['worker']['host']}{at_once}; "
+        f"{worker.host}{at_once}; "
         f"{min(rates):,.0f} to {max(rates):,.0f} tokens/s in {len(rates)} slices",
         startup=sum(trial.startup for trial in trials) / workers,
         workers=workers,
@@ -143,20 +143,27 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
     fingerprint = embedder.store.fingerprint
     family = find_model(fingerprint.model).family
 
-    def run(tokens: float, name: str, phase: float = 0.5) -> dict[str, Any]:
+    def run(tokens: float, name: str, phase: float = 0.5) -> Completion:
         """Embed about so many tokens, of lengths as in the whole, into a store of their own."""
         pq.write_table(sample(table, tokens, phase, family), folder / f"{name}.parquet")
         embedder.store = Store(folder / name, fingerprint)
         return embedder.embed(folder / f"{name}.parquet", folder / f"{name}.json")
 
     warm = run(2000, "warm")
-    startup = time.time() - asked - warm["tokens"] / warm["tokens_per_second"]
-    rate = run(8000, "first")["tokens_per_second"]
-    records: list[dict[str, Any]] = []
+    startup = time.time() - asked - warm.tokens / _rate(warm)
+    rate = _rate(run(8000, "first"))
+    records: list[Completion] = []
     for number in range(SLICES):
         records.append(run(rate * SLICE_SECONDS, f"slice{number}", (number + 0.5) / SLICES))
-        rate = records[-1]["tokens_per_second"]
+        rate = _rate(records[-1])
     return _Trial(startup, records)
+
+
+def _rate(record: Completion) -> float:
+    """Tokens per second of a bucket that was computed."""
+    if record.tokens_per_second is None:
+        raise RuntimeError(f"nothing was computed for {record.bucket}, whose store was empty")
+    return record.tokens_per_second
 
 
 def sample(table: pa.Table, tokens: float, phase: float, family: Family) -> pa.Table:

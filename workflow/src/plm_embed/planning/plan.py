@@ -5,7 +5,7 @@ where, what disk.
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.forecast import Forecast, Plan
 from plm_embed.planning.input import Input, existing, given_input, read_config
 from plm_embed.planning.proposals import Proposal, command, proposals
 from plm_embed.planning.remaining import outstanding
@@ -26,54 +27,6 @@ from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Time on one kind of device. hours: of one device at work, None when its speed is not
-    known.
-    """
-
-    speed: Speed
-    hours: float | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that `plm-embed plan` says; see `plan_view`.
-
-    stored, reused: unique sequences that need not be computed, None where nothing fits the settings
-    yet. local_hours: until the last bucket on this machine alone; None when its speed is not known
-    or a site was named. recognized: what the site was recognized by, '' where it was named.
-    missing: what has to be added to submit anything.
-    """
-
-    made: str
-    model: str
-    weights: str
-    verified: bool
-    counted: str
-    records: int
-    accepted: int
-    unique: int
-    residues: int
-    lengths: dict[int, int]
-    stored: int | None
-    reused: int | None
-    todo: Work
-    forecasts: tuple[Forecast, ...]
-    device: str
-    local_hours: float | None
-    bytes: dict[str, int]
-    free_bytes: int
-    site: str
-    recognized: str
-    missing: str
-    proposals: tuple[Proposal, ...]
-    command: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema_version": 3, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -112,7 +65,7 @@ def plan(question: Question) -> Plan:
         speeds = _speeds(question, config, model, todo if todo.tokens else whole, given)
         sizes = vector_bytes(config, model, given.lengths)
         if given.sequences:
-            sizes = table_bytes(given.sequences, given.summary["accepted"]) | sizes
+            sizes = table_bytes(given.sequences, given.accepted) | sizes
     weights, verified = _weights(config, model)
     jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
@@ -143,11 +96,11 @@ def plan(question: Question) -> Plan:
         weights=weights,
         verified=verified,
         counted=given.counted,
-        records=given.summary["records"],
-        accepted=given.summary["accepted"],
-        unique=given.summary["unique"],
-        residues=given.summary["residues"],
-        lengths=given.lengths,
+        records=given.records,
+        accepted=given.accepted,
+        unique=given.unique,
+        residues=given.residues,
+        lengths=dict(given.lengths),
         stored=found.stored if found else None,
         reused=found.reused if found else None,
         todo=todo,

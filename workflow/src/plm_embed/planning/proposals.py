@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from plm_embed.jobs.submission import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.shape import Shape, shape
 

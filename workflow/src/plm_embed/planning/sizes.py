@@ -30,7 +30,7 @@ adds to each.
 """
 
 
-def vector_bytes(config: Config, model: Model, lengths: dict[int, int]) -> dict[str, int]:
+def vector_bytes(config: Config, model: Model, lengths: Mapping[int, int]) -> dict[str, int]:
     """Bytes of the store and of the master for sequences given by their number by length."""
     asked = config["embedding"]
     item, layers = storage_bytes(asked["storage_dtype"]), len(asked["layers"])
@@ -100,12 +100,8 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     summary = bucket.parent.parent / SUMMARY
     if "per_residue" not in settings.pooling or not summary.is_file():
         return
-    counted = read_summary(summary.parent)["lengths"]
-    dim = read_manifest(weights).dim
-    size = (
-        per_residue_bytes({int(length): count for length, count in counted.items()}, dim, settings)
-        / 1e9
-    )
+    lengths = read_summary(summary.parent).lengths
+    size = per_residue_bytes(lengths, read_manifest(weights).dim, settings) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:
         agreed = -(-size // 1)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from plm_embed.planning.plan import Plan
+from plm_embed.planning.forecast import Plan
 from plm_embed.words import duration, readable
 
 BAR = 40

@@ -31,12 +31,12 @@ def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "devices", ", ".join(metadata["devices"])
         yield "fingerprint", str(metadata["fingerprint_id"])
     if facts.fingerprint:
-        yield "weights, SHA-256", facts.fingerprint["weights_sha256"]
+        yield "weights, SHA-256", facts.fingerprint.weights_sha256
         yield "weights, standing", facts.caveat or "the published file, by its SHA-256"
-        yield "engine", facts.fingerprint["engine"]
-    for one in (facts.summary or {}).get("inputs", []):
-        yield f"SHA-256 of {one['path']}", one["sha256"]
-    for name, digest in (facts.validation or {}).get("files", {}).items():
+        yield "engine", facts.fingerprint.engine
+    for one in facts.summary.inputs if facts.summary else ():
+        yield f"SHA-256 of {one.path}", one.sha256
+    for name, digest in facts.validation.files.items() if facts.validation else ():
         yield f"SHA-256 of {name}", digest
 
 
@@ -45,35 +45,34 @@ def methods(facts: Facts) -> str:
     if not facts.summary or not facts.fingerprint:
         return "There will be a paragraph here once something is computed."
     fingerprint, summary = facts.fingerprint, facts.summary
-    skipped = sum(summary["skipped"].values())
+    skipped = summary.skipped.total()
     text = (
-        f"Embeddings of {summary['accepted']:,} protein sequences ({summary['unique']:,} distinct"
-        + (f"; {skipped:,} of {summary['records']:,} records were skipped" if skipped else "")
+        f"Embeddings of {summary.accepted:,} protein sequences ({summary.unique:,} distinct"
+        + (f"; {skipped:,} of {summary.records:,} records were skipped" if skipped else "")
         + f") were computed with {_weights(facts)}, layers "
-        f"{', '.join(map(str, fingerprint['layers']))}, "
-        f"in {fingerprint['compute_dtype']} by plm-embed {__version__}"
+        f"{', '.join(map(str, fingerprint.layers))}, "
+        f"in {fingerprint.compute_dtype} by plm-embed {__version__}"
     )
     commit = str(facts.metadata.get("workflow_commit", ""))
     text += f" (commit {commit[:12]}). " if commit not in ("", "unknown") else ". "
     text += (
         "; ".join(
-            f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint["pooling"]
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in fingerprint.pooling
         ).capitalize()
         + ". "
     )
-    long = fingerprint["long_sequences"]
+    long = fingerprint.long_sequences
     words = {
         "whole": "Sequences of any length were embedded in one piece.",
-        "window": f"Sequences of more than {long['max_residues']:,} residues were "
+        "window": f"Sequences of more than {long.max_residues:,} residues were "
         "embedded in windows that share "
-        f"{long['overlap']:,} residues.",
-        "crop": f"Only the first {long['max_residues']:,} residues of "
-        "longer sequences were embedded.",
-        "skip": f"Sequences of more than {long['max_residues']:,} residues were left out.",
+        f"{long.overlap:,} residues.",
+        "crop": f"Only the first {long.max_residues:,} residues of longer sequences were embedded.",
+        "skip": f"Sequences of more than {long.max_residues:,} residues were left out.",
     }
-    text += words[long["policy"]]
-    if (facts.validation or {}).get("status") == "passed":
-        spots = len(facts.validation["spot_checks"]) if facts.validation else 0
+    text += words[long.policy]
+    if facts.validation and facts.validation.status == "passed":
+        spots = len(facts.validation.spot_checks)
         text += (
             f" The result was validated in full, and {spots} vectors were "
             "compared with the reference, fair-esm."
@@ -83,7 +82,7 @@ def methods(facts: Facts) -> str:
 
 def _weights(facts: Facts) -> str:
     """Whose vectors these are: the published model's only where that is proven."""
-    digest = facts.fingerprint["weights_sha256"] if facts.fingerprint else ""
+    digest = facts.fingerprint.weights_sha256 if facts.fingerprint else ""
     if not facts.caveat:
         return f"{facts.model} (the published weights, SHA-256 {digest[:12]})"
     return f"weights of SHA-256 {digest[:12]} in the architecture of {facts.model} ({facts.caveat})"

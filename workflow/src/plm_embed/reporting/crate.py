@@ -11,6 +11,7 @@ from typing import Any
 from plm_embed._version import __version__
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
+from plm_embed.plain import to_plain
 from plm_embed.reporting.facts import Facts
 
 NAME = "ro-crate-metadata.json"
@@ -59,14 +60,14 @@ def write_crate(facts: Facts) -> None:
     }
     if facts.runs:
         action |= {"startTime": min(run.started for run in facts.runs), "endTime": ended}
-    summary = facts.summary or {}
+    summary = facts.summary
+    accepted, records = (summary.accepted, summary.records) if summary else (0, 0)
     root: Entity = {
         "@id": "./",
         "@type": "Dataset",
         "name": f"Protein embeddings: {facts.model}",
         "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for "
-        f"{summary.get('accepted', 0):,} of "
-        f"{summary.get('records', 0):,} records"
+        f"{accepted:,} of {records:,} records"
         + (f"; weights {facts.caveat}" if facts.caveat else ""),
         "datePublished": ended,
         "license": {"@id": TERMS},
@@ -109,14 +110,14 @@ def _references(entities: list[Entity]) -> list[Entity]:
 
 
 def _inputs(facts: Facts) -> Iterator[Entity]:
-    for number, one in enumerate((facts.summary or {}).get("inputs", []), start=1):
+    for number, one in enumerate(facts.summary.inputs if facts.summary else (), start=1):
         yield {
             "@id": f"#input-{number}",
             "@type": "CreativeWork",
-            "name": one["path"],
-            "sha256": one["sha256"],
-            "contentSize": str(one["bytes"]),
-            "description": f"{one['records']:,} records",
+            "name": one.path,
+            "sha256": one.sha256,
+            "contentSize": str(one.bytes),
+            "description": f"{one.records:,} records",
         }
 
 
@@ -129,7 +130,7 @@ def _weights(facts: Facts) -> Iterator[Entity]:
     entity: Entity = {
         "@id": WEIGHTS,
         "@type": "CreativeWork",
-        "sha256": facts.fingerprint["weights_sha256"],
+        "sha256": facts.fingerprint.weights_sha256,
     }
     if facts.caveat:
         yield entity | {
@@ -147,7 +148,7 @@ def _weights(facts: Facts) -> Iterator[Entity]:
 
 def _files(facts: Facts) -> Iterator[Entity]:
     """The files that a campaign leaves, those that exist."""
-    model, digests = facts.model, (facts.validation or {}).get("files", {})
+    model, digests = facts.model, facts.validation.files if facts.validation else {}
     what = {}
     if facts.master:
         index = facts.master.with_suffix(".parquet").name
@@ -181,6 +182,7 @@ def _files(facts: Facts) -> Iterator[Entity]:
 
 def _properties(facts: Facts) -> Iterator[Entity]:
     """Every attribute of the master, or of the fingerprint while there is no master."""
-    for name, value in sorted((facts.metadata or facts.fingerprint or {}).items()):
+    stated = to_plain(facts.fingerprint) if facts.fingerprint else {}
+    for name, value in sorted((facts.metadata or stated).items()):
         plain = value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True)
         yield {"@id": f"#attribute-{name}", "@type": "PropertyValue", "name": name, "value": plain}

@@ -11,7 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from plm_embed.jobs.attempts import Attempt
-from plm_embed.reporting.facts import Run, Sample, place
+from plm_embed.reporting.facts import Run, place
+from plm_embed.reporting.sample import Sample
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PALETTE = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442", "#000000", "#999999")

@@ -15,10 +15,12 @@ from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
+from plm_embed.master.validation import Counts, Norms, Validation
 from plm_embed.reporting import figures
 from plm_embed.reporting.citing import citation, methods, provenance
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.usage import comparison, effort, failures
+from plm_embed.sequences.summary import Summary
 from plm_embed.words import duration, readable
 
 SECTIONS = (
@@ -49,14 +51,14 @@ def write_report(facts: Facts, output: Path) -> None:
 
 def _content(facts: Facts) -> dict[str, Any]:
     """Everything that the template names."""
-    status = (facts.validation or {}).get("status", "pending")
+    status = facts.validation.status if facts.validation else "pending"
     words = {
         "passed": "✓ complete and validated",
         "failed": "✗ validation FAILED",
         "pending": "not finished yet",
     }
     runs = [run for run in facts.runs if run.tokens and run.tokens_per_second]
-    norms: dict[str, Any] = next(iter((facts.validation or {}).get("norms", {}).values()), {})
+    norms = next(iter(facts.validation.norms.values()), None) if facts.validation else None
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "subtitle": _subtitle(facts),
@@ -70,15 +72,15 @@ def _content(facts: Facts) -> dict[str, Any]:
         "asked": list(_asked(facts)),
         "summary": facts.summary,
         "repeats": _repeats(facts.summary) if facts.summary else "",
-        "events": sorted(facts.summary["events"].items()) if facts.summary else [],
+        "events": sorted(facts.summary.events.items()) if facts.summary else [],
         "devices": list(_devices(facts)),
         "progress": _progress(facts),
         "effort": list(effort(facts)) if facts.runs or facts.attempts else [],
         "failures": failures(facts),
-        "comparison": list(comparison(facts)) if facts.plan else [],
+        "comparison": list(comparison(facts)),
         "figures": {
             "lengths": Markup(figures.lengths(_lengths(facts))) if _lengths(facts) else "",
-            "fates": Markup(figures.fates(_fates(facts))) if facts.summary else "",
+            "fates": Markup(figures.fates(_fates(facts, facts.summary))) if facts.summary else "",
             "throughput": Markup(figures.throughput(runs)) if runs else "",
             "timeline": Markup(figures.timeline(facts.runs, facts.attempts))
             if facts.runs or facts.attempts
@@ -90,7 +92,7 @@ def _content(facts: Facts) -> dict[str, Any]:
         if facts.metadata
         else "There is no master file yet.",
         "norm_words": _norm_words(norms),
-        "outliers": norms.get("listed", [])[:10],
+        "outliers": norms.listed[:10] if norms else (),
         "validation": facts.validation,
         "validation_words": _validation_words(facts.validation) if facts.validation else "",
         "provenance": list(provenance(facts)),
@@ -104,19 +106,19 @@ def _content(facts: Facts) -> dict[str, Any]:
 def _subtitle(facts: Facts) -> str:
     if not facts.summary:
         return f"{facts.results}"
-    sources = len(facts.summary["inputs"])
+    sources = len(facts.summary.inputs)
     files = "1 file" if sources == 1 else f"{sources} files"
     return (
-        f"{facts.summary['records']:,} records from {files}, "
-        f"{facts.summary['unique']:,} distinct sequences"
+        f"{facts.summary.records:,} records from {files}, "
+        f"{facts.summary.unique:,} distinct sequences"
     )
 
 
 def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.summary:
-        yield f"{facts.summary['records']:,}", "records"
-        yield f"{facts.summary['unique']:,}", "distinct sequences"
-        yield f"{sum(facts.summary['skipped'].values()):,}", "records skipped when read"
+        yield f"{facts.summary.records:,}", "records"
+        yield f"{facts.summary.unique:,}", "distinct sequences"
+        yield f"{facts.summary.skipped.total():,}", "records skipped when read"
     if facts.rows:
         yield f"{facts.rows:,} × {facts.dim:,}", "vectors"
     if facts.runs:
@@ -132,54 +134,50 @@ def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "weights", facts.caveat or "the published file, by its SHA-256"
     fingerprint = facts.fingerprint
     if fingerprint:
-        long = fingerprint["long_sequences"]
-        yield "layers", ", ".join(map(str, fingerprint["layers"]))
-        for pooling in fingerprint["pooling"]:
+        long = fingerprint.long_sequences
+        yield "layers", ", ".join(map(str, fingerprint.layers))
+        for pooling in fingerprint.pooling:
             yield f"pooling: {pooling}", POOLING_DEFINITIONS[pooling]
-        limit = f", at most {long['max_residues']:,} residues" if long["max_residues"] else ""
-        overlap = f", {long['overlap']:,} shared" if long["overlap"] else ""
-        yield "long sequences", f"{long['policy']}{limit}{overlap}"
+        limit = f", at most {long.max_residues:,} residues" if long.max_residues else ""
+        overlap = f", {long.overlap:,} shared" if long.overlap else ""
+        yield "long sequences", f"{long.policy}{limit}{overlap}"
         yield (
             "precision",
-            f"computed in {fingerprint['compute_dtype']}, stored as {fingerprint['storage_dtype']}",
+            f"computed in {fingerprint.compute_dtype}, stored as {fingerprint.storage_dtype}",
         )
     if facts.summary:
-        yield "kept columns", ", ".join(facts.summary["keep"]) or "none"
-        yield "buckets", f"{facts.summary['buckets']:,}"
+        yield "kept columns", ", ".join(facts.summary.keep) or "none"
+        yield "buckets", f"{facts.summary.buckets:,}"
 
 
 def _lengths(facts: Facts) -> dict[int, int]:
-    return (
-        {int(length): count for length, count in facts.summary["lengths"].items()}
-        if facts.summary
-        else {}
-    )
+    return facts.summary.lengths if facts.summary else {}
 
 
-def _repeats(summary: dict[str, Any]) -> str:
-    accepted, unique = summary["accepted"], summary["unique"]
+def _repeats(summary: Summary) -> str:
+    accepted, unique = summary.accepted, summary.unique
     repeats = accepted - unique
     share = f"{100 * repeats / accepted:.1f} %" if accepted else "none"
     return (
-        f"{accepted:,} of {summary['records']:,} records were accepted. {repeats:,} of them "
+        f"{accepted:,} of {summary.records:,} records were accepted. {repeats:,} of them "
         f"({share}) repeat a "
         "sequence that was there already: it was embedded once and answers for all of them."
     )
 
 
-def _fates(facts: Facts) -> dict[str, int]:
+def _fates(facts: Facts, summary: Summary) -> dict[str, int]:
     """Records by how they ended: as validated, or so far as they were read."""
-    counts = (facts.validation or {}).get("counts", {})
-    if counts.get("statuses"):
+    counts = facts.validation.counts if facts.validation else Counts()
+    if counts.statuses:
         found = {
             name.replace("_", " "): count
-            for name, count in counts["statuses"].items()
+            for name, count in counts.statuses.items()
             if name != "skipped"
         }
-        return found | {f"skipped: {reason}": count for reason, count in counts["skipped"].items()}
-    summary = facts.summary or {}
-    return {"accepted": summary["accepted"]} | {
-        f"skipped: {why}": count for why, count in summary["skipped"].items()
+        skipped = (counts.skipped or {}).items()
+        return found | {f"skipped: {reason}": count for reason, count in skipped}
+    return {"accepted": summary.accepted} | {
+        f"skipped: {why}": count for why, count in summary.skipped.items()
     }
 
 
@@ -205,30 +203,30 @@ def _devices(facts: Facts) -> Iterator[dict[str, str]]:
 
 def _progress(facts: Facts) -> str:
     found, skipped = sum(run.found for run in facts.runs), sum(run.skipped for run in facts.runs)
-    total = facts.summary["buckets"] if facts.summary else len(facts.runs)
+    total = facts.summary.buckets if facts.summary else len(facts.runs)
     text = f"{len(facts.runs):,} of {total:,} buckets are finished. "
     text += f"{found:,} vectors were there already and were not computed again"
     return text + (f"; {skipped:,} sequences were skipped." if skipped else ".")
 
 
-def _norm_words(norms: dict[str, Any]) -> str:
+def _norm_words(norms: Norms | None) -> str:
     if not norms:
         return "A sample; the proof looks at every vector."
-    if not norms["rows"]:
+    if not norms.rows:
         return "No vectors: every record was skipped."
     return (
-        f"Of all {norms['rows']:,} vectors: smallest norm {norms['min']:.4g}, median "
-        f"{norms['median']:.4g}, "
-        f"largest {norms['max']:.4g}; {norms['outliers']:,} unusual, {norms['zero']:,} zero."
+        f"Of all {norms.rows:,} vectors: smallest norm {norms.min:.4g}, median "
+        f"{norms.median:.4g}, "
+        f"largest {norms.max:.4g}; {norms.outliers:,} unusual, {norms.zero:,} zero."
     )
 
 
-def _validation_words(validation: dict[str, Any]) -> str:
-    spots = validation["spot_checks"]
+def _validation_words(validation: Validation) -> str:
+    spots = validation.spot_checks
     text = (
-        f"{len(validation['checks'])} checks, each over every row; "
+        f"{len(validation.checks)} checks, each over every row; "
         f"{len(spots)} vectors computed again by fair-esm"
     )
     if spots:
-        text += f", all within cosine {min(spot['cosine'] for spot in spots):.8f}"
+        text += f", all within cosine {min(spot.cosine for spot in spots):.8f}"
     return text + "."

@@ -9,10 +9,11 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion import campaign_records, savings
+from plm_embed.master.validation import VALIDATION, read_validation
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS
 from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.facts import outdated, read_validation, weights_of
+from plm_embed.reporting.facts import outdated, weights_of
 from plm_embed.sequences.summary import read_summary
 
 
@@ -29,7 +30,7 @@ def summarize(results: Path) -> str:
     embedded = statuses["embedded"] + statuses["embedded_with_events"]
     lines = [
         ("records", f"{statuses.total():,}"),
-        ("unique", f"{counts['unique']:,} sequences"),
+        ("unique", f"{counts.unique:,} sequences"),
         (
             "embedded",
             f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events",
@@ -38,12 +39,12 @@ def summarize(results: Path) -> str:
         ("validation", _validation(results)),
         ("fates", f"{results / 'records.parquet'}"),
     ]
-    if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts["buckets"]))):
+    if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts.buckets))):
         lines.insert(3, ("spared", saved))
     for path in masters:
         with Embeddings(path) as embeddings:
             lines.append(("warning", outdated(results / "sequences", counts, embeddings.metadata)))
-    lines += [("warning", warning) for warning in counts.get("warnings", ())]
+    lines += [("warning", warning) for warning in counts.warnings]
     text = "\n".join(f"{name:<11} {value}" for name, value in lines if value)
     return "\n\n".join([text, *(_opening(path) for path in masters)])
 
@@ -63,16 +64,13 @@ def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def _validation(results: Path) -> str:
-    report = read_validation(results)
+    path = results / VALIDATION
+    report = read_validation(path)
     if not report:
         return "not done"
-    failed = [check["check"] for check in report["checks"] if check["problems"]]
-    done = f"{len(report['checks'])} checks, {len(report['spot_checks'])} vectors computed again"
-    return (
-        f"FAILED: {', '.join(failed)} (see {results / 'validation.json'})"
-        if failed
-        else f"passed ({done})"
-    )
+    failed = [check.check for check in report.checks if check.problems]
+    done = f"{len(report.checks)} checks, {len(report.spot_checks)} vectors computed again"
+    return f"FAILED: {', '.join(failed)} (see {path})" if failed else f"passed ({done})"
 
 
 def _opening(path: Path) -> str:

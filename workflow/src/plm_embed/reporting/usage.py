@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.models.registry import extra_tokens
@@ -28,8 +27,7 @@ def effort(facts: Facts) -> Iterator[tuple[str, str]]:
     else:
         yield "energy", "not known: no GPU that counts its energy"
     yield "not computed again", str(facts.spared or "") or "nothing: every vector was computed"
-    summary = facts.summary or {}
-    repeats = summary.get("accepted", 0) - summary.get("unique", 0)
+    repeats = facts.summary.accepted - facts.summary.unique if facts.summary else 0
     if repeats:
         yield "repeats, embedded once", f"{repeats:,} records{_repeats_time(facts, repeats)}"
 
@@ -58,10 +56,10 @@ def _device_time(facts: Facts) -> str:
 def _repeats_time(facts: Facts, repeats: int) -> str:
     """An estimate by the mean length of the distinct sequences."""
     timed = [run for run in facts.runs if run.tokens and run.tokens_per_second]
-    summary = facts.summary or {}
-    if not timed or not summary.get("residues"):
+    summary = facts.summary
+    if not timed or not summary or not summary.residues:
         return ""
-    tokens = repeats * (summary["residues"] / summary["unique"] + extra_tokens(facts.model))
+    tokens = repeats * (summary.residues / summary.unique + extra_tokens(facts.model))
     rate = sum(run.tokens for run in timed) / sum(
         run.tokens / run.tokens_per_second for run in timed
     )
@@ -88,27 +86,27 @@ def comparison(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
 
     What was finished before the plan was made is not counted.
     """
-    plan: dict[str, Any] = facts.plan or {}
-    runs = [run for run in facts.runs if run.started >= plan.get("made", "")]
+    plan = facts.plan
+    if plan is None:
+        return
+    runs = [run for run in facts.runs if run.started >= plan.made]
     tokens: Counter[str] = Counter()
     for run in runs:
         tokens[run.device] += run.tokens
-    whole = plan["todo"]["tokens"]
-    for forecast in plan["forecasts"]:
-        device, hours = forecast["speed"]["device"], forecast["hours"]
+    whole = plan.todo.tokens
+    for forecast in plan.forecasts:
+        device, hours = forecast.speed.device, forecast.hours
         if tokens[device] and hours and whole:
             planned = hours * tokens[device] / whole  # of what this device did
             fact = _hours_on(device, runs, facts.attempts)
-            name = f"hours on {device} ({forecast['speed']['basis']})"
+            name = f"hours on {device} ({forecast.speed.basis})"
             yield name, f"{planned:,.3f}", f"{fact:,.3f}", f"{fact / planned:.2f}"
     computed = sum(run.computed for run in runs)
-    if plan["todo"]["sequences"]:
-        planned = plan["todo"]["sequences"]
+    if plan.todo.sequences:
+        planned = plan.todo.sequences
         yield "sequences to compute", f"{planned:,}", f"{computed:,}", f"{computed / planned:.2f}"
-    for name, planned in plan["bytes"].items():
-        earlier = name == "store" and plan.get(
-            "stored"
-        )  # what it held before is no part of the plan
+    for name, planned in plan.bytes.items():
+        earlier = name == "store" and plan.stored  # what it held before is no part of the plan
         if facts.sizes.get(name) and not earlier:
             fact = facts.sizes[name]
             yield (

@@ -6,22 +6,23 @@ looking every few seconds costs a shared filesystem next to nothing, from any ma
 folder.
 """
 
-import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.heartbeats import FOLDER
+from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
+from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
 from plm_embed.models.registry import extra_tokens
-from plm_embed.sequences.summary import read_summary
+from plm_embed.sequences.summary import Summary, read_summary
 
 SILENT_AFTER_SECONDS = 120.0
 """A worker that has not written its heartbeat for longer is taken for dead or cut off."""
@@ -29,6 +30,7 @@ STUCK_AFTER_SECONDS = 1200.0
 """A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
 TAIL_BYTES = 4096
 ERROR = re.compile("plm-embed: (?:error|unfinished): ")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,9 @@ class WorkerState:
     is wrong or ''.
     """
 
-    note: dict[str, Any]
+    beat: Beat
     age: float
     trouble: str
-
-    @property
-    def fraction(self) -> float:
-        total = self.note["tokens_total"]
-        return self.note["tokens"] / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Watch:
         if changed != self._seen:
             self._seen = changed
             self._done.clear()
-            self._sizes, self._times = _bucket_files(sequences, bucket_names(summary["buckets"]))
+            self._sizes, self._times = _bucket_files(sequences, bucket_names(summary.buckets))
         models = (
             name for name in _names(self.results) if name not in ("sequences", "logs", "benchmarks")
         )
@@ -117,7 +114,7 @@ class Watch:
     def failures(self, model: str) -> Iterator[Failure]:
         """Steps whose log ends with an error; a repeated step begins a new log."""
         logs = self.results / "logs"
-        submissions = {Path(name).stem for name in _names(self.results / model / "submissions")}
+        submissions = {Path(name).stem for name in _names(self.results / model / SUBMISSIONS)}
         embed = logs / model / "embed"
         candidates = [embed / name for name in _names(embed) if Path(name).stem not in submissions]
         candidates += [folder / name for folder in (logs, logs / model) for name in _names(folder)]
@@ -128,22 +125,20 @@ class Watch:
             if reason:
                 yield Failure(path, reason)
 
-    def _campaign(self, folder: Path, summary: dict[str, Any]) -> State:
+    def _campaign(self, folder: Path, summary: Summary) -> State:
         done = self._finished(folder)
         workers = list(self._workers(folder, done))
-        running = {worker.note["bucket"] for worker in workers if not worker.trouble}
+        running = {worker.beat.bucket for worker in workers if not worker.trouble}
         waiting = [name for name in self._sizes if name not in done and name not in running]
-        tokens = summary["residues"] + summary["unique"] * extra_tokens(folder.name)
+        tokens = summary.residues + summary.unique * extra_tokens(folder.name)
         per_byte = tokens / (sum(self._sizes.values()) or 1)
         left = per_byte * sum(self._sizes[name] for name in waiting)
         left += sum(
-            (1 - worker.fraction) * per_byte * self._sizes.get(worker.note["bucket"], 0)
+            (1 - worker.beat.fraction) * per_byte * self._sizes.get(worker.beat.bucket, 0)
             for worker in workers
             if not worker.trouble
         )
-        rate = sum(
-            worker.note["tokens_per_second"] or 0.0 for worker in workers if not worker.trouble
-        )
+        rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
         complete = not waiting and not running
         return State(
             folder=folder,
@@ -151,7 +146,7 @@ class Watch:
             done=len(done),
             queued=len(waiting),
             workers=tuple(
-                sorted(workers, key=lambda worker: (not worker.trouble, worker.note["bucket"]))
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
             ),
             failures=tuple(self.failures(folder.name)),
             fraction=1.0 if complete else 1 - left / (tokens or 1),
@@ -173,35 +168,35 @@ class Watch:
                 and (_time_of(path) or 0) >= self._times[bucket]
             ):
                 done.add(bucket)
-        for name in _names(folder / "submissions"):
+        for name in _names(folder / SUBMISSIONS):
             if name.endswith(".json"):
-                named = self._once_per_change(folder / "submissions" / name, _json) or {}
-                done.update(bucket for bucket in named.get("buckets", ()) if bucket in self._times)
+                named = self._once_per_change(folder / SUBMISSIONS / name, _buckets_of) or ()
+                done.update(bucket for bucket in named if bucket in self._times)
         return done
 
     def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
         """Living workers, and silent ones whose bucket nobody else has finished or taken over."""
         now = time.time()
-        notes = []
+        beats: list[tuple[float, Beat]] = []
         for name in _names(folder / FOLDER):
             if name.endswith(".json") and (
-                note := self._once_per_change(folder / FOLDER / name, _json)
+                beat := self._once_per_change(folder / FOLDER / name, read_beat)
             ):
-                age = now - datetime.fromisoformat(note["updated"]).timestamp()
-                notes.append((age, note))
-        alive = {note["bucket"] for age, note in notes if age <= SILENT_AFTER_SECONDS}
-        for age, note in notes:
+                age = now - datetime.fromisoformat(beat.updated).timestamp()
+                beats.append((age, beat))
+        alive = {beat.bucket for age, beat in beats if age <= SILENT_AFTER_SECONDS}
+        for age, beat in beats:
             if age > SILENT_AFTER_SECONDS:
-                if note["bucket"] not in done | alive:
-                    yield WorkerState(note, age, "silent")
+                if beat.bucket not in done | alive:
+                    yield WorkerState(beat, age, "silent")
                 continue
-            progressed = (
-                note["progressed"] and datetime.fromisoformat(note["progressed"]).timestamp()
+            stuck = (
+                beat.progressed is not None
+                and now - datetime.fromisoformat(beat.progressed).timestamp() > STUCK_AFTER_SECONDS
             )
-            stuck = progressed and now - progressed > STUCK_AFTER_SECONDS
-            yield WorkerState(note, max(age, 0.0), "stuck" if stuck else "")
+            yield WorkerState(beat, max(age, 0.0), "stuck" if stuck else "")
 
-    def _once_per_change(self, path: Path, read: Any) -> Any:
+    def _once_per_change(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """What `read` makes of a file, kept until the file changes; None when there is none or it
         cannot be read.
         """
@@ -214,7 +209,8 @@ class Watch:
         except (OSError, ValueError):
             self._files.pop(path, None)
             return None
-        return self._files[path][1]
+        kept: T = self._files[path][1]
+        return kept
 
 
 def _time_of(path: Path) -> int | None:
@@ -244,8 +240,12 @@ def _bucket_files(sequences: Path, names: list[str]) -> tuple[dict[str, int], di
     return sizes, {name: status.st_mtime_ns for name, status in found.items()}
 
 
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+def _buckets_of(path: Path) -> tuple[str, ...]:
+    """The buckets of a finished submission; none when its file is damaged."""
+    try:
+        return read_submission(path).buckets
+    except StoreError:
+        return ()
 
 
 def _error_at_the_end(path: Path) -> str:

@@ -116,21 +116,17 @@ def _table(workers: Sequence[WorkerState]) -> Table:
     ):
         table.add_column(title, justify="right", no_wrap=True)
     for worker in workers:
-        note = worker.note
-        place = note["host"] if note["gpu"] is None else f"{note['host']} GPU {note['gpu']}"
-        rate, load, eta = (
-            note["tokens_per_second"],
-            note.get("utilization"),
-            note.get("eta_seconds"),
-        )
+        beat = worker.beat
+        place = beat.host if beat.gpu is None else f"{beat.host} GPU {beat.gpu}"
+        rate, load, eta = beat.tokens_per_second, beat.utilization, beat.eta_seconds
         table.add_row(
-            f"{place} ({device_label(note)})"[:48],
-            note["bucket"],
-            "loading" if note["tokens_total"] is None else f"{100 * worker.fraction:.0f} %",
+            f"{place} ({device_label(beat.device)})"[:48],
+            beat.bucket,
+            "loading" if beat.tokens_total is None else f"{100 * beat.fraction:.0f} %",
             "" if rate is None else f"{rate:,.0f}",
             "" if eta is None else duration(eta),
-            f"{note['sequences']:,}",
-            f"{note['memory_bytes'] / 1e9:.1f} GB",
+            f"{beat.sequences:,}",
+            f"{beat.memory_bytes / 1e9:.1f} GB",
             "" if load is None else f"{load} %",
             f"{duration(worker.age)} ago",
             worker.trouble.upper(),

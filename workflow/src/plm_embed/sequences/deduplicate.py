@@ -23,9 +23,9 @@ from plm_embed.keys import bucket_names
 from plm_embed.sequences.columns import accepted_schema, records_schema
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader, Table
-from plm_embed.sequences.scan import BEHIND, Summary, check_keep, first_pass
+from plm_embed.sequences.scan import BEHIND, Tally, check_keep, first_pass
 from plm_embed.sequences.split import OWN_MEMORY_MB, write_buckets
-from plm_embed.sequences.summary import SUMMARY
+from plm_embed.sequences.summary import SUMMARY, Summary, write_summary
 
 LEAST_MEMORY_MB = 500
 
@@ -55,7 +55,7 @@ def deduplicate(
     _check_names(inputs)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
-    summary = Summary(buckets, list(table.keep))
+    tally = Tally(buckets, table.keep)
     working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
     total = sum(reader.bytes for reader in readers)
     try:
@@ -74,16 +74,16 @@ def deduplicate(
                 row_group_writer(output / "records.parquet", records_schema(table.keep))
             )
             with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
-                for rows in first_pass(dict(enumerate(readers)), table, policy, summary):
+                for rows in first_pass(dict(enumerate(readers)), table, policy, tally):
                     writing.do(records.write, rows.records)
                     if rows.accepted.num_rows:
                         sorting.do(sorter.add, rows.accepted)
-            summary.end()
+            tally.end()
             ending = pool.submit(
                 stack.pop_all().close
             )  # the disk is waited for while the buckets are written
             write_buckets(
-                sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), summary
+                sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), tally
             )
             ending.result()
     except OSError as error:
@@ -93,8 +93,9 @@ def deduplicate(
                 path=output,
             ) from None
         raise
-    summary.files["records.parquet"] = records.sha256
-    summary.write(output)
+    tally.files["records.parquet"] = records.sha256
+    summary = tally.summary()
+    write_summary(output, summary)
     return summary
 
 

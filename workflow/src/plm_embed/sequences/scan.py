@@ -20,7 +20,6 @@ from plm_embed.errors import ConfigError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.progress import progress
-from plm_embed.io.sealed import write_sealed
 from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
@@ -35,7 +34,15 @@ from plm_embed.sequences.columns import (
 from plm_embed.sequences.hashing import AHEAD, Hasher
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader, Table
-from plm_embed.sequences.summary import SUMMARY, make_again, read_summary
+from plm_embed.sequences.summary import (
+    SUMMARY,
+    InputFile,
+    ScanSummary,
+    Summary,
+    make_again,
+    read_scan,
+    write_summary,
+)
 
 log = logging.getLogger(__name__)
 BEHIND = 2
@@ -48,27 +55,21 @@ _TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cach
 
 
 @dataclass
-class Summary:
-    """What summary.json holds. Every record is counted once: `records` = `accepted` + all of
-    `skipped`.
-    """
+class Tally:
+    """A `Summary` that is being counted."""
 
     buckets: int
-    keep: list[str]
+    keep: tuple[str, ...]
     records: int = 0
     accepted: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)  # by reason
-    events: Counter[str] = field(default_factory=Counter)  # records, by name
+    skipped: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
     unique: int = 0
-    residues: int = 0  # of the unique sequences
-    lengths: Counter[int] = field(default_factory=Counter)  # unique sequences, by length
-    inputs: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # path, format, compression, bytes, sha256, records
+    residues: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
+    inputs: list[InputFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    files: dict[str, str] = field(
-        default_factory=dict
-    )  # SHA-256 of each file that was written, by its name
+    files: dict[str, str] = field(default_factory=dict)
 
     def warn(self, message: str) -> None:
         """Note a warning, and log it."""
@@ -85,20 +86,32 @@ class Summary:
             for event in filter(None, told["values"].split(";")):
                 self.events[event.partition("=")[0]] += told["counts"]
 
-    def add(self, other: dict[str, Any]) -> None:
-        """Add what was written about other records, or about other unique sequences."""
-        for name in ("records", "accepted", "unique", "residues"):
-            setattr(self, name, getattr(self, name) + other.get(name, 0))
-        for name in ("skipped", "events", "files"):
-            getattr(self, name).update(other.get(name, {}))
-        self.lengths.update(
-            {int(length): count for length, count in other.get("lengths", {}).items()}
-        )
-        self.inputs.extend(other.get("inputs", ()))
-        self.warnings.extend(other.get("warnings", ()))
+    def add(self, other: Summary) -> None:
+        """Add what was written about other records, or about other unique sequences; but no files
+        of a scan, which are its own.
+        """
+        self.records += other.records
+        self.accepted += other.accepted
+        self.skipped.update(other.skipped)
+        self.events.update(other.events)
+        self.unique += other.unique
+        self.residues += other.residues
+        self.lengths.update(other.lengths)
+        self.inputs.extend(other.inputs)
+        self.warnings.extend(other.warnings)
+        if not isinstance(other, ScanSummary):
+            self.files.update(other.files)
 
-    def write(self, folder: Path) -> None:
-        write_sealed(folder / SUMMARY, vars(self))
+    def summary(self) -> Summary:
+        """What was counted."""
+        return Summary(**self._counted())
+
+    def scan(self, number: int) -> ScanSummary:
+        """What was counted of the input of this number."""
+        return ScanSummary(**self._counted(), number=number)
+
+    def _counted(self) -> dict[str, Any]:
+        return vars(self) | {"inputs": tuple(self.inputs), "warnings": tuple(self.warnings)}
 
     def end(self) -> None:
         """Warn when there is nothing to embed."""
@@ -107,9 +120,9 @@ class Summary:
 
 
 def first_pass(
-    readers: dict[int, Reader], table: Table, policy: ResiduePolicy, summary: Summary
+    readers: dict[int, Reader], table: Table, policy: ResiduePolicy, tally: Tally
 ) -> Iterator[Account]:
-    """Everything that is to be told about the records, counted in `summary`; `readers` by their
+    """Everything that is to be told about the records, counted in `tally`; `readers` by their
     number.
     """
     size = sum(reader.bytes for reader in readers.values())
@@ -118,7 +131,7 @@ def first_pass(
             nucleotides = sampled = done = 0
             for batch, digests in _hashed((judge(batch, policy) for batch in reader), hasher):
                 rows = account(batch, digests, str(reader.path), source, table.keep)
-                summary.count(rows)
+                tally.count(rows)
                 yield rows
                 if sampled < _NUCLEOTIDE_SAMPLE:
                     sample = rows.accepted["sequence"][: _NUCLEOTIDE_SAMPLE - sampled].to_pylist()
@@ -127,20 +140,20 @@ def first_pass(
                 meter.advance((reader.bytes_read - done) / 1e6)
                 done = reader.bytes_read
             if nucleotides and nucleotides >= _NUCLEOTIDE_SHARE * sampled:
-                summary.warn(
+                tally.warn(
                     f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of "
                     "the letters ACGTUN: "
                     "nucleotides, not proteins?",
                 )
-            summary.inputs.append(
-                {
-                    "path": str(reader.path),
-                    "format": reader.format,
-                    "compression": reader.compression,
-                    "bytes": reader.bytes,
-                    "sha256": reader.sha256,
-                    "records": reader.records,
-                }
+            tally.inputs.append(
+                InputFile(
+                    path=str(reader.path),
+                    format=reader.format,
+                    compression=reader.compression,
+                    bytes=reader.bytes,
+                    sha256=reader.sha256,
+                    records=reader.records,
+                )
             )
 
 
@@ -218,7 +231,7 @@ def scan(
     reader = Reader(path, table)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    summary = Summary(buckets, list(table.keep))
+    tally = Tally(buckets, table.keep)
     bounds = range_bounds(buckets)
     files = [output / range_file(each) for each in range(len(bounds) - 1)]
     with (
@@ -228,28 +241,28 @@ def scan(
         Behind(BEHIND) as writing,
         Behind(BEHIND) as sorting,
     ):
-        for rows in first_pass({number: reader}, table, policy, summary):
+        for rows in first_pass({number: reader}, table, policy, tally):
             writing.do(records.write, rows.records)
             if rows.accepted.num_rows:
                 sorting.do(ranges.add, rows.accepted)
         sorting.do(ranges.flush)
     with ThreadPoolExecutor(BEHIND) as pool:
-        summary.files = dict(
+        tally.files = dict(
             zip((path.name for path in files), pool.map(sha256_file, files), strict=True)
         )
-    summary.files["records.parquet"] = records.sha256
-    write_sealed(output / SUMMARY, vars(summary) | {"number": number})
+    tally.files["records.parquet"] = records.sha256
+    write_summary(output, tally.scan(number))
 
 
-def read_scans(folders: Sequence[Path]) -> list[dict[str, Any]]:
+def read_scans(folders: Sequence[Path]) -> list[ScanSummary]:
     """The summaries of the scans of all inputs. StoreError unless all are whole and come in the
     inputs' order.
     """
-    stated = [read_summary(folder, "scan") for folder in folders]
+    stated = [read_scan(folder) for folder in folders]
     for number, (folder, summary) in enumerate(zip(folders, stated, strict=True)):
-        if summary["number"] != number:
+        if summary.number != number:
             raise StoreError(
-                f"{folder}: is the scan of input {summary['number']}, not of {number}",
+                f"{folder}: is the scan of input {summary.number}, not of {number}",
                 remedy=make_again(folder, "scan"),
                 path=folder,
             )

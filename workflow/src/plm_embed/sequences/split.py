@@ -18,8 +18,8 @@ from plm_embed.io.sorting import KeySorter, read_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
 from plm_embed.sequences.columns import accepted_schema, hex_keys, records_schema
-from plm_embed.sequences.scan import BEHIND, Summary, range_file, read_scans
-from plm_embed.sequences.summary import SUMMARY, read_summary, verified
+from plm_embed.sequences.scan import BEHIND, Tally, range_file, read_scans
+from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
 
 OWN_MEMORY_MB = 420
 """The interpreter and the one that hashes, libraries, batches and row groups that wait for a
@@ -34,16 +34,16 @@ def write_buckets(
     output: Path,
     names: Sequence[str],
     sources: pa.StringArray,
-    summary: Summary,
+    tally: Tally,
 ) -> None:
     """The second pass: `rows` in key order, `sequence` null but for the first row of each key."""
-    pieces = _by_bucket(rows, summary.buckets)
+    pieces = _by_bucket(rows, tally.buckets)
     piece = next(pieces, None)
     with (
         progress("write", len(names), "buckets") as meter,
         _Files(output / "buckets", _SEQUENCES) as even,
         _Files(output / "buckets", _SEQUENCES) as odd,
-        _Files(output / "members", _members_schema(summary.keep)) as members,
+        _Files(output / "members", _members_schema(tally.keep)) as members,
     ):
         # compressing sequences takes longest, so two buckets' at a time
         for name, sequences in zip(names, cycle([even, odd]), strict=False):
@@ -54,14 +54,14 @@ def write_buckets(
                     piece[1].select(["length"]).filter(piece[1]["sequence"].is_valid())["length"]
                 )
                 found, counts = np.unique(lengths, return_counts=True)
-                summary.lengths.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+                tally.lengths.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
                 sequences.write(_unique, piece[1])
                 members.write(_members, piece[1], sources)
                 piece = next(pieces, None)
             meter.advance(1)
-    summary.files |= even.sha256 | odd.sha256 | members.sha256
-    summary.unique = summary.lengths.total()
-    summary.residues = sum(length * count for length, count in summary.lengths.items())
+    tally.files |= even.sha256 | odd.sha256 | members.sha256
+    tally.unique = tally.lengths.total()
+    tally.residues = sum(length * count for length, count in tally.lengths.items())
 
 
 class _Files:
@@ -161,15 +161,15 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     process.
     """
     stated = read_scans(scans)
-    buckets, keep = stated[0]["buckets"], stated[0]["keep"]
-    sources = pa.array([entry["path"] for each in stated for entry in each["inputs"]], pa.string())
+    buckets, keep = stated[0].buckets, stated[0].keep
+    sources = pa.array([entry.path for each in stated for entry in each.inputs], pa.string())
     low, high = range_bounds(buckets)[number : number + 2]
     names = bucket_ranges(bucket_names(buckets))[number]
     files = [verified(folder, range_file(number), "scan") for folder in scans]
     total = sum(path.stat().st_size for path in files)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    summary = Summary(buckets, keep)
+    tally = Tally(buckets, keep)
     read = 0
     with (
         quick_turns(),
@@ -185,8 +185,8 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
             for rows in read_rows(path):
                 read += rows.nbytes
                 sorter.add(rows)
-        write_buckets(sorter.sorted(), output, names, sources, summary)
-    summary.write(output)
+        write_buckets(sorter.sorted(), output, names, sources, tally)
+    write_summary(output, tally.summary())
 
 
 def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summary:
@@ -197,21 +197,21 @@ def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summ
     repeated.
     """
     stated = read_scans(scans)
-    summary = Summary(stated[0]["buckets"], stated[0]["keep"])
+    tally = Tally(stated[0].buckets, stated[0].keep)
     for each in stated:
-        summary.add(each | {"files": {}})
+        tally.add(each)
     for folder in splits:
-        summary.add(read_summary(folder, "split"))
-    summary.end()
+        tally.add(read_summary(folder, "split"))
+    tally.end()
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
     for folder in splits:
-        for name in read_summary(folder, "split")["files"]:
+        for name in read_summary(folder, "split").files:
             with atomic_path(output / name) as temporary:
                 _link(verified(folder, name, "split"), temporary)
     with (
         progress("collect", len(scans), "inputs") as meter,
-        row_group_writer(output / "records.parquet", records_schema(summary.keep)) as records,
+        row_group_writer(output / "records.parquet", records_schema(tally.keep)) as records,
         Behind(BEHIND) as behind,
     ):
         for folder in scans:
@@ -219,8 +219,9 @@ def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summ
                 for rows in table.to_batches():
                     behind.do(records.write, rows)
             meter.advance(1)
-    summary.files["records.parquet"] = records.sha256
-    summary.write(output)
+    tally.files["records.parquet"] = records.sha256
+    summary = tally.summary()
+    write_summary(output, summary)
     return summary
 
 

@@ -6,9 +6,11 @@ The sealed summary.json of a folder of sequences holds the SHA-256 of every othe
 import hashlib
 import shlex
 import tempfile
+from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +18,70 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed import keys
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import read_table
-from plm_embed.io.sealed import read_sealed
+from plm_embed.io.sealed import read_sealed, write_sealed
 
 SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A sequence file as it was read."""
+
+    path: str
+    format: str
+    """fasta, csv, tsv or parquet."""
+    compression: str
+    """none, gzip, ..."""
+    bytes: int
+    """Of the file as it lies on disk."""
+    sha256: str
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What summary.json says. Every record is counted once: `records` = `accepted` + all of
+    `skipped`.
+    """
+
+    buckets: int
+    keep: tuple[str, ...]
+    """The columns of tables that go into the results."""
+    records: int
+    accepted: int
+    skipped: Counter[str]
+    """Records by reason."""
+    events: Counter[str]
+    """Accepted records by the name of what was changed in them."""
+    unique: int
+    """Sequences; 0 of a scan."""
+    residues: int
+    """Of the unique sequences."""
+    lengths: Counter[int]
+    """Unique sequences by their number of residues."""
+    inputs: tuple[InputFile, ...]
+    warnings: tuple[str, ...]
+    files: dict[str, str]
+    """SHA-256 of each file that was written, by its name relative to the summary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSummary(Summary):
+    """What the summary.json of a scan says: the same of one input, nothing of unique sequences."""
+
+    number: int
+    """The place of the file among the inputs, from 0."""
+
+
+S = TypeVar("S", bound=Summary)
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Write the summary of a folder of sequences, once its other files are whole."""
+    write_sealed(folder / SUMMARY, summary)
 
 
 def make_again(folder: Path, command: str = "deduplicate") -> str:
@@ -30,22 +90,42 @@ def make_again(folder: Path, command: str = "deduplicate") -> str:
     return f"run `snakemake --forcerun {shlex.quote(str(made))}`, or by hand `plm-embed {command}`"
 
 
-def read_summary(sequences: Path, command: str = "deduplicate") -> dict[str, Any]:
+def read_summary(sequences: Path, command: str = "deduplicate") -> Summary:
     """What deduplicate (or scan, or split) says about its inputs, records and files; the caller
     must not change it.
 
     StoreError when it is missing or was changed.
     """
-    path = sequences / SUMMARY
+    return read_scan(sequences) if command == "scan" else _unchanged(sequences, Summary, command)
+
+
+def read_scan(folder: Path) -> ScanSummary:
+    """`read_summary`, of a scan."""
+    return _unchanged(folder, ScanSummary, "scan")
+
+
+def _unchanged(sequences: Path, kind: type[S], command: str) -> S:
+    path, again = sequences / SUMMARY, make_again(sequences, command)
     try:
-        return _read_summary(path, command, _state(path))
+        found: S = _read(path, kind, again, _state(path))  # type: ignore[arg-type]
     except FileNotFoundError:
-        raise StoreError(
-            f"{path}: there is no such file", remedy=make_again(sequences, command), path=path
-        ) from None
+        raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
+    return found
 
 
-def known_summary(sequences: Path) -> dict[str, Any] | None:
+@lru_cache(128)
+def _read(path: Path, kind: Any, again: str, _: tuple[int, ...]) -> Any:
+    return read_sealed(path, kind, "a summary of sequences", again)
+
+
+def summary_file(path: Path) -> Summary:
+    """`read_summary`, of a file that need not lie beside its sequences. InputError when it is not
+    one.
+    """
+    return read_sealed(path, Summary, "the summary.json of deduplicated sequences", "", InputError)
+
+
+def known_summary(sequences: Path) -> Summary | None:
     """`read_summary` for those who can do without: None when it is missing or not to be
     believed.
     """
@@ -53,11 +133,6 @@ def known_summary(sequences: Path) -> dict[str, Any] | None:
         return read_summary(sequences)
     except PlmEmbedError:
         return None
-
-
-@lru_cache(128)
-def _read_summary(path: Path, command: str, _: tuple[int, ...]) -> dict[str, Any]:
-    return read_sealed(path, "a summary of sequences", make_again(path.parent, command))
 
 
 def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
@@ -68,9 +143,7 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
     """
     path, again = sequences / name, make_again(sequences, command)
     try:
-        sound = _sha256(path, _state(path)) == read_summary(sequences, command).get(
-            "files", {}
-        ).get(name)
+        sound = _sha256(path, _state(path)) == read_summary(sequences, command).files.get(name)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", remedy=again, path=path) from None
     if not sound:
@@ -141,10 +214,8 @@ class RecordNumbers:
 
     def __init__(self, sequences: Path) -> None:
         self.summary = read_summary(sequences)
-        self.sources: dict[str, int] = {
-            entry["path"]: entry["records"] for entry in self.summary["inputs"]
-        }
-        if len(self.sources) < len(self.summary["inputs"]):
+        self.sources: dict[str, int] = {entry.path: entry.records for entry in self.summary.inputs}
+        if len(self.sources) < len(self.summary.inputs):
             raise StoreError(
                 f"{sequences / SUMMARY}: an input file is named twice; name it once and run again",
                 path=sequences / SUMMARY,
@@ -197,4 +268,4 @@ def bucket_names(sequences: Path) -> list[str]:
     """Names of the buckets in key order. Files of an earlier, larger number of buckets may lie
     beside them.
     """
-    return keys.bucket_names(read_summary(sequences)["buckets"])
+    return keys.bucket_names(read_summary(sequences).buckets)

@@ -7,8 +7,6 @@ enough for every reader to have ended. A kill at any instant leaves a whole stor
 run goes on.
 """
 
-import hashlib
-import json
 import logging
 import tempfile
 import time
@@ -21,22 +19,21 @@ import numpy as np
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue, storage_bytes
-from plm_embed.io.files import sha256_file, sync, whole_files
-from plm_embed.io.sealed import write_sealed
+from plm_embed.io.files import sha256_file, sync
 from plm_embed.store.blocks import Served, blocks
 from plm_embed.store.hdf5 import Array, connect
-from plm_embed.store.parts import Columns, create_part, read_part, write_checksums
+from plm_embed.store.new_parts import Columns, create_part, write_checksums
+from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import extents
-from plm_embed.store.reuse import devices_of
-from plm_embed.store.store import (
-    KEY_SPACE,
-    NOTES,
-    Store,
+from plm_embed.store.replaced import (
+    Replacement,
     current_parts,
-    parts_between,
-    read_fingerprint,
+    note_files,
     read_note,
+    write_note,
 )
+from plm_embed.store.reuse import devices_of
+from plm_embed.store.store import KEY_SPACE, Store, parts_between, read_fingerprint
 from plm_embed.store.writer import VectorWriter
 
 log = logging.getLogger(__name__)
@@ -106,12 +103,8 @@ def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) ->
                 published.append(store.publish(local))
                 local.unlink()
     names = [part.name for part in published]
-    note = {
-        "replaced": [part.name for part in replaced if part.name not in names],
-        "by": [vars(p) for p in published],
-    }
-    digest = hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]
-    write_sealed(store.folder / NOTES / f"{digest}.json", note)
+    old = tuple(part.name for part in replaced if part.name not in names)
+    write_note(store.folder, Replacement(replaced=old, by=tuple(published)))
     done.merged += len(group)
     done.published += len(published)
     log.info("%s: %d parts merged into %s", store.folder, len(group), ", ".join(names))
@@ -181,14 +174,14 @@ def _remove(store: Store, keep_seconds: float, done: Compacted) -> None:
     """Remove the parts that notes older than `keep_seconds` replace, if what replaces them is
     whole.
     """
-    for note in whole_files(store.folder / NOTES, "*.json"):
-        if time.time() - note.stat().st_mtime < keep_seconds:
+    for file in note_files(store.folder):
+        if time.time() - file.stat().st_mtime < keep_seconds:
             continue
-        replaced, by = read_note(note)
-        old = [path for name in replaced if (path := store.parts_folder / name).exists()]
+        note = read_note(file)
+        old = [path for name in note.replaced if (path := store.parts_folder / name).exists()]
         if not old:
             continue
-        for part in current_parts(by, store.folder):
+        for part in current_parts(note.by, store.folder):
             path = store.parts_folder / part.name
             if not path.exists() or sha256_file(path) != part.sha256:
                 raise StoreError(

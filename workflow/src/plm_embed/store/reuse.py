@@ -6,11 +6,10 @@ earlier file may be moved or deleted, and completion records, gather and validat
 it. Campaigns that should share vectors without a copy share a store.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ from plm_embed.errors import ConfigError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
+from plm_embed.plain import to_plain
 from plm_embed.store.hdf5 import Array, decode
-from plm_embed.store.parts import DamagedPartError, Part, PartRows, read_part, write_part
+from plm_embed.store.new_parts import PartRows, write_part
+from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.store import Store, parts_between, read_fingerprint
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
     return found
 
 
-def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
+def check_sources(paths: Sequence[Path], known: Mapping[str, object]) -> None:
     """Refuse sources whose vectors are of another kind, as far as fields of the fingerprint are
     `known` already.
 
@@ -88,8 +89,8 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, Any]) -> None:
             )
 
 
-def _differences(found: Fingerprint, known: Mapping[str, Any]) -> list[str]:
-    stated = json.loads(found.to_json())
+def _differences(found: Fingerprint, known: Mapping[str, object]) -> list[str]:
+    stated = to_plain(found)
     return [
         f"{name} is {stated[name]} there, {value} here"
         for name, value in known.items()
@@ -103,7 +104,7 @@ class Reuse:
     """
 
     def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
-        check_sources(paths, json.loads(json.dumps(asdict(fingerprint))))
+        check_sources(paths, to_plain(fingerprint))
         self._fingerprint = fingerprint
         self._sources = {path: fingerprints(path)[fingerprint] for path in paths}
         self._whole: set[Path] = set()

@@ -10,44 +10,22 @@ import errno
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
-from plm_embed.io.files import atomic_path, sha256_file, whole_files
-from plm_embed.io.sealed import read_sealed
-from plm_embed.keys import Keys, keys_sha256
-from plm_embed.store.parts import DamagedPartError, PartRows, read_part, write_part
-
-__all__ = [
-    "KEY_SPACE",
-    "NOTES",
-    "PartInfo",
-    "PartRows",
-    "Store",
-    "current_parts",
-    "is_per_residue",
-    "keys_sha256",
-    "part_files",
-    "parts_between",
-    "read_fingerprint",
-    "read_note",
-    "read_part",
-    "store_folder",
-    "write_part",
-]
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.io.files import atomic_path, sha256_file
+from plm_embed.keys import Keys
+from plm_embed.store.parts import DamagedPartError, read_part
+from plm_embed.store.replaced import PartInfo, replacements
 
 FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
-
-NOTES = "compacted"
-"""Folder, beside the parts, of the notes that say which parts were replaced by which."""
 
 KEY_SPACE = "0" * 64, "f" * 64
 """The first key and the last that there can be."""
@@ -56,16 +34,6 @@ _PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
 _ID = re.compile(r"[0-9a-f]{16}")
 _HEALED = "`snakemake --forcerun embed` in its campaign writes it anew"
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PartInfo:
-    """A published part as completion records name it: file name, rows, size in bytes, SHA-256."""
-
-    name: str
-    rows: int
-    bytes: int
-    sha256: str
 
 
 def store_folder(root: Path, fingerprint: Fingerprint) -> Path:
@@ -206,7 +174,7 @@ def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
 
     Parts that `plm-embed compact` has replaced are left out.
     """
-    replaced = _replacements(folder.parent)
+    replaced = replacements(folder.parent)
     named = (
         (match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name))
     )
@@ -222,38 +190,6 @@ def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
     ]
 
 
-def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ...]:
-    """The parts, by name, that hold what these held when they were named; `folder` is that of the
-    fingerprint.
-
-    For a part that was replaced stand those that replaced it, whether it was removed already or
-    not.
-    """
-    replaced = _replacements(folder)
-
-    def there(part: PartInfo) -> bool:
-        return (folder / "parts" / part.name).exists()
-
-    found: dict[str, PartInfo] = {}
-    open_parts = list(named)
-    while open_parts:
-        part = open_parts.pop()
-        by = replaced.get(part.name, ())
-        if by and (all(map(there, by)) or not there(part)):
-            open_parts.extend(by)
-        else:
-            found[part.name] = part
-    return tuple(found[name] for name in sorted(found))
-
-
-def read_note(path: Path) -> tuple[list[str], tuple[PartInfo, ...]]:
-    """What a note of `plm-embed compact` says: the names of replaced parts, and the parts that
-    replace them.
-    """
-    note = read_sealed(path, "a note of compact", "remove it, and run `snakemake --forcerun embed`")
-    return note["replaced"], tuple(PartInfo(**part) for part in note["by"])
-
-
 def read_fingerprint(folder: Path) -> Fingerprint:
     """What fingerprint.json in a folder says. StoreError when it is damaged, or not of a folder of
     this name.
@@ -261,7 +197,7 @@ def read_fingerprint(folder: Path) -> Fingerprint:
     note = folder / FINGERPRINT
     try:
         found = Fingerprint.from_json(note.read_text(encoding="utf-8"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         raise StoreError(
             f"{note}: not a fingerprint ({error}), or {folder} is no store",
             remedy=_HEALED,
@@ -273,16 +209,4 @@ def read_fingerprint(folder: Path) -> Fingerprint:
             remedy=_HEALED,
             path=note,
         )
-    return found
-
-
-def _replacements(folder: Path) -> dict[str, tuple[PartInfo, ...]]:
-    found: dict[str, tuple[PartInfo, ...]] = {}
-    for path in whole_files(folder / NOTES, "*.json"):
-        try:
-            replaced, by = read_note(path)
-        except PlmEmbedError as error:  # without it old parts and new ones count alike
-            _log.warning("%s", error)
-            continue
-        found |= dict.fromkeys(replaced, by)
     return found

@@ -10,6 +10,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
+from plm_embed.plain import to_plain
 from plm_embed.sequences.summary import known_summary
 from plm_embed.workflow.config import (
     Config,
@@ -69,12 +70,13 @@ def plan_line(config: Config) -> str:
         buckets += " in 1 submission" if count == 1 else f" in {count:,} submissions"
     records = "records not counted yet"
     if counts := known_summary(Path(config["results"]) / "sequences"):
-        records = f"{counts['records']:,} records with {counts['unique']:,} unique sequences"
+        records = f"{counts.records:,} records with {counts.unique:,} unique sequences"
     found = campaign_records(
         Path(config["results"]) / config["model"] / "embedded", config["buckets"]
     )
     known = _known_settings(config).items()
-    saved = str(savings(record for record in found if known <= record["fingerprint"].items()))
+    fitting = (one for one in found if known <= to_plain(one.fingerprint).items())
+    saved = str(savings(fitting))
     parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
     line = (

@@ -101,7 +101,8 @@ def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
     """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the
     summary changes.
     """
-    residues: int = (known_summary(summary.parent) or {}).get("residues", 0)
+    known = known_summary(summary.parent)
+    residues = known.residues if known else 0
     paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
     everything = sum(path.stat().st_size for path in paths if path.is_file())
     return residues / everything if everything else 0.0

@@ -10,10 +10,12 @@ that down for its jobs, which ask the same functions.
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from plm_embed.plain import from_json, to_plain
 from plm_embed.workflow.handover import notes_file
 
 CAUSES = {"runtime": "time", "mem_mb": "memory"}
@@ -21,6 +23,20 @@ CAUSES = {"runtime": "time", "mem_mb": "memory"}
 USERS_ERROR = b"plm-embed: error: "
 """A log with a line that begins so says what a user has to mend; see `cli.main`."""
 TAIL_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt of a job failed: a line of the notes."""
+
+    job: str
+    """Rule and wildcards, as `_job` writes them."""
+    attempt: int
+    """From 1, of the run that noted it."""
+    cause: str
+    """time, memory, or '' where the executor does not know."""
+    at_most: int | None
+    """What the partition or queue gives at most, in minutes or MB."""
 
 
 def by_cause(rules: Iterable[Any], notes: Path) -> None:
@@ -40,11 +56,9 @@ def _counted(resource: Any, name: str, notes: Path) -> Any:
     def value(wildcards: Any, **others: Any) -> Any:
         attempt, job = others.pop("attempt"), _job(others["rulename"], dict(wildcards.items()))
         failures = _failures(notes, job) if attempt > 1 else []
-        short = [
-            note for note in failures if note["attempt"] < attempt and note["cause"] == CAUSES[name]
-        ]
+        short = [note for note in failures if note.attempt < attempt and note.cause == CAUSES[name]]
         asked = resource.evaluate(wildcards, attempt=1 + len(short), **others).value
-        limits = [note["at_most"] for note in short if note["at_most"]]
+        limits = [note.at_most for note in short if note.at_most]
         return min([asked, *limits]) if isinstance(asked, int) else asked
 
     return type(resource)(name, value, raw=resource.raw)
@@ -54,17 +68,17 @@ def _job(rule: str, wildcards: Mapping[str, str]) -> str:
     return json.dumps([rule, dict(sorted(wildcards.items()))])
 
 
-def _failures(notes: Path, job: str) -> Iterable[dict[str, Any]]:
+def _failures(notes: Path, job: str) -> Iterable[Failure]:
     """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1
     again.
     """
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Failure] = {}
     with suppress(FileNotFoundError):
         for line in notes.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # of a line that a full disk has cut
-                note = json.loads(line)
-                if note["job"] == job:
-                    found[note["attempt"]] = note
+                note = from_json(Failure, line)
+                if note.job == job:
+                    found[note.attempt] = note
     return found.values()
 
 
@@ -96,15 +110,15 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
                     "way."
                 )
         elif not job.is_group():
-            note = {
-                "job": _job(job.rule.name, job.wildcards_dict),
-                "attempt": job.attempt,
-                "cause": why.get("cause", ""),
-                "at_most": why.get("at_most"),
-            }
+            note = Failure(
+                job=_job(job.rule.name, job.wildcards_dict),
+                attempt=job.attempt,
+                cause=why.get("cause", ""),
+                at_most=why.get("at_most"),
+            )
             # without its note, on a full disk, the next attempt asks for the same
             with suppress(OSError), notes.open("a", encoding="utf-8") as lines:
-                lines.write("\n" + json.dumps(note))
+                lines.write("\n" + json.dumps(to_plain(note)))
 
     executor.report_job_error, real_executor.handle_job_error = report_job_error, handle_job_error
 

@@ -1,0 +1,216 @@
+"""Every JSON file that the package writes: those that version 0.1 wrote are read and written again
+to the byte, and what is missing, damaged or of another kind is refused with what to do.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
+from plm_embed.io.sealed import unsealed, write_sealed
+from plm_embed.jobs import claims
+from plm_embed.jobs.attempts import FOLDER, read_attempts, write_attempt
+from plm_embed.jobs.claims import Owner
+from plm_embed.jobs.completion import read_completion, write_completion
+from plm_embed.jobs.heartbeats import read_beat
+from plm_embed.jobs.submission import read_submission
+from plm_embed.master.gathered import read_record as read_gathered
+from plm_embed.master.validation import read_validation, write_validation
+from plm_embed.models.manifest import read_record, write_manifest
+from plm_embed.planning.forecast import read_plan, write_plan
+from plm_embed.sequences.summary import read_scan, read_summary, write_summary
+from plm_embed.store.replaced import read_note
+
+DATA = Path(__file__).parents[1] / "data" / "files_0.1"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a sealed file is read and written."""
+
+    recorded: str
+    """The file of version 0.1, without .json."""
+    name: str
+    """What the file has to be called."""
+    what: str
+    remedy: str
+    read: Callable[[Path], Any]
+    write: Callable[[Path, Any], None] = write_sealed
+    error: type[PlmEmbedError] = StoreError
+    optional: tuple[str, ...] = ()
+    """Keys that may be missing, besides schema_version."""
+
+
+KINDS = [
+    Kind(
+        "summary",
+        "summary.json",
+        "a summary of sequences",
+        "run `snakemake --forcerun .*deduplicate`",
+        lambda path: read_summary(path.parent),
+        lambda path, found: write_summary(path.parent, found),
+    ),
+    Kind(
+        "scan",
+        "summary.json",
+        "a summary of sequences",
+        "run `snakemake --forcerun .*scan`",
+        lambda path: read_scan(path.parent),
+        lambda path, found: write_summary(path.parent, found),
+    ),
+    Kind(
+        "weights",
+        "weights.json",
+        "a manifest of weights",
+        "run `snakemake --forcerun weights`",
+        lambda path: read_record(path.parent),
+        write_manifest,
+        WeightsError,
+        ("published", "self_test_sha256"),
+    ),
+    Kind(
+        "completion",
+        "0000.json",
+        "a completion record",
+        "run `snakemake --forcerun embed`",
+        read_completion,
+        write_completion,
+        optional=(
+            *("computed", "tokens", "tokens_per_second", "busy", "busy_seconds", "exact"),
+            *("toks_per_batch", "reused", "reused_from", "reused_devices", "spared_tokens"),
+        ),
+    ),
+    Kind(
+        "submission", "0000.json", "a record of a submission", "remove it, and run", read_submission
+    ),
+    Kind("compacted", "a.json", "a note of compact", "remove it, and run", read_note),
+    Kind(
+        "gathered",
+        "gathered.json",
+        "a record of gather",
+        "run `snakemake --forcerun gather`",
+        read_gathered,
+    ),
+    Kind(
+        "validation",
+        "validation.json",
+        "a report of validate",
+        "run `snakemake --forcerun validate`",
+        read_validation,
+        write_validation,
+    ),
+    Kind("plan", "plan.json", "a plan", "remove it, and run this again", read_plan, write_plan),
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.recorded)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def path(kind: Kind, tmp_path: Path) -> Path:
+    """A file that version 0.1 wrote."""
+    return Path(shutil.copy(DATA / f"{kind.recorded}.json", tmp_path / kind.name))
+
+
+def test_what_version_0_1_wrote_is_read_and_written_again_to_the_byte(
+    kind: Kind, path: Path
+) -> None:
+    before = path.read_bytes()
+    found = kind.read(path)
+    path.unlink()
+    kind.write(path, found)
+    assert path.read_bytes() == before
+    assert kind.read(path) == found
+
+
+def refused(kind: Kind, path: Path, content: dict[str, Any], words: str) -> None:
+    write_sealed(path, content)
+    message = rf"{path.name}: not {kind.what} of this version \({words}.*\); {kind.remedy}"
+    with pytest.raises(kind.error, match=message) as error:
+        kind.read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_keys_that_are_missing_or_not_known_are_named(kind: Kind, path: Path) -> None:
+    content: dict[str, Any] = unsealed(path, "", "")
+    refused(kind, path, content | {"color": "red"}, "color: not known")
+    for name in content.keys() - {"schema_version", *kind.optional}:
+        less = {key: value for key, value in content.items() if key != name}
+        refused(kind, path, less, f"{name}: missing")
+
+
+def test_a_value_of_another_type_is_named(kind: Kind, path: Path) -> None:
+    content: dict[str, Any] = unsealed(path, "", "")
+    for name in content:
+        refused(kind, path, content | {name: {"x": [None]}}, name)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"sha256": 1}'])
+def test_a_damaged_file_is_refused(kind: Kind, path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(kind.error, match=rf"{path.name}: .*; {kind.remedy}"):
+        kind.read(path)
+
+
+def test_a_file_that_was_edited_is_refused(kind: Kind, path: Path) -> None:
+    path.write_text(path.read_text().replace("0", "1", 1))
+    with pytest.raises(kind.error, match=rf"{path.name}: changed since.*; {kind.remedy}"):
+        kind.read(path)
+
+
+def test_attempts_of_version_0_1_are_read_and_written_again_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / FOLDER / "attempt.json"
+    path.parent.mkdir()
+    shutil.copy(DATA / "attempt.json", path)
+    (found,) = read_attempts(tmp_path)
+    assert (found.outcome, found.workers, found.buckets) == ("complete", 1, ("0000", "0001"))
+    write_attempt(path, found)
+    assert path.read_bytes() == (DATA / "attempt.json").read_bytes()
+    path.write_text(path.read_text().replace('"workers": 1', '"workers": "1"'))
+    assert read_attempts(tmp_path) == []
+
+
+OWNER = {"host": "x3001", "pid": "7", "job": "17.pbs", "start": "0", "token": "0123456789abcdef"}
+
+
+def test_a_claim_says_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "0000"
+    path.write_text(json.dumps(OWNER))
+    assert claims._owner(path) == Owner(**OWNER)
+    claim = claims.Claim.take(tmp_path / "0001")
+    assert claim
+    assert list(json.loads((tmp_path / "0001").read_text())) == list(OWNER)
+    claim.release()
+    for damaged in ("", "{", "[]", json.dumps(OWNER | {"pid": 7}), '{"host": "x3001"}'):
+        path.write_text(damaged)
+        assert claims._owner(path) is None
+    assert claims._owner(tmp_path / "absent") is None
+
+
+BEAT = {
+    **{"schema_version": 1, "host": "x3001", "pid": 7, "job": "17", "device": "NVIDIA A100"},
+    **{"gpu": 0, "bucket": "0000", "tokens": 50, "tokens_total": 100, "tokens_per_second": 5.0},
+    **{"eta_seconds": 10.0, "sequences": 3, "progressed": "2026-11-22T16:49:36+00:00"},
+    **{"started": "2026-11-22T16:49:30+00:00", "updated": "2026-11-22T16:49:40+00:00"},
+    **{"memory_bytes": 3_000_000_000, "utilization": 97, "watts": 412.5},
+}
+
+
+def test_a_heartbeat_is_read_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x3001-7.json"
+    path.write_text(json.dumps(BEAT) + "\n")
+    beat = read_beat(path)
+    assert beat and (beat.fraction, beat.utilization, beat.watts) == (0.5, 97, 412.5)
+    changes = ({"tokens": "50"}, {"tokens": None}, {"color": "red"}, {"schema_version": 2})
+    for damaged in ("", "{", "[]", *(json.dumps(BEAT | change) for change in changes)):
+        path.write_text(damaged)
+        assert read_beat(path) is None
+    assert read_beat(tmp_path / "absent.json") is None

@@ -1,0 +1,68 @@
+"""Attributes of the master: what a vector depends on, what computed it, and from which inputs."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
+from plm_embed.master.planned import Plan
+from plm_embed.plain import to_plain
+from plm_embed.sequences.summary import Summary
+from plm_embed.store.new_parts import SCHEMA_VERSION
+
+
+def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> dict[str, Any]:
+    """Attributes of the master: what a vector depends on, what computed it, and from which
+    inputs.
+    """
+    counted = to_plain(summary)
+    inputs = {
+        name: counted[name] for name in ("inputs", "records", "accepted", "skipped", "unique")
+    }
+    found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
+        "schema_version": SCHEMA_VERSION,
+        "fingerprint": plan.fingerprint.to_json(),
+        "pooling_definition": "\n".join(
+            f"{name}: {POOLING_DEFINITIONS[name]}" for name in plan.fingerprint.pooling
+        ),
+        "batch_invariance": _batch_invariance(plan),
+        "library_versions": {
+            name: ", ".join(sorted(found)) for name, found in plan.versions.items()
+        },
+        "devices": sorted(plan.devices),
+        "inputs": inputs | {"embedded": plan.vectors},
+    }
+    found |= provenance
+    return {
+        name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
+        for name, value in sorted(found.items())
+    }
+
+
+def _batch_invariance(plan: Plan) -> str:
+    """In words: whether a vector's bits may depend on the batch that it was computed in."""
+    if not plan.fingerprint.batch_invariant:
+        return "not promised by the engine"
+    return (
+        "promised by the engine"
+        + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+    )
+
+
+def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
+    """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0:
+    no limit.
+    """
+    return {
+        "fingerprint_id": fingerprint.id,
+        "model_name": fingerprint.model,
+        "weights_sha256": fingerprint.weights_sha256,
+        "layers": list(fingerprint.layers),
+        "pooling": list(fingerprint.pooling),
+        "precision": fingerprint.storage_dtype,
+        "compute_dtype": fingerprint.compute_dtype,
+        "long_sequences": fingerprint.long_sequences.policy,
+        "max_length": fingerprint.long_sequences.max_residues,
+        "window_overlap": fingerprint.long_sequences.overlap,
+        "engine": fingerprint.engine,
+    }

@@ -1,0 +1,114 @@
+"""What validate says, `validation.json` in the results folder: every check with its result, and
+what was counted on the way.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.plain import IF_KNOWN
+
+VALIDATION = "validation.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check, with the first problems that it found."""
+
+    check: str
+    result: Literal["passed", "failed"]
+    problems: int
+    listed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What was counted, as far as validate came."""
+
+    unique: int | None = field(default=None, metadata=IF_KNOWN)
+    """Sequences."""
+    vectors: int | None = field(default=None, metadata=IF_KNOWN)
+    """Sequences that have one."""
+    records: int | None = field(default=None, metadata=IF_KNOWN)
+    statuses: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    """Records by status."""
+    skipped: dict[str, int] | None = field(default=None, metadata=IF_KNOWN)
+    """Records without a vector, by reason."""
+    sources: dict[str, dict[str, int]] | None = field(default=None, metadata=IF_KNOWN)
+    """Records by status, of each input file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """A row of the master whose norm is far from the rest."""
+
+    row: int
+    key: str
+    norm: float
+    z: float
+    """Distance of the norm's logarithm from the median, in robust standard deviations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """How the norms of a representation's vectors are distributed; without numbers where none is
+    positive.
+
+    Per residue, a row's norm is the root mean square of its residues'. Outliers are worth a look
+    and no proof of an error.
+    """
+
+    rows: int
+    """Those whose norm is finite and not 0."""
+    zero: int | None = field(default=None, metadata=IF_KNOWN)
+    """Rows whose norm is 0."""
+    min: float | None = field(default=None, metadata=IF_KNOWN)
+    median: float | None = field(default=None, metadata=IF_KNOWN)
+    max: float | None = field(default=None, metadata=IF_KNOWN)
+    outliers: int
+    listed: tuple[Outlier, ...]
+    """The farthest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """A stored vector beside what the reference path computes."""
+
+    row: int
+    key: str
+    representation: str
+    relative_l2: float
+    """|found - expected| / |expected|."""
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The outcome of a validation."""
+
+    schema_version: Literal[1] = 1
+    status: Literal["passed", "failed"]
+    checks: tuple[Check, ...]
+    counts: Counts
+    norms: dict[str, Norms]
+    """By representation."""
+    spot_checks: tuple[Spot, ...]
+    fingerprint: Fingerprint | None
+    """None where no completion record is sound."""
+    files: dict[str, str]
+    """SHA-256 of master, index and records, by file name."""
+
+
+def write_validation(path: Path, validation: Validation) -> None:
+    """Write validation.json."""
+    write_sealed(path, validation)
+
+
+def read_validation(path: Path) -> Validation | None:
+    """What validate found, None when it has not run. StoreError when the file was changed."""
+    if not path.is_file():
+        return None
+    remedy = "run `snakemake --forcerun validate`"
+    return read_sealed(path, Validation, "a report of validate", remedy)
