@@ -3,15 +3,18 @@
 import json
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
-import pyarrow as pa
 
-from plm_embed.cli.options import EXISTING, PATH, choice
+from plm_embed.cli.options import EXISTING, PATH
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
-from plm_embed.reading.nearest import Metric
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from plm_embed.reading.nearest import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 
@@ -29,7 +32,12 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
     "--id", "ids", multiple=True, help="Ask for the neighbors of this record; repeatable."
 )
 @click.option("--top", default=10, type=click.IntRange(1), help="How many neighbors of each query.")
-@click.option("--metric", default="cosine", type=choice(Metric), help="What near means.")
+@click.option(
+    "--metric",
+    default="cosine",
+    type=click.Choice(["cosine", "dot", "euclidean"]),
+    help="What near means.",
+)
 @click.option(
     "--name", default="emb", help="Which representation; emb is the first that is pooled."
 )
@@ -51,7 +59,7 @@ def search(
     queries: Path | None,
     ids: tuple[str, ...],
     top: int,
-    metric: Metric,
+    metric: "Metric",
     name: str,
     weights: Path | None,
     output: Path | None,
@@ -82,7 +90,7 @@ def search(
             _write(found, temporary, output.suffix)
 
 
-def _print(found: pa.Table) -> None:
+def _print(found: "pa.Table") -> None:
     click.echo("\t".join(found.column_names))
     for line in found.to_pylist():
         click.echo("\t".join(printable(_text(value)) for value in line.values()))
@@ -92,14 +100,14 @@ def _text(value: object) -> str:
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
-def _write(found: pa.Table, path: Path, suffix: str) -> None:
-    import pyarrow.parquet as pq
+def _write(found: "pa.Table", path: Path, suffix: str) -> None:
+    from pyarrow import csv, parquet
 
     if suffix == ".parquet":
-        pq.write_table(found, path)
+        parquet.write_table(found, path)
     else:
-        options = pa.csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
-        pa.csv.write_csv(found, path, options)
+        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
+        csv.write_csv(found, path, options)
 
 
 @click.command()
