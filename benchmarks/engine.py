@@ -30,7 +30,7 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
-from plm_embed.models.esm.engine import Engine
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.registry import Model, find_model
 
 ROOT = Path(__file__).parents[1]

@@ -16,8 +16,8 @@ import torch
 from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch
-from plm_embed.models.esm.engine import Engine
-from plm_embed.models.esm.tensors import tensor_shapes
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed import DTYPES, TOKENS
 from plm_embed.models.registry import Model
@@ -156,7 +156,7 @@ def hugging_face(  # noqa: PLR0917
     """
     from transformers import EsmConfig
 
-    from plm_embed.models.esm.layouts import common_name
+    from plm_embed.models.esm.layouts import common_names
 
     if package == "transformers":
         from transformers import EsmModel as Whole
@@ -179,8 +179,8 @@ def hugging_face(  # noqa: PLR0917
     )
     with device:
         whole = Whole(config, add_pooling_layer=False)
-    common = {name: common_name("hugging-face", "esm2", name) for name in whole.state_dict()}
-    state = {name: tensors[ours] for name, ours in common.items() if ours in tensors}
+    common = {name: common_names("hugging-face", "esm2", name) for name in whole.state_dict()}
+    state = {name: tensors[ours[0]] for name, ours in common.items() if {*ours} & {*tensors}}
     missing = whole.load_state_dict(state, strict=False).missing_keys
     unused = "inv_freq", "contact_head", "position_embeddings"
     assert all(any(part in name for part in unused) for name in missing), missing

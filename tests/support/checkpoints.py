@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from plm_embed.inference.pooling import pool
 from plm_embed.inference.self_test import FILE
 from plm_embed.io.files import sha256_file
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
-from plm_embed.models.esm.tensors import VOCABULARY, tensor_shapes
-from plm_embed.models.esm.tokens import MASK
+from plm_embed.models.esm.tokens import MASK, VOCABULARY
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS, Model
 

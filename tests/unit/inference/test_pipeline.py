@@ -10,7 +10,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
 from plm_embed.inference.pooling import pool, pool_packed
-from plm_embed.models.esm.engine import Engine
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed import Batch
 from support import checkpoints

@@ -24,12 +24,13 @@ from plm_embed.jobs.completion import Completion, Skipped, read_completion, writ
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models import weights
-from plm_embed.models.esm.engine import Engine
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.packed import Batch
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
 from support.buckets import SEQUENCES, write_bucket
+from support.families import TINY, source
 
 MODEL = MODELS["esm2_t3_untrained"]
 
@@ -326,6 +327,12 @@ def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepare
 def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[int, ...]) -> None:
     with pytest.raises(PlmEmbedError, match="has layers 0 to 3"):
         run(tmp_path, prepared, SEQUENCES[:1], Settings(layers=layers))
+
+
+def test_a_model_without_a_first_token_has_no_bos(tmp_path: Path) -> None:
+    prepare(TINY["prott5"], source("prott5"), tmp_path / "weights")
+    with pytest.raises(PlmEmbedError, match="prott5_tiny has no <cls> token"):
+        run(tmp_path, tmp_path / "weights", SEQUENCES[:1], Settings(pooling=("bos",)))
 
 
 def test_models_with_a_hard_limit(tmp_path: Path) -> None:

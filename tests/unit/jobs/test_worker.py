@@ -12,7 +12,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs import bucket as embed
 from plm_embed.jobs import worker
 from plm_embed.models import weights
-from plm_embed.models.esm import engine
+from plm_embed.models.encoder import engine
 from support.buckets import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,20 +8,20 @@ from plm_embed.kernels import linear
 from plm_embed.kernels.linear import Linear
 
 
-@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("activation", [None, *linear._PLAIN])
 @pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 32, 96), (512, 320, 960), (7, 1280, 33)])
 def test_packed_and_plain_weights_agree(
-    monkeypatch: pytest.MonkeyPatch, rows: int, inner: int, outer: int, gelu: bool
+    monkeypatch: pytest.MonkeyPatch, rows: int, inner: int, outer: int, activation: Any
 ) -> None:
     random = torch.Generator().manual_seed(1)
     x, weight, bias = (
         torch.randn(shape, generator=random) for shape in ((rows, inner), (outer, inner), (outer,))
     )
     exact = F.linear(x.double(), weight.double(), bias.double())
-    exact = F.gelu(exact) if gelu else exact
-    packed = Linear(weight, bias)(x, gelu)
+    exact = linear._PLAIN[activation](exact) if activation else exact
+    packed = Linear(weight, bias)(x, activation)
     monkeypatch.setattr(linear, "_pack", lambda _: None)
-    plain = Linear(weight, bias)(x, gelu)
+    plain = Linear(weight, bias)(x, activation)
     for found in (packed, plain):
         assert found.dtype == torch.float32
         assert (found - exact).abs().max() < 1e-6 * inner

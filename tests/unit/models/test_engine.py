@@ -3,6 +3,7 @@
 import argparse
 import tempfile
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
 from plm_embed.kernels import attention
 from plm_embed.models import weights
-from plm_embed.models.esm.engine import Engine
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.esm.family import ESM2
 from plm_embed.models.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
@@ -118,12 +119,11 @@ def test_every_layer_of_whole_models_equals_fair_esm(
                 )
 
 
-def test_a_token_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "plm_embed.models.esm.engine.tokenize", lambda sequence: tokenize(sequence)[1:]
-    )
+def test_a_token_that_is_lost_is_noticed() -> None:
+    engine = copy(random_engine(checkpoints.TINY_ESM2))
+    engine._family = replace(ESM2, tokenize=lambda sequence: tokenize(sequence)[1:])
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
-        random_engine(checkpoints.TINY_ESM2).prepare(["MKT"])
+        engine.prepare(["MKT"])
 
 
 def test_only_the_layers_asked_for_are_computed(paths: tuple[Path, Path]) -> None:

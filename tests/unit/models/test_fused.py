@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise
-from plm_embed.models.esm.engine import Engine
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed import DTYPES
 from plm_embed.models.registry import MODELS
@@ -51,7 +51,7 @@ def test_kernels_agree_with_torch(fused: Elementwise, shape: str, dtype: str) ->
 
 def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
     def norm(x: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
-        return fused.norm(x, (by[0], torch.zeros_like(by[1])), dtype)
+        return fused.norm(x, replace(by, weight=torch.zeros_like(by.weight)), dtype)
 
     def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
         fused.rotate(qkv, cosine, -sine)
@@ -108,7 +108,9 @@ def test_a_row_is_normed_alike_in_any_company(
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     x, term = (10 * torch.randn((rows, width), generator=random) for _ in range(2))
-    by = torch.randn(width, generator=random), torch.randn(width, generator=random)
+    by = elementwise.Norm(
+        torch.randn(width, generator=random), torch.randn(width, generator=random)
+    )
 
     def run(x: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
         x = x.clone()
@@ -190,7 +192,9 @@ def check(kernel, pointers, constants):
 vectors = {"x_ptr": "*fp32", "term_ptr": half_type, "weight_ptr": "*fp32", "bias_ptr": "*fp32"}
 vectors["out_ptr"] = half_type
 for add in (False, True):
-    check(fused._norm_kernel, vectors, {"width": width, "epsilon": 1e-5, "add": add})
+    for layer in (False, True):  # a layer norm with its bias, or an RMS norm
+        kind = {"center": layer, "shift": layer, "add": add}
+        check(fused._norm_kernel, vectors, {"width": width, "epsilon": 1e-5} | kind)
 angles = {"qkv_ptr": half_type, "cosine_ptr": "*fp32", "sine_ptr": "*fp32"}
 check(fused._rotate_kernel, angles, {"pairs": width, "half": half})
 """

@@ -27,7 +27,7 @@ from support.checkpoints import (
 
 
 def read(source: Path, model: Model) -> layouts.Checkpoint:
-    return layouts.read(source, layouts.layout_of(source), model)
+    return layouts.read(source, layouts.layout_of(source, model), model)
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -267,9 +267,7 @@ def test_hugging_face_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match=r"neither model\.safetensors nor"):
         read(folder, TINY_ESM2)
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(
-        PlmEmbedError, match=r"only pytorch_model\.bin(.|\n)*hf download facebook/esm2_t2_tiny"
-    ):
+    with pytest.raises(PlmEmbedError, match=r"pytorch_model\.bin was not loaded"):
         read(folder, TINY_ESM2)
     folder = write_hugging_face(tmp_path / "whole", TINY_ESM2, state)
     with pytest.raises(PlmEmbedError, match=f"name the folder {folder}"):

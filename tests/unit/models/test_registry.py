@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.esm.tensors import tensor_shapes
+from plm_embed.models.encoder.description import Learned
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.registry import MODELS, find_model
 
 
@@ -38,7 +39,7 @@ def test_find_model_knows_published_names_and_aliases(name: str, published: str)
     ("name", "hint"),
     [
         ("esm2_t33_650M_UR50", "did you mean esm2_t33_650M_UR50D"),
-        ("esm2_600m", "did you mean esm2_t33_650M_UR50D"),
+        ("esm2_660m", "did you mean esm2_t33_650M_UR50D"),
         ("prot_t5_xl", "Known models: esm2_t3_untrained, esm2_t6_8M_UR50D"),
         ("", "Known models"),
     ],
@@ -54,12 +55,20 @@ def test_no_name_means_two_models() -> None:
     assert len(names) == len(set(names))
 
 
+def test_licenses_say_what_is_not_for_everyone() -> None:
+    free = {"esm2", "esm1b", "esm1v", "prostt5"}
+    for model in MODELS.values():
+        assert (model.license == "MIT") == (model.family.name in free)
+        closed = model.family.name == "ankh" or model.name == "esmc_600m"
+        assert ("non-commercial use only" in model.license) == closed
+
+
 def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> None:
     for model in MODELS.values():
-        assert model.license == "MIT"
-        assert (model.max_residues is None) == (model.architecture == "esm2")
+        learned = isinstance(model.family.encoder.positions, Learned)
+        assert (model.max_residues is not None) == learned
         if model.name != "esm2_t3_untrained":
-            assert model.urls == (
+            assert model.hub or model.urls == (
                 f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",
             )
         assert model.dim % model.heads == 0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plm_embed.inference.prepare_weights import prepare
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.esm.family import ESM2
-from plm_embed.models.esm.tensors import tensor_shapes
 from plm_embed.models.registry import Model
 from support import checkpoints
 
@@ -20,7 +20,7 @@ import re, sys
 from pathlib import Path
 import torch
 from plm_embed.models import weights
-from plm_embed.models.esm import engine
+from plm_embed.models.encoder import engine
 from plm_embed.kernels.linear import Linear
 
 def memory(kind):

@@ -238,6 +238,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
             {"embedding": {"layers": [-8]}},
             "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6",
         ),
+        (
+            {"model": "prott5", "embedding": {"pooling": ["mean", "bos"]}},
+            "embedding.pooling: bos: prot_t5_xl_half_uniref50-enc has no <cls> token",
+        ),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
         (
             {"embedding": {"compute_dtype": "tfloat32"}, "speed": {"device": "cpu"}},

@@ -4,19 +4,14 @@ from dataclasses import dataclass
 
 from plm_embed.fingerprint import StorageDtype
 
-RELATIVE_ERROR = 1e-4
-"""Bound in fp32 on |mean - golden mean| / |golden mean|; measured 1e-6, the smallest usual mistake
-is 4e-3.
-"""
-
 RELATIVE_L2: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 1e-4, "bfloat16": 8e-3}
 """How far a vector computed in float32 may lie from the reference: mostly the rounding to the
 storage type.
 """
 
 COSINE = 0.9999
-"""Bound in half precision on the cosine of a vector and its reference; measured 0.99998 for
-bfloat16.
+"""Bound in half precision on the cosine of a vector and its reference, for a model that this
+version does not know; families have their own.
 """
 
 

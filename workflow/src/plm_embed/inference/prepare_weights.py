@@ -8,7 +8,6 @@ other weights.
 import hashlib
 import logging
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,10 @@ import numpy as np
 
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
+from plm_embed.inference.fetch_weights import discard, fetch
 from plm_embed.inference.reference import last_means
-from plm_embed.io.download import download
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import checkpoints, published, weights
-from plm_embed.models.family import Layout
 from plm_embed.models.manifest import (
     MANIFEST,
     Manifest,
@@ -44,7 +42,7 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
     """Make `output` a weights folder of `model` from `source`, or from a download when there is no
     source.
 
-    `source` is fair-esm's .pt file or a Hugging Face folder (config.json, safetensors). Does
+    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors). Does
     nothing when `output` is intact and made from the same source. Raises WeightsError when the
     source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
     one `output`, one works and the others wait for it.
@@ -57,20 +55,19 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
         if (
             made
             and made.model == model.name
-            and (made.source.url in model.urls or made.published == "sha256")
+            and (made.source.url in (*model.urls, model.hub) or made.published == "sha256")
         ):
             if not (wrong := _damage(output, made)):
                 log.info("%s: %s is already there and intact", output, model.name)
                 return made
             log.info("%s", wrong)
-        path = output / f"{model.name}.pt"
-        url = _fetch(model, path)
+        path, url = fetch(model, output)
         try:
             made = _adopt(model, path, output, made, url)
         except PlmEmbedError:
-            path.unlink()  # or every later call would stumble over it again
+            discard(path)  # or every later call would stumble over it again
             raise
-        path.unlink()  # all of it that is used is in model.safetensors now
+        discard(path)  # all of it that is used is in model.safetensors now
         return made
 
 
@@ -105,8 +102,8 @@ def _sha256(path: Path) -> str:
 def _adopt(
     model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
 ) -> Manifest:
-    layout = checkpoints.layout_of(path)
-    digests = {file: sha256_file(file) for file in checkpoints.files_of(path, layout, model)}
+    layout = checkpoints.layout_of(path, model)
+    digests = {file: sha256_file(file) for file in checkpoints.files_of(path, layout)}
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
     if (
         made
@@ -149,8 +146,9 @@ def _adopt(
         weights_sha256=sha256,
         bytes=tensors.stat().st_size,
         source=source,
+        attention_dim=model.attention_dim,
     )
-    manifest = replace(manifest, published=_published(manifest, layout, digests, tensors))
+    manifest = replace(manifest, published=_published(manifest, digests, tensors))
     if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
         manifest = made  # the tensors are the same: what is known of them stays known
     manifest = seal(output, manifest)
@@ -169,17 +167,11 @@ def _combined(digests: Mapping[Path, str]) -> str:
     ).hexdigest()
 
 
-def _published(
-    manifest: Manifest, layout: Layout, digests: Mapping[Path, str], tensors: Path
-) -> Published:
+def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -> Published:
     """Whether these are the published weights: by the SHA-256 of the files, else by what the model
     answers.
     """
-    holding = [
-        digest
-        for file, digest in digests.items()
-        if layout == "fair-esm" or file.suffix == ".safetensors"
-    ]
+    holding = [digest for file, digest in digests.items() if file.suffix != ".json"]
     if published.is_published(manifest.model, holding):
         return "sha256"
     answers = published.known_answers(manifest.model)
@@ -194,38 +186,6 @@ def _published(
         published.TOLERANCE,
     )
     return "known answers" if errors.max() <= published.TOLERANCE else "no"
-
-
-def _fetch(model: Model, path: Path) -> str:
-    """Download the model's .pt to `path`, unless a whole download is already there; return the URL
-    used.
-    """
-    if not model.urls:
-        raise WeightsError(
-            f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file."
-        )
-    known = published.pt_file(model.name).get("sha256")
-    failures = []
-    for url in model.urls:
-        try:
-            if not path.exists():
-                download(url, path)
-        except PlmEmbedError as error:
-            failures.append(str(error))
-            continue
-        if known and (found := sha256_file(path)) != known:
-            path.unlink()
-            failures.append(
-                f"{url} has SHA-256 {found}; the published file has {known}: it was not used."
-            )
-            continue
-        return url
-    staged = shlex.quote(str((path.parent.parent / path.name).absolute()))
-    raise WeightsError(
-        f"weights: {' '.join(failures)}\nRun again; or fetch it where there is a network: curl "
-        f"-LO {model.urls[0]}\n"
-        f"then copy it to {staged} and set in the config: `weights: {staged}`"
-    )
 
 
 def weights_cache() -> Path:

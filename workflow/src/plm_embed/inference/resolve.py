@@ -24,6 +24,11 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
             "-1 is the last\nname existing layers, each once",
             key="embedding.layers",
         )
+    if "bos" in settings.pooling and not manifest.family.bos:
+        raise ConfigError(
+            f"embedding.pooling: bos: {manifest.model} has no <cls> token\nset mean or max",
+            key="embedding.pooling",
+        )
     dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
         model=manifest.model,

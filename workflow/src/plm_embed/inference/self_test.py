@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from plm_embed.errors import DeviceError, WeightsError
-from plm_embed.inference.accuracy import COSINE, RELATIVE_ERROR, SelfTest
+from plm_embed.inference.accuracy import SelfTest
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
@@ -77,7 +77,12 @@ def self_test(engine: Engine, folder: Path) -> SelfTest:
     alone = torch.cat([_run(engine, [probe], last)[1] for probe in PROBES]).cpu()
     relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
     cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
-    good = relative <= RELATIVE_ERROR if engine.precision == "float32" else cosine >= COSINE
+    family = engine.manifest.family
+    good = (
+        relative <= family.relative_error
+        if engine.precision == "float32"
+        else cosine >= family.cosine
+    )
     if not good:
         raise DeviceError(
             f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} "

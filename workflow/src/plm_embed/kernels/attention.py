@@ -8,7 +8,7 @@ torch has nothing better.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
 from typing import Any
@@ -24,6 +24,8 @@ from plm_embed.kernels import devices
 log = logging.getLogger(__name__)
 SCORE_BYTES = 1 << 20
 """Scores alive at a time on a CPU: what its cache holds."""
+MASK_BYTES = 1 << 28
+"""Biases written out at a time on a GPU, whose kernels read them from memory."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,28 @@ class Packed:
 
     lengths: tuple[int, ...]
     boundaries: Tensor
+    distances: "Distances | None" = None
+
+
+@dataclass(frozen=True)
+class Distances:
+    """What is added to scores by the distance of key and query, alike for all sequences.
+
+    table: (H, 2 M - 1) fp32, from distance -(M - 1) (key - query) on, for sequences of at most M.
+    scale: what the scores are multiplied by before.
+    """
+
+    table: Tensor
+    scale: float
+
+    def windows(self, length: int) -> Tensor:
+        """(H, L, L), a view: row w has the biases of query L - 1 - w.
+
+        As each row is the one before moved by one, the queries in reverse need no other memory than
+        the table.
+        """
+        middle = self.table.shape[1] // 2
+        return self.table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
 
 
 Attend = Callable[[Tensor, Packed], Tensor]
@@ -59,19 +83,23 @@ class Kernel:
 
 
 @cache
-def choose(device: torch.device, dtype: torch.dtype, heads: int, width: int) -> Kernel:
+def choose(
+    device: torch.device, dtype: torch.dtype, heads: int, width: int, by_distance: bool = False
+) -> Kernel:
     """The first kernel that works for `heads` of `width`: each is tried on the device, against
-    plain arithmetic.
+    plain arithmetic. `by_distance`: it has to add biases.
     """
-    for kernel in _candidates(device, dtype):
-        problem = _problem(kernel, device, dtype, heads, width)
+    for kernel in _candidates(device, dtype, by_distance):
+        problem = _problem(kernel, device, dtype, heads, width, by_distance)
         if not problem:
             return kernel
         log.info("attention: not %s: %s", kernel.name, problem)
     raise RuntimeError(f"no attention kernel works on {device} in {dtype}")
 
 
-def _candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
+def _candidates(
+    device: torch.device, dtype: torch.dtype, by_distance: bool = False
+) -> Iterator[Kernel]:
     half = dtype != torch.float32
     if device.type == "cpu":
         if dtype == torch.bfloat16:
@@ -79,7 +107,8 @@ def _candidates(device: torch.device, dtype: torch.dtype) -> Iterator[Kernel]:
             yield Kernel("blocked", "products of cache-sized blocks", blocked)
         yield Kernel("", "torch SDPA", sdpa)
         return
-    if half and torch.cuda.get_device_capability(device) >= (8, 0):
+    # FlashAttention adds no biases
+    if half and not by_distance and torch.cuda.get_device_capability(device) >= (8, 0):
         yield from _variable_length()
     for backend, label in (
         (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
@@ -113,18 +142,25 @@ def _variable_length() -> Iterator[Kernel]:
         yield Kernel("varlen", "flash_attn", partial(_varlen, flash_attn_varlen_func))
 
 
-def _problem(
-    kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int
-) -> str:
+def _problem(  # noqa: PLR0917
+    kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int,
+    by_distance: bool = False,
+) -> str:  # fmt: skip
     """Why a kernel does not serve, in words; empty when it does."""
     lengths = (40, 3, 129)
     random = torch.Generator().manual_seed(1)
     total = sum(lengths) + 20
     qkv = torch.randn((total, 3, heads, width), generator=random).to(dtype)
+    table = torch.randn((heads, 2 * max(lengths) - 1), generator=random)
+
+    def packed(device: torch.device) -> Packed:
+        distances = Distances(table.to(device), width**-0.5) if by_distance else None
+        return replace(pack(lengths, device), distances=distances)
+
     with torch.inference_mode():
-        expected = sdpa(qkv.float(), pack(lengths, torch.device("cpu")))
+        expected = sdpa(qkv.float(), packed(torch.device("cpu")))
         try:
-            found = kernel(qkv.to(device), pack(lengths, device)).float().cpu()
+            found = kernel(qkv.to(device), packed(device)).float().cpu()
         except (RuntimeError, NotImplementedError, TypeError, AssertionError) as error:
             if out_of_memory(error):  # says nothing about the kernel
                 raise
@@ -145,7 +181,7 @@ def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
     """torch's scaled_dot_product_attention; neighbors of equal length share one call, so no mask
-    is needed.
+    is needed but for biases.
     """
     out = _room(qkv)
     start = 0
@@ -155,11 +191,43 @@ def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
         query, key, value = (
             qkv[start:stop].view(count, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
         )  # (n, H, L, d)
-        result = F.scaled_dot_product_attention(query, key, value)
+        if packed.distances is None:
+            result = F.scaled_dot_product_attention(query, key, value)
+        else:
+            result = _biased(query, key, value, packed.distances)
         out[start:stop] = result.transpose(1, 2).reshape(stop - start, -1)
         start = stop
     out[start:] = 0
     return out
+
+
+def _biased(query: Tensor, key: Tensor, value: Tensor, distances: Distances) -> Tensor:
+    """Attention of (n, H, L, d) with biases; on a GPU by blocks of queries, whose biases are
+    written out.
+    """
+    heads, length = query.shape[1:3]
+    windows = distances.windows(length).to(query.dtype) if not query.is_cuda else None
+    query = query.flip(2)  # as the windows are ordered
+    if windows is not None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=windows[None], scale=distances.scale
+        ).flip(2)
+    rows = max(1, MASK_BYTES // (heads * length * query.element_size()))
+    aligned = -(-length // 16) * 16  # rows of the mask begin where the kernel can read them
+    parts = []
+    for at in range(0, length, rows):
+        block = distances.windows(length)[:, at : at + rows]
+        mask = query.new_empty((*block.shape[:2], aligned))[..., :length].copy_(block)
+        parts.append(
+            F.scaled_dot_product_attention(
+                query[:, :, at : at + rows],
+                key,
+                value,
+                attn_mask=mask.expand(len(query), *mask.shape),
+                scale=distances.scale,
+            )
+        )
+    return torch.cat(parts, 2).flip(2)
 
 
 def _sdpa_by(backend: SDPBackend, qkv: Tensor, packed: Packed) -> Tensor:
@@ -190,7 +258,12 @@ def blocked(qkv: Tensor, packed: Packed) -> Tensor:
     for length in packed.lengths:
         stop = start + length
         query, key, value = qkv[start:stop].permute(1, 2, 0, 3).contiguous()  # (H, L, d)
-        query *= query.shape[-1] ** -0.5
+        windows = None
+        if packed.distances is None:
+            query *= query.shape[-1] ** -0.5
+        else:
+            query = query.flip(1).mul_(packed.distances.scale)
+            windows = packed.distances.windows(length)
         rows = max(1, SCORE_BYTES // (length * query.element_size()))
         heads = max(1, rows // length)
         result = torch.empty_like(query)
@@ -198,7 +271,12 @@ def blocked(qkv: Tensor, packed: Packed) -> Tensor:
             group = slice(head, head + heads)
             for at in range(0, length, rows):
                 scores = torch.bmm(query[group, at : at + rows], key[group].transpose(1, 2))
-                result[group, at : at + rows] = torch.bmm(torch.softmax(scores, -1), value[group])
+                if windows is not None:
+                    scores = scores.float().add_(windows[group, at : at + rows])
+                weights = torch.softmax(scores, -1).to(value.dtype)
+                result[group, at : at + rows] = torch.bmm(weights, value[group])
+        if windows is not None:
+            result = result.flip(1)
         out[start:stop].view(length, len(query), -1).copy_(result.transpose(0, 1))
         start = stop
     out[start:] = 0

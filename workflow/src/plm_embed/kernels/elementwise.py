@@ -1,5 +1,5 @@
-"""What a layer does besides matrix products and attention: layer norms, residual sums, rotary
-angles, all in fp32.
+"""What a layer does besides matrix products and attention: norms, residual sums, rotary angles,
+all in fp32.
 """
 
 import logging
@@ -15,11 +15,18 @@ from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 
 log = logging.getLogger(__name__)
-EPSILON = 1e-5
-"""Of the layer norms (esm/modules.py)."""
 
-Norm = tuple[Tensor, Tensor]
-"""Weight and bias of a layer norm, (D,) fp32 each."""
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm, or an RMS norm, which neither centers its input nor has a bias. `weight`,
+    `bias` (D,) fp32.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    epsilon: float = 1e-5
+    rms: bool = False
 
 
 class _NormOf(Protocol):
@@ -38,8 +45,8 @@ class _Rotate(Protocol):
 class Elementwise:
     """One way to compute them. name: for logs and completion records.
 
-    norm: layer norm of x (n, D) fp32 in `dtype`. add_norm: the same after x += term, which changes
-    x. rotate: turns q and k in qkv (n, 3, H, d) in place; cosine, sine (n, d / 2).
+    norm: norm of x (n, D) fp32, contiguous, in `dtype`. add_norm: the same after x += term, which
+    changes x. rotate: turns q and k in qkv (n, 3, H, d) in place; cosine, sine (n, d / 2).
     """
 
     name: str
@@ -49,7 +56,9 @@ class Elementwise:
 
 
 def norm(x: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], *by, EPSILON).to(dtype)
+    if by.rms:
+        return F.rms_norm(x, x.shape[-1:], by.weight, by.epsilon).to(dtype)
+    return F.layer_norm(x, x.shape[-1:], by.weight, by.bias, by.epsilon).to(dtype)
 
 
 def _add_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
@@ -97,10 +106,12 @@ def _fused() -> Elementwise:
     from plm_embed.kernels import triton
 
     def norm(x: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-        return triton.norm(x, *by, epsilon=EPSILON, dtype=dtype)
+        return triton.norm(x, by.weight, by.bias, epsilon=by.epsilon, rms=by.rms, dtype=dtype)
 
     def add_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-        return triton.norm(x, *by, epsilon=EPSILON, dtype=dtype, term=term)
+        return triton.norm(
+            x, by.weight, by.bias, epsilon=by.epsilon, rms=by.rms, dtype=dtype, term=term
+        )
 
     return Elementwise("Triton", norm, add_norm, triton.rotate)
 
@@ -111,7 +122,8 @@ def _problem(
     """What differs from the plain operations, in words; empty when nothing does."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(1))
     rows, half = 5, dim // heads // 2
-    by = (draw(dim).to(device), draw(dim).to(device))
+    layer = Norm(draw(dim).to(device), draw(dim).to(device))
+    root = Norm(layer.weight, None, 1e-6, rms=True)
     term, qkv = draw(rows, dim).to(device, dtype), draw(rows, 3, heads, 2 * half).to(device, dtype)
     angle = draw(rows, half).to(device)
     found: list[tuple[Tensor, ...]] = []
@@ -120,10 +132,10 @@ def _problem(
             draw(rows, dim, generator=torch.Generator().manual_seed(2)).to(device),
             qkv.clone(),
         )
-        first = each.norm(x, by, dtype)
-        second = each.add_norm(x, term, by, dtype)
+        normed = [each.norm(x, by, dtype) for by in (layer, root)]
+        normed += [each.add_norm(x, term, by, dtype) for by in (layer, root)]
         each.rotate(turned, angle.cos(), angle.sin())
-        found.append((first, second, x, turned))
+        found.append((*normed, x, turned))
     worst = max(
         float(((ours - plain).abs() / (1 + plain.abs())).max())
         for plain, ours in zip(*found, strict=True)

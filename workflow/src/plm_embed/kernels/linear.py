@@ -1,12 +1,33 @@
 """A linear layer for inference: on CPUs with oneDNN's prepacked weights where torch has them."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+"""gelu is the exact one, by erf."""
+
+_PLAIN: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+_ONEDNN: dict[Activation | None, tuple[str, str]] = {
+    None: ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+}
+
 
 class Linear:
-    """y = x W^T + b, with an exact-erf GELU on request; x (n, in) -> (n, out), in the dtype of the
+    """y = x W^T + b, with an activation on request; x (n, in) -> (n, out), in the dtype of the
     weights.
 
     torch's default fp32 path on CPUs is MKL, which does not use AVX-512 on AMD; oneDNN does, and is
@@ -14,28 +35,34 @@ class Linear:
     torch.compile emits), hence the fall-back.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """weight (out, in), bias (out,)."""
+        self.dtype = weight.dtype
         self._bias = bias
         self._packed = _pack(weight)
         self._weight = weight if self._packed is None else None
 
-    def __call__(self, x: Tensor, gelu: bool = False, out: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, activation: Activation | None = None, out: Tensor | None = None
+    ) -> Tensor:
         """The result; it is written to `out` when there is one. x in fp32 has half-precision
         weights used in fp32.
         """
         y: Tensor
-        if x.dtype != self._bias.dtype:
-            y = F.linear(x, self._plain().to(x.dtype), self._bias.to(x.dtype))
+        if x.dtype != self.dtype:
+            bias = None if self._bias is None else self._bias.to(x.dtype)
+            y = F.linear(x, self._plain().to(x.dtype), bias)
         elif self._weight is None:
-            post, algorithm = ("gelu", "none") if gelu else ("none", "")
+            post, algorithm = _ONEDNN[activation]
             y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
             return y if out is None else out.copy_(y)
-        elif out is not None and not gelu:
+        elif out is not None and activation is None:
+            if self._bias is None:
+                return torch.mm(x, self._weight.t(), out=out)
             return torch.addmm(self._bias, x, self._weight.t(), out=out)
         else:
             y = F.linear(x, self._weight, self._bias)
-        y = F.gelu(y) if gelu else y
+        y = y if activation is None else _PLAIN[activation](y)
         return y if out is None else out.copy_(y)
 
     def _plain(self) -> Tensor:

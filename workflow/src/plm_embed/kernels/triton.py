@@ -1,4 +1,4 @@
-"""Layer norm with residual sum, and rotary angles, as one pass over memory each: Triton kernels for
+"""Norms with residual sum, and rotary angles, as one pass over memory each: Triton kernels for
 CUDA.
 
 On a modern GPU the plain operations of torch take nearly as long as all matrix products of ESM-2
@@ -26,8 +26,12 @@ def _norm_kernel(  # noqa: PLR0917
     block: tl.constexpr,
     epsilon: tl.constexpr,
     add: tl.constexpr,
+    center: tl.constexpr,
+    shift: tl.constexpr,
 ):
-    """One row per program: x += term, then the layer norm of x."""
+    """One row per program: x += term, then the layer norm of x, or its RMS norm without `center`;
+    `shift` adds the bias.
+    """
     start = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, block)
     inside = columns < width
@@ -35,12 +39,14 @@ def _norm_kernel(  # noqa: PLR0917
     if add:
         x += tl.load(term_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
         tl.store(x_ptr + start + columns, x, mask=inside)
-    mean = tl.sum(x, axis=0) / width
-    centered = tl.where(inside, x - mean, 0.0)
-    deviation = tl.sqrt(tl.sum(centered * centered, axis=0) / width + epsilon)
+    if center:
+        mean = tl.sum(x, axis=0) / width
+        x = tl.where(inside, x - mean, 0.0)
+    deviation = tl.sqrt(tl.sum(x * x, axis=0) / width + epsilon)
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
-    bias = tl.load(bias_ptr + columns, mask=inside, other=0.0)
-    y = centered / deviation * weight + bias
+    y = x / deviation * weight
+    if shift:
+        y += tl.load(bias_ptr + columns, mask=inside, other=0.0)
     tl.store(out_ptr + start + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -74,14 +80,15 @@ def _rotate_kernel(  # noqa: PLR0917
 def norm(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     *,
     epsilon: float,
+    rms: bool,
     dtype: torch.dtype,
     term: Tensor | None = None,
 ) -> Tensor:
-    """Layer norm of x (n, D) fp32 in `dtype`; `term` (n, D) is added to x, in place, before. All
-    contiguous.
+    """Layer or RMS norm of x (n, D) fp32 in `dtype`; `term` (n, D) is added to x, in place, before.
+    All contiguous.
     """
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     width = x.shape[1]
@@ -91,12 +98,14 @@ def norm(
         x,
         x if term is None else term,
         weight,
-        bias,
+        weight if bias is None else bias,
         out,
         width,
         block,
         epsilon,
         term is not None,
+        not rms,
+        bias is not None,
         num_warps=warps,
     )
     return out

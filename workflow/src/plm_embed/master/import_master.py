@@ -27,7 +27,7 @@ from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
-from plm_embed.models.registry import find_model
+from plm_embed.models.registry import MODELS, find_model
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader, Table
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
@@ -243,6 +243,11 @@ def _means(states: Array, family: Family) -> dict[str, Array]:
     return {RIGHT: states[first:stop].mean(0), END: states[first:].mean(0), ENDS: states.mean(0)}
 
 
+def _cosine(name: str) -> float:
+    model = MODELS.get(name)
+    return model.family.cosine if model else COSINE
+
+
 def _check_sample(
     done: Adopted,
     path: Path,
@@ -264,7 +269,9 @@ def _check_sample(
             vector @ pooled[RIGHT] / (np.linalg.norm(vector) * np.linalg.norm(pooled[RIGHT]) or 1)
         )
         close = (
-            apart[RIGHT] <= limit if fingerprint.compute_dtype == "float32" else cosine >= COSINE
+            apart[RIGHT] <= limit
+            if fingerprint.compute_dtype == "float32"
+            else cosine >= _cosine(fingerprint.model)
         )
         distances.append(apart[RIGHT])
         cosines.append(cosine)

@@ -1,17 +1,13 @@
 """Checkpoints as their authors publish them, read into one set of names.
 
-fair-esm's `.pt` and the Hugging Face folder hold the same tensors under different names. The
-model's family knows them, and which are not used. Tensors stay memory-mapped in their files where
-the format allows it.
+A file of tensors and a Hugging Face folder hold the same tensors under different names. The model's
+family knows them, and which are not used. Tensors stay memory-mapped in their files where the
+format allows it.
 """
 
-import argparse
 import json
-import logging
-import pickle
 import re
-import textwrap
-import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +16,10 @@ import safetensors
 import torch
 
 from plm_embed.errors import WeightsError
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.family import Description, Layout
+from plm_embed.models.pickles import unpickle
 from plm_embed.models.registry import MODELS, Model
-
-log = logging.getLogger(__name__)
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes that a checkpoint may have."""
@@ -37,42 +33,42 @@ class Checkpoint:
     tensors: dict[str, torch.Tensor]
 
 
-def layout_of(source: Path) -> Layout:
+def layout_of(source: Path, model: Model) -> Layout:
     """Which layout a source has, by what lies there. WeightsError when there is nothing that can be
     read.
     """
+    file = model.family.file
+    wanted = "a fair-esm .pt file" if file == "fair-esm" else "the published file"
     if source.is_dir():
-        if not (source / "config.json").is_file():
+        if (source / "config.json").is_file():
+            return "hugging-face"
+        if file == "fair-esm":
             raise WeightsError(
                 f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
-                "Name the folder that holds config.json and model.safetensors, or a fair-esm .pt "
-                "file.",
+                f"Name the folder that holds config.json and model.safetensors, or {wanted}.",
                 path=source,
             )
-        return "hugging-face"
+        return "tensors"
     if not source.is_file():
         raise WeightsError(
-            f"weights: {source} does not exist. Name a fair-esm .pt file or a Hugging Face folder.",
+            f"weights: {source} does not exist. Name {wanted} or a Hugging Face folder.",
             path=source,
         )
-    if source.suffix == ".safetensors":
+    if source.suffix == ".safetensors" and file == "fair-esm":
         raise WeightsError(
             f"weights: {source} is one file of a Hugging Face folder: name the folder "
             f"{source.parent}.",
             path=source,
         )
-    return "fair-esm"
+    return file
 
 
-def files_of(source: Path, layout: Layout, model: Model) -> list[Path]:
-    """Every file that decides what a source holds, in a fixed order. `model` is for the advice in
-    an error.
-    """
-    return (
-        [source]
-        if layout == "fair-esm"
-        else [source / "config.json", *_hugging_face_files(source, model)]
-    )
+def files_of(source: Path, layout: Layout) -> list[Path]:
+    """Every file that decides what a source holds, in a fixed order."""
+    if source.is_file():
+        return [source]
+    config = [source / "config.json"] if layout == "hugging-face" else []
+    return [*config, *_folder_files(source)]
 
 
 def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
@@ -82,7 +78,9 @@ def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
     incomplete.
     """
     checkpoint = (
-        _read_fair_esm(source, model) if layout == "fair-esm" else _read_hugging_face(source, model)
+        _read_fair_esm(source, model)
+        if layout == "fair-esm"
+        else _read_tensors(source, layout, model)
     )
     _check_model(source, checkpoint.said, model)
     _check_tensors(source, checkpoint, model)
@@ -90,7 +88,7 @@ def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
 
 
 def _read_fair_esm(path: Path, model: Model) -> Checkpoint:
-    data = _unpickle(path)
+    data = unpickle(path)
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise WeightsError(
             f"weights: {path} is no fair-esm checkpoint: it lacks 'model', or 'cfg' or 'args' "
@@ -98,102 +96,107 @@ def _read_fair_esm(path: Path, model: Model) -> Checkpoint:
             path=path,
         )
     said = model.family.describe("fair-esm", path, data)
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for key, tensor in data["model"].items():
-        if (name := model.family.common_name("fair-esm", said.architecture, str(key))) is not None:
-            tensors[name] = tensor
+        _add(
+            tensors,
+            path,
+            model.family.common_names("fair-esm", said.architecture, str(key)),
+            tensor,
+        )
     return Checkpoint(said, tensors)
 
 
-def _unpickle(path: Path) -> Any:
-    """Read a pickle as data. The one class allowed is `argparse.Namespace`, which fair-esm's own
-    files hold.
-    """
-    with path.open("rb") as file:
-        start = file.read(4)
-    mapped = start == b"PK\x03\x04"
-    if start.startswith(
-        pickle.PROTO
-    ):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
-        log.info(
-            "%s is in torch's old format: all %.2f GB of it go into memory",
-            path,
-            path.stat().st_size / 1e9,
-        )
-    if mapped and (member := _damaged_member(path)):
-        raise WeightsError(
-            _damaged(path, f"{member} in it is not what its checksum says"), path=path
-        )
+def _read_tensors(source: Path, layout: Layout, model: Model) -> Checkpoint:
+    """Files of tensors, with a config.json or without."""
+    config = _json(source / "config.json") if layout == "hugging-face" else {}
+    said = model.family.describe(layout, source, config)
+    tensors: dict[str, Any] = {}
+    for path in files_of(source, layout):
+        if path.suffix == ".json":
+            continue
+        for key, tensor in _tensors_in(path, said, layout, model):
+            _add(tensors, path, model.family.common_names(layout, said.architecture, key), tensor)
+    return Checkpoint(_completed(said, tensors), tensors)
+
+
+def _tensors_in(
+    path: Path, said: Description, layout: Layout, model: Model
+) -> Iterator[tuple[str, Any]]:
+    """Name and tensor, of those that are used, from a file of either kind."""
+    if path.suffix != ".safetensors":
+        data = unpickle(path)
+        if not isinstance(data, Mapping):
+            raise WeightsError(f"weights: {path} holds no tensors by name.", path=path)
+        yield from ((str(key), tensor) for key, tensor in data.items())
+        return
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(str(path), map_location="cpu", weights_only=True, mmap=mapped)
-    except MemoryError:
-        raise
-    except (
-        Exception
-    ) as error:  # torch's reader raises whatever it stumbles over: struct.error, KeyError, ...
-        unsafe = re.search(r"(?:GLOBAL|global:?|class) ([\w.]+\.\w+)", str(error))
-        if unsafe and isinstance(error, pickle.UnpicklingError):
-            raise WeightsError(
-                f"weights: {path} was not loaded: it asks for {unsafe[1]}, which could run code. "
-                "Only tensors and argparse.Namespace are allowed.\nUse the file that fair-esm "
-                "publishes.",
-                path=path,
-            ) from None
-        raise WeightsError(_damaged(path, str(error) or type(error).__name__), path=path) from None
-
-
-def _damaged_member(path: Path) -> str | None:
-    """What differs from its CRC-32 in a file that torch wrote (a zip archive since torch 1.6); None
-    if nothing does.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip()
-    except MemoryError:
-        raise
-    # zipfile raises whatever it stumbles over: BadZipFile, NotImplementedError, struct.error, ...
-    except Exception:
-        return "an entry"
-
-
-def _damaged(path: Path, reason: str) -> str:
-    reason = textwrap.shorten(next((line for line in reason.splitlines() if line.strip()), ""), 120)
-    return (
-        f"weights: {path} was not loaded: not a torch checkpoint, cut short "
-        f"or damaged ({reason}).\nGet it again."
-    )
-
-
-def _hugging_face_files(folder: Path, model: Model) -> list[Path]:
-    """The weight files of a Hugging Face folder: `model.safetensors`, or the index and its
-    shards.
-    """
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        return [single]
-    if index.is_file():
-        shards = [folder / name for name in sorted(set(_index(index).values()))]
-        absent = [shard.name for shard in shards if not shard.is_file()]
-        if absent:
-            raise WeightsError(
-                f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} "
-                "shards).",
-                path=folder,
-            )
-        return [index, *shards]
-    if any(folder.glob("pytorch_model*.bin")):
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            for key in sorted(file.keys()):
+                if model.family.common_names(layout, said.architecture, key):
+                    yield key, file.get_tensor(key)
+    except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(
-            f"weights: {folder} holds only pytorch_model.bin, a pickle, which is not read. Fetch "
-            "the safetensors:\n"
-            f"hf download facebook/{model.name} config.json model.safetensors --local-dir {folder}"
-            f" (or give fair-esm's {model.name}.pt)",
-            path=folder,
+            f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.",
+            path=path,
+        ) from None
+
+
+def _add(tensors: dict[str, Any], path: Path, names: tuple[str, ...], tensor: Any) -> None:
+    """Take a tensor in under its names, which share out its rows."""
+    if len(names) > 1 and (not isinstance(tensor, torch.Tensor) or len(tensor) % len(names)):
+        raise WeightsError(
+            f"weights: {path} holds {' and '.join(names)} in one tensor that cannot be shared out.",
+            path=path,
         )
+    parts = [tensor] if len(names) == 1 else tensor.chunk(len(names)) if names else []
+    for name, part in zip(names, parts, strict=True):
+        if name in tensors and not torch.equal(tensors[name], part):
+            raise WeightsError(f"weights: {path} holds two unlike tensors for {name}.", path=path)
+        tensors[name] = part
+
+
+_NUMBERED = re.compile(r"layers\.(\d+)\.")
+
+
+def _completed(said: Description, tensors: Mapping[str, Any]) -> Description:
+    """The description with what only the tensors say."""
+    numbers = [int(found[1]) for name in tensors if (found := _NUMBERED.match(name))]
+    layers = max(numbers, default=-1) + 1 if said.layers is None else said.layers
+    table = tensors.get("embed_tokens.weight")
+    dim = said.dim
+    if dim is None and isinstance(table, torch.Tensor) and table.ndim == 2:
+        dim = table.shape[1]
+    return replace(said, layers=layers, dim=dim)
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    """The weight files of a folder: one, or an index and its shards; safetensors go before
+    pickles.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        single, index = folder / name, folder / f"{name}.index.json"
+        if single.is_file():
+            return [single]
+        if index.is_file():
+            return [index, *_shards(folder, index)]
     raise WeightsError(
-        f"weights: {folder} holds neither model.safetensors nor model.safetensors.index.json.",
+        f"weights: {folder} holds neither model.safetensors nor pytorch_model.bin, and no index "
+        "of their shards.",
         path=folder,
     )
+
+
+def _shards(folder: Path, index: Path) -> list[Path]:
+    shards = [folder / name for name in sorted(set(_index(index).values()))]
+    absent = [shard.name for shard in shards if not shard.is_file()]
+    if absent:
+        raise WeightsError(
+            f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} "
+            "shards).",
+            path=folder,
+        )
+    return shards
 
 
 def _index(path: Path) -> dict[str, str]:
@@ -221,32 +224,16 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_hugging_face(folder: Path, model: Model) -> Checkpoint:
-    said = model.family.describe("hugging-face", folder, _json(folder / "config.json"))
-    tensors = {}
-    for path in _hugging_face_files(folder, model):
-        if path.suffix != ".safetensors":
-            continue
-        try:
-            with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-                for key in sorted(file.keys()):
-                    if (
-                        name := model.family.common_name("hugging-face", said.architecture, key)
-                    ) is not None:
-                        tensors[name] = file.get_tensor(key)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise WeightsError(
-                f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.",
-                path=path,
-            ) from None
-    return Checkpoint(said, tensors)
-
-
 def _check_model(source: Path, found: Description, wanted: Model) -> None:
-    have = (found.architecture, found.layers, found.dim, found.heads)
+    # what a source does not say, the shapes of its tensors show
+    said = (found.layers, found.dim, wanted.heads if found.heads is None else found.heads)
+    have = (found.architecture, *said)
     if have != (wanted.architecture, wanted.layers, wanted.dim, wanted.heads):
-        same = [m for m in MODELS.values() if (m.architecture, m.layers, m.dim, m.heads) == have]
+        same = [m for m in MODELS.values() if (m.architecture, m.layers, m.dim) == have[:3]]
+        same = [m for m in same if found.heads in (None, m.heads)]
         shape = "{}, {} layers, width {}, {} heads".format(*have)
+        if found.heads is None:
+            shape = shape.rpartition(",")[0]
         name = f"{same[0].name} ({shape})" if same else f"an unknown model ({shape})"
         hint = (
             f"Set `model: {same[0].name}`, or give the weights of {wanted.name}."
@@ -269,7 +256,7 @@ def _check_model(source: Path, found: Description, wanted: Model) -> None:
 
 
 def _check_tensors(source: Path, found: Checkpoint, wanted: Model) -> None:
-    shapes = wanted.family.tensor_shapes(wanted, found.tensors)
+    shapes = tensor_shapes(wanted, found.tensors)
     wrong = [f"lacks {name}" for name in shapes if name not in found.tensors]
     wrong += [f"has an unknown tensor {name}" for name in found.tensors if name not in shapes]
     for name in sorted(shapes.keys() & found.tensors.keys()):

@@ -1,6 +1,6 @@
 """What differs between families of models. Everything outside a family's own folder asks here."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import ComputeDtype, master_name
+from plm_embed.models.encoder.description import Encoder
 from plm_embed.sequences.alphabet import Alphabet
 
 if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
@@ -16,21 +17,22 @@ if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
 
     from plm_embed.models.manifest import Manifest
     from plm_embed.models.packed import Engine
-    from plm_embed.models.registry import Model
 
-Layout = Literal["fair-esm", "hugging-face"]
-"""How a source holds weights: a .pt file of fair-esm, or a folder with config.json, safetensors."""
+Layout = Literal["fair-esm", "hugging-face", "tensors"]
+"""How a source holds weights: a .pt file of fair-esm, a folder with config.json and files of
+tensors, or tensors alone, as one file or in a folder.
+"""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a source of weights says about its model."""
+    """What a source of weights says about its model; None what it does not say."""
 
     architecture: str
-    layers: int
-    dim: int
-    heads: int
-    token_dropout: bool
+    layers: int | None = None
+    dim: int | None = None
+    heads: int | None = None
+    token_dropout: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,33 +54,63 @@ class Family:
     """Special tokens after them."""
     max_residues: int | None
     """The longest sequence that the positions allow; None where there is no limit."""
+    fill: int
+    """The id behind the last sequence of a batch; any id of the table."""
     tokenize: Callable[[str], NDArray[np.uint8]]
     """Token ids of a normalized sequence, special tokens included: (L + leading + trailing,)."""
+    encoder: Encoder
+    """What is computed."""
+    file: Layout
+    """What a single file is, as its authors publish it."""
     describe: Callable[[Layout, Path, Mapping[str, Any]], Description]
     """What a source says about its model: a .pt file by its content, a folder by its
     config.json.
     """
-    common_name: Callable[[Layout, str, str], str | None]
-    """The engine's name for a tensor of a layout and an architecture; None if it is not used."""
-    tensor_shapes: Callable[["Model", Collection[str]], dict[str, tuple[int, ...]]]
-    """Names and shapes of the tensors that a model must have, and of those that it may have and
-    has.
+    common_names: Callable[[Layout, str, str], tuple[str, ...]]
+    """The engine's names for a tensor of a layout and an architecture: none if it is not used,
+    several if its rows are shared out evenly among them.
     """
     mend: Callable[[dict[str, "torch.Tensor"]], dict[str, "torch.Tensor"]]
     """The tensors of a checkpoint as the authors' own program leaves them when it has read it."""
-    engine: Callable[
-        ["Manifest", Mapping[str, "torch.Tensor"], "torch.device", ComputeDtype], "Engine"
-    ]
-    """A model on a device."""
-    engine_name: Callable[["Manifest", "torch.device", ComputeDtype], str]
-    """The engine's name in the fingerprint."""
     reference: Callable[
         ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
         list[dict[int, "torch.Tensor"]],
     ]
-    """Representations (tokens, D) of each sequence after some layers, by the authors' modules in
-    fp32.
+    """Representations (tokens, D) of each sequence after some layers, fp32, by code that shares
+    nothing with the engine.
     """
+    reference_name: str
+    """Whose modules or formulas these are."""
+    papers: tuple[str, ...]
+    """What to cite."""
+    license: str = "MIT"
+    """Of the weights, as their publisher says it; a model may have one of its own."""
+    relative_error: float = 1e-5
+    """Bound of the self-test in fp32 on |mean - golden mean| / |golden mean|. A tanh GELU for the
+    exact one makes 6e-5.
+    """
+    cosine: float = 0.999
+    """Bound of the self-test in half precision on the cosine of a mean and its golden one."""
+    bos: bool = True
+    """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
+
+    def engine(
+        self,
+        manifest: "Manifest",
+        tensors: Mapping[str, "torch.Tensor"],
+        device: "torch.device",
+        dtype: ComputeDtype,
+    ) -> "Engine":
+        """A model on a device."""
+        from plm_embed.models.encoder.engine import Engine
+
+        return Engine(manifest, tensors, device, dtype)
+
+    def engine_name(self, manifest: "Manifest", device: "torch.device", dtype: ComputeDtype) -> str:
+        """The engine's name in the fingerprint."""
+        from plm_embed.models.encoder import engine
+
+        return engine.name(manifest, device, dtype)
 
     @property
     def extra_tokens(self) -> int:

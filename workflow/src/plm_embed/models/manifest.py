@@ -54,6 +54,13 @@ class Manifest:
     source: Source
     self_test_sha256: str = ""
     published: Published = "no"
+    attention_dim: int = 0
+    """Width of all heads together where it is not `dim`."""
+
+    @property
+    def inner(self) -> int:
+        """Width of all heads together."""
+        return self.attention_dim or self.dim
 
     @property
     def family(self) -> Family:

@@ -40,10 +40,14 @@ def pt_file(model: str) -> Mapping[str, Any]:
 
 def is_published(model: str, digests: Collection[str]) -> bool:
     """Whether files with these SHA-256 are all published weights of the model."""
-    return bool(digests) and set(digests) <= {
-        pt_file(model).get("sha256"),
-        *_files(model).get("safetensors", []),
-    }
+    return bool(digests) and set(digests) <= known_files(model)
+
+
+def known_files(model: str) -> set[str]:
+    """SHA-256 of all files that are known to hold published weights of the model."""
+    found = _files(model)
+    digests = {*found.get("safetensors", []), *found.get("bin", [])}
+    return digests | ({found["pt"]["sha256"]} if "pt" in found else set())
 
 
 def known_answers(model: str) -> NDArray[np.float32] | None:
@@ -70,9 +74,11 @@ def caveat(name: str, manifest: Manifest | None) -> str:
             f"{len(peptides())} peptides within {100 * TOLERANCE:g} %, "
             "as weights that were changed a little would too"
         )
-    elif not pt_file(name):
+    elif not known_files(name):
         origin = f"downloaded from {manifest.source.url}, but " if manifest.source.url else ""
         why = f"{origin}no SHA-256 of the published file is known"
+    elif known_answers(name) is None:
+        why = "not a published file whose SHA-256 is known"
     else:
         why = "not a published file, and other answers than the published model gives"
     return f"{NOT_VERIFIED}: {why}"

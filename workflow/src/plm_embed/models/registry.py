@@ -1,15 +1,16 @@
-"""The table of models: the ESM-2 ladder, ESM-1b and the five ESM-1v, by their published names and
-aliases.
-"""
+"""The table of models by their published names and aliases."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
+from plm_embed.models.families.esmc import ESMC
+from plm_embed.models.families.protbert import PROTBERT
+from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.family import Family
 from plm_embed.words import did_you_mean
 
-FAMILIES = (ESM2, ESM1B, ESM1V)
+FAMILIES = (ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROTBERT, ANKH)
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,43 @@ class Model:
     dim: int
     heads: int
     urls: tuple[str, ...] = ()
+    """Where its one file lies; the first that answers is used."""
+    hub: str = ""
+    """Else the folder on the web that its `files` lie in."""
+    files: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    license: str = "MIT"
+    own_license: str = ""
     trained: bool = True
+    attention_dim: int = 0
+    """Width of all heads together, where it is not `dim`."""
+    ffn_dim: int = 0
+    """Width inside the feed-forward, where it is not 4 x `dim`."""
+
+    @property
+    def inner(self) -> int:
+        """Width of all heads together."""
+        return self.attention_dim or self.dim
+
+    @property
+    def hidden(self) -> int:
+        """Width inside the feed-forward."""
+        return self.ffn_dim or 4 * self.dim
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in the layers' matrices."""
+        matrices = 3 if self.family.encoder.gated else 2
+        return self.layers * self.dim * (4 * self.inner + matrices * self.hidden)
+
+    @property
+    def address(self) -> str:
+        """Where its weights are published; empty where nowhere."""
+        return self.urls[0] if self.urls else self.hub
+
+    @property
+    def license(self) -> str:
+        """Of the weights, as their publisher says it."""
+        return self.own_license or self.family.license
 
     @property
     def architecture(self) -> str:
@@ -86,6 +121,77 @@ MODELS: dict[str, Model] = {
         ),
     )
 }
+
+
+def _add(*models: Model) -> None:
+    MODELS.update({model.name: model for model in models})
+
+
+_add(
+    *(
+        Model(
+            f"esmc_{size.lower()}",
+            ESMC,
+            layers,
+            dim,
+            heads,
+            hub=f"https://huggingface.co/biohub/ESMC-{size}/resolve/{revision}",
+            files=("config.json", "model.safetensors"),
+            aliases=(f"biohub/ESMC-{size}", f"esmc-{size.lower()}", f"esmc_{size.lower()}_2024_12"),
+            own_license=f"MIT (files of Biohub); files of EvolutionaryScale, 2024: {earlier}",
+            ffn_dim=ffn_dim,
+        )
+        for size, layers, dim, heads, ffn_dim, revision, earlier in (
+            (
+                "300M", 30, 960, 15, 2560, "a59b831785f907e96e6a246b1d142bfb76df31ee",
+                "Cambrian Open License",
+            ),
+            (
+                "600M", 36, 1152, 18, 3072, "a7e82012c83126b9eedb055fea9fa84b6c02f094",
+                "Cambrian Non-Commercial License: for non-commercial use only",
+            ),
+        )
+    )
+)  # fmt: skip
+
+
+def _hub(model: Model, repository: str, *short: str, revision: str = "main") -> Model:
+    """A model whose weights are one pickle in a repository of the Hugging Face hub."""
+    return replace(
+        model,
+        hub=f"https://huggingface.co/{repository}/resolve/{revision}",
+        files=("config.json", "pytorch_model.bin"),
+        aliases=(repository, *short),
+    )
+
+
+_T5 = Model("", PROTT5, 24, 1024, 32, attention_dim=4096, ffn_dim=16384)
+_BERT = Model("", PROTBERT, 30, 1024, 16)
+_add(
+    _hub(
+        replace(_T5, name="prot_t5_xl_half_uniref50-enc"),
+        "Rostlab/prot_t5_xl_half_uniref50-enc",
+        "prott5",
+        "prott5_half",
+    ),
+    _hub(replace(_T5, name="prot_t5_xl_uniref50"), "Rostlab/prot_t5_xl_uniref50", "prott5_full"),
+    _hub(replace(_T5, name="ProstT5", family=PROSTT5), "Rostlab/ProstT5"),
+    _hub(replace(_T5, name="ProstT5_fp16", family=PROSTT5), "Rostlab/ProstT5_fp16"),
+    _hub(replace(_BERT, name="prot_bert"), "Rostlab/prot_bert", "protbert"),
+    _hub(replace(_BERT, name="prot_bert_bfd"), "Rostlab/prot_bert_bfd", "protbert_bfd"),
+    _hub(
+        Model("ankh-base", ANKH, 48, 768, 12),
+        "ElnaggarLab/ankh-base",
+        "ankh_base",
+        revision="d99cb6b966530dfc2ae96bc69d9255c2a07308b0",
+    ),
+    _hub(
+        Model("ankh-large", ANKH, 48, 1536, 16, attention_dim=1024, ffn_dim=3840),
+        "ElnaggarLab/ankh-large",
+        "ankh_large",
+        revision="74b371dbfa3ee0a05d32ae74df0c2e0b82d6b9a6",
+    ),
+)
 
 _BY_NAME = {
     name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)

@@ -62,10 +62,10 @@ def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Wor
 
 
 def flops_per_token(model: Model, tokens: int) -> float:
-    """Of one token among `tokens`: 24 d^2 for the matrix products of a layer and 4 L d for its
-    attention.
+    """Of one token among `tokens`: 2 per weight of a layer's matrices, and for its attention 4 L
+    times the width of all heads.
     """
-    return float(model.layers * (24 * model.dim**2 + 4 * tokens * model.dim))
+    return float(2 * model.parameters + model.layers * 4 * tokens * model.inner)
 
 
 def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:

@@ -67,6 +67,8 @@ def plan(question: Question) -> Plan:
         if given.sequences:
             sizes = table_bytes(given.sequences, given.accepted) | sizes
     weights, verified = _weights(config, model)
+    if model.license != "MIT":
+        weights += f"; license: {model.license}"
     jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
     forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
     chosen = _chosen(question, here, site, forecasts)
@@ -135,12 +137,13 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
             found or f"{config['weights']}, compared with the published ones when they are adopted",
             model.trained,
         )
-    known = published.pt_file(model.name)
-    size = f", {known['bytes'] / 1e9:.3g} GB" if known else ""
+    known = published.known_files(model.name)
+    file = published.pt_file(model.name)
+    size = f", {file['bytes'] / 1e9:.3g} GB" if file else ""
     check = (
         "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
     )
-    return f"downloaded from {model.urls[0]}{size}, {check}", bool(known)
+    return f"downloaded from {model.address}{size}, {check}", bool(known)
 
 
 def _speeds(

@@ -6,19 +6,8 @@ from collections.abc import Iterator
 
 from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
+from plm_embed.models.registry import MODELS
 from plm_embed.reporting.facts import Facts
-
-PAPERS = {
-    "esm2": "Lin Z. et al. Evolutionary-scale prediction of atomic-level "
-    "protein structure with a language model. "
-    "Science 379, 1123-1130 (2023). doi:10.1126/science.ade2574",
-    "esm1b": "Rives A. et al. Biological structure and function emerge from "
-    "scaling unsupervised learning to 250 "
-    "million protein sequences. PNAS 118, e2016239118 (2021). doi:10.1073/pnas.2016239118",
-    "esm1v": "Meier J. et al. Language models enable zero-shot prediction of "
-    "the effects of mutations on protein "
-    "function. NeurIPS 34 (2021).",
-}
 
 
 def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -33,6 +22,8 @@ def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.fingerprint:
         yield "weights, SHA-256", facts.fingerprint.weights_sha256
         yield "weights, standing", facts.caveat or "the published file, by its SHA-256"
+        if facts.license:
+            yield "weights, license", facts.license
         yield "engine", facts.fingerprint.engine
     for one in facts.summary.inputs if facts.summary else ():
         yield f"SHA-256 of {one.path}", one.sha256
@@ -75,7 +66,7 @@ def methods(facts: Facts) -> str:
         spots = len(facts.validation.spot_checks)
         text += (
             f" The result was validated in full, and {spots} vectors were "
-            "compared with the reference, fair-esm."
+            f"compared with the reference, {facts.reference}."
         )
     return text
 
@@ -92,7 +83,9 @@ def citation(facts: Facts) -> str:
     """What to cite: this software and the model, or of weights that are not proven to be published
     the architecture.
     """
-    paper = PAPERS.get(facts.model.split("_")[0], PAPERS["esm2"])
+    model = MODELS.get(facts.model)
+    known = model.family.papers if model else ()
+    paper = "\n".join(known) or f"The paper of {facts.model}, which this version does not know."
     if facts.caveat:
         paper = f"The weights are {facts.caveat}. For the architecture alone:\n{paper}"
     return f"plm-embed {__version__}.\n{paper}"

@@ -138,7 +138,9 @@ def _weights(facts: Facts) -> Iterator[Entity]:
             "description": facts.caveat,
         }
     else:
-        source = {"url": find_model(facts.model).urls[0], "license": {"@id": MIT}}
+        model = find_model(facts.model)
+        terms = {"@id": MIT} if model.license == "MIT" else model.license
+        source = {"url": model.address, "license": terms}
         note = (
             "The published weights, by the SHA-256 of their file; this "
             "one is that of the converted file."

@@ -88,11 +88,30 @@ class Facts:
         return outdated(self.results / "sequences", self.summary, self.metadata)
 
     @property
+    def license(self) -> str:
+        """Of the model's published weights."""
+        return license_of(self.model)
+
+    @property
+    def reference(self) -> str:
+        """What vectors were compared with."""
+        model = MODELS.get(self.model)
+        return model.family.reference_name if model else "the model's own modules"
+
+    @property
     def caveat(self) -> str:
         """In words, why the vectors are not known to be the published model's; empty when they
         are.
         """
         return published.caveat(self.model, self.weights)
+
+
+def license_of(name: str) -> str:
+    """What the publisher of a model's weights allows; empty of weights that were never
+    published.
+    """
+    model = MODELS.get(name)
+    return model.license if model and model.trained else ""
 
 
 def collect(results: Path) -> Facts:

@@ -94,7 +94,9 @@ def _content(facts: Facts) -> dict[str, Any]:
         "norm_words": _norm_words(norms),
         "outliers": norms.listed[:10] if norms else (),
         "validation": facts.validation,
-        "validation_words": _validation_words(facts.validation) if facts.validation else "",
+        "validation_words": _validation_words(facts.validation, facts.reference)
+        if facts.validation
+        else "",
         "provenance": list(provenance(facts)),
         "methods": methods(facts),
         "citation": citation(facts),
@@ -132,6 +134,8 @@ def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "model", facts.model
     if facts.runs:
         yield "weights", facts.caveat or "the published file, by its SHA-256"
+        if facts.license:
+            yield "license of the weights", facts.license
     fingerprint = facts.fingerprint
     if fingerprint:
         long = fingerprint.long_sequences
@@ -221,11 +225,11 @@ def _norm_words(norms: Norms | None) -> str:
     )
 
 
-def _validation_words(validation: Validation) -> str:
+def _validation_words(validation: Validation, reference: str) -> str:
     spots = validation.spot_checks
     text = (
         f"{len(validation.checks)} checks, each over every row; "
-        f"{len(spots)} vectors computed again by fair-esm"
+        f"{len(spots)} vectors computed again by {reference}"
     )
     if spots:
         text += f", all within cosine {min(spot.cosine for spot in spots):.8f}"

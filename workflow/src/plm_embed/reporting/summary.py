@@ -13,7 +13,7 @@ from plm_embed.master.validation import VALIDATION, read_validation
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS
 from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.facts import outdated, weights_of
+from plm_embed.reporting.facts import license_of, outdated, weights_of
 from plm_embed.sequences.summary import read_summary
 
 
@@ -85,6 +85,7 @@ def _opening(path: Path) -> str:
         [
             f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
             *([f"weights: {caveat}"] if caveat else []),
+            *([f"license of the weights: {terms}"] if (terms := license_of(model)) else []),
             "    import plm_embed",
             f'    e = plm_embed.open("{path}")',
             f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",

@@ -87,7 +87,7 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     yield from _path_problems({key: config[key] for key in paths if usable(key)})
     if isinstance(config.get("inputs"), list):
         yield from _inputs_problems(config["inputs"], wrong)
-    if model and usable("weights") and not config["weights"] and not model.urls:
+    if model and usable("weights") and not config["weights"] and not model.address:
         yield (
             f"weights: {model.name} is not published anywhere: give a "
             ".pt file or a Hugging Face folder"
@@ -100,6 +100,9 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
         )
     if model and usable("embedding.layers"):
         yield from _layer_problems(config["embedding"], model)
+    pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
+    if model and not model.family.bos and "bos" in pooling:
+        yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], model)
     if usable("embedding.compute_dtype", "speed.device"):

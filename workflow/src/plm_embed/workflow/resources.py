@@ -110,7 +110,7 @@ def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
 
 def _parameters(model: Model) -> int:
     """Weights of the layers; a forward pass takes 2 FLOP each per token."""
-    return 12 * model.layers * model.dim**2
+    return model.parameters
 
 
 def _sizes(config: Config, buckets: Iterable[str]) -> list[int]:

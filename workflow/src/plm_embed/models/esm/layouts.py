@@ -58,21 +58,21 @@ def describe(layout: Layout, source: Path, said: Mapping[str, Any]) -> Descripti
     )
 
 
-def common_name(layout: Layout, architecture: str, name: str) -> str | None:
-    """The common name of a tensor; None when it is not used."""
+def common_names(layout: Layout, architecture: str, name: str) -> tuple[str, ...]:
+    """The common name of a tensor; none when it is not used."""
     if layout == "fair-esm":
         name = name.removeprefix("encoder.").removeprefix("sentence_encoder.")
-        return None if _NOT_USED.match(name) else name
+        return () if _NOT_USED.match(name) else (name,)
     name = name.removeprefix("esm.")
     # Converters wrote untrained position embeddings into the rotary models' files too.
     untrained = architecture == "esm2" and name == "embeddings.position_embeddings.weight"
     if untrained or _NOT_USED_HF.match(name):
-        return None
+        return ()
     for pattern, replacement in _FROM_HF:
         common, found = pattern.subn(replacement, name)
         if found:
-            return common
-    return name
+            return (common,)
+    return (name,)
 
 
 def _describe_fair_esm(path: Path, said: Mapping[str, Any]) -> Description:

@@ -6,6 +6,7 @@ Source: `esm/data.py: Alphabet.from_architecture("ESM-1b")` of fair-esm 2.0.0.
 import numpy as np
 
 CLS, PAD, EOS, UNK, MASK = 0, 1, 2, 3, 32
+VOCABULARY = 33  # rows of the embedding table
 LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO"
 """Letters by their ids, which begin at 4; '.' and '-' follow, which are gaps and never embedded."""
 LEADING = TRAILING = 1

@@ -1,0 +1,131 @@
+"""Golden sets of the families: tiny models in the published layouts, and what they give in float64.
+
+PLM_EMBED_GOLDEN_FAMILIES may name a folder with the larger sets that the shipped ones are cut from.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from plm_embed.models.encoder.description import Learned
+from plm_embed.models.families.esmc import ESMC
+from plm_embed.models.families.protbert import PROTBERT
+from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
+from plm_embed.models.registry import Model
+
+SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"
+LARGER = os.environ.get("PLM_EMBED_GOLDEN_FAMILIES")
+
+# ProtBERT's tiny model has a shorter table of positions than the published ones
+_SHORT = replace(PROTBERT, encoder=replace(PROTBERT.encoder, positions=Learned(2200)))
+TINY = {
+    "esmc": Model("esmc_tiny", ESMC, 3, 32, 2, ffn_dim=256),
+    "prott5": Model("prott5_tiny", PROTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
+    "prostt5": Model("prostt5_tiny", PROSTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
+    "ankh": Model("ankh_tiny", ANKH, 3, 32, 2, ffn_dim=96),
+    "protbert": Model("protbert_tiny", _SHORT, 3, 32, 2, ffn_dim=64),
+}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Sequences of one family, and their token ids, means (n, layers + 1, D) and, of some of them,
+    all tokens (layers + 1, T, D).
+    """
+
+    model: Model
+    source: Path
+    sequences: tuple[str, ...]
+    ids: tuple[np.ndarray, ...]
+    means: np.ndarray
+    tokens: dict[int, np.ndarray]
+
+
+def source(name: str, root: Path = SHIPPED) -> Path:
+    """The checkpoint of a golden set."""
+    if name != "esmc":
+        return root / name
+    return next((root / name).rglob("*.pth"))
+
+
+def golden(name: str, root: Path = SHIPPED) -> Golden:
+    """A golden set. ProstT5's larger one has structures in lower case, which are left out."""
+    folder = root / name
+    records = (folder / "sequences.fasta").read_text().split(">")[1:]
+    sequences = ["".join(record.split("\n")[1:]) for record in records]
+    kept = [i for i, sequence in enumerate(sequences) if sequence.isupper()]
+    with np.load(folder / "reference.npz") as stored:
+        ids = np.split(stored["input_ids"], np.cumsum(stored["token_counts"])[:-1])
+        tokens = {
+            at: stored[f"tokens_{i}"] for at, i in enumerate(kept) if f"tokens_{i}" in stored.files
+        }
+        means = stored["mean"][kept]
+    return Golden(
+        TINY[name],
+        source(name, root),
+        tuple(sequences[i] for i in kept),
+        tuple(ids[i] for i in kept),
+        means,
+        tokens,
+    )
+
+
+def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    """|found - wanted| / |wanted|."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def write_esmc_hub(path: Path, state: Mapping[str, torch.Tensor]) -> Path:
+    """ESM C's tensors by the names of the hub's first files, whose norms are fused."""
+    pairs = {
+        "attn.layernorm_qkv.0.": "attn.layernorm_qkv.layer_norm_",
+        "attn.layernorm_qkv.1.": "attn.layernorm_qkv.",
+        "ffn.0.": "ffn.layer_norm_",
+        "ffn.1.": "ffn.fc1_",
+        "ffn.3.": "ffn.fc2_",
+    }
+    made = {}
+    for name, tensor in state.items():
+        found = name.replace("sequence_head.", "lm_head.")
+        for package, hub in pairs.items():
+            found = found.replace(package, hub)
+        made[found if found.startswith("lm_head.") else f"esmc.{found}"] = tensor.clone()
+    made["esmc.transformer.blocks.0.ffn._extra_state"] = torch.zeros(1)
+    save_file(made, path)
+    return path
+
+
+def write_esmc_native(folder: Path, state: Mapping[str, torch.Tensor], layers: int) -> Path:
+    """ESM C's tensors by the names of transformers' own class, in a folder with a config.json."""
+    made = {
+        "esmc.embed_tokens.weight": state["embed.weight"],
+        "esmc.norm.weight": state["transformer.norm.weight"],
+        "lm_head.dense.weight": state["sequence_head.0.weight"],
+    }
+    for layer in range(layers):
+        theirs, ours = f"transformer.blocks.{layer}.", f"esmc.layers.{layer}."
+        parts = state[f"{theirs}attn.layernorm_qkv.1.weight"].chunk(3)
+        made |= {f"{ours}self_attn.{n}_proj.weight": t for n, t in zip("qkv", parts, strict=True)}
+        gate, up = state[f"{theirs}ffn.1.weight"].chunk(2)
+        made |= {f"{ours}mlp.gate_proj.weight": gate, f"{ours}mlp.up_proj.weight": up}
+        made[f"{ours}mlp.down_proj.weight"] = state[f"{theirs}ffn.3.weight"]
+        made[f"{ours}self_attn.o_proj.weight"] = state[f"{theirs}attn.out_proj.weight"]
+        for part in "qk":
+            name = f"{ours}self_attn.{part}_norm.weight"
+            made[name] = state[f"{theirs}attn.{part}_ln.weight"]
+        for kind in ("weight", "bias"):
+            name = f"{theirs}attn.layernorm_qkv.0.{kind}"
+            made[f"{ours}input_layernorm.{kind}"] = state[name]
+            made[f"{ours}post_attention_layernorm.{kind}"] = state[f"{theirs}ffn.0.{kind}"]
+    folder.mkdir()
+    config = '{"model_type": "esmc", "num_hidden_layers": 3, "hidden_size": 32}'
+    (folder / "config.json").write_text(config)
+    save_file(
+        {name: t.contiguous().clone() for name, t in made.items()}, folder / "model.safetensors"
+    )
+    return folder

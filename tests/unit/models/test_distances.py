@@ -1,0 +1,107 @@
+"""Biases by distance, and what an encoder can be made of that no protein family has: ALiBi beside
+gates, norms after the sums.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from plm_embed.kernels.attention import Attend, Distances, blocked, pack, sdpa
+from plm_embed.models import registry
+from plm_embed.models.encoder import distances, reference
+from plm_embed.models.encoder.description import Encoder, Slopes
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.esm.family import ESM2
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.registry import Model
+
+CPU = torch.device("cpu")
+LENGTHS = (5, 5, 1, 130, 2, 700)
+
+
+def published_bucket(distance: int, count: int, farthest: int) -> int:
+    """transformers' rule for a distance at or before the query, in double precision."""
+    exact = count // 4
+    if distance < exact:
+        return distance
+    step = math.log(distance / exact) / math.log(farthest / exact) * (count // 2 - exact)
+    return min(exact + int(step + 1e-9), count // 2 - 1)
+
+
+@pytest.mark.parametrize(("count", "last"), [(32, 91), (64, 113)], ids=["ProtT5", "Ankh"])
+def test_buckets_are_the_published_ones(count: int, last: int) -> None:
+    found = [distances.bucket(distance, count, 128) for distance in range(3000)]
+    assert found == [published_bucket(distance, count, 128) for distance in range(3000)]
+    assert found.index(count // 2 - 1) == last
+
+
+def test_keys_behind_the_query_have_buckets_of_their_own() -> None:
+    table = distances.bucket_biases(torch.arange(32.0)[:, None], 128, 4)
+    assert table.tolist() == [[3, 2, 1, 0, 17, 18, 19]]
+
+
+def test_slopes_of_a_number_of_heads_that_is_no_power_of_two() -> None:
+    powers = [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]
+    assert distances.slopes(12) == [2**-power for power in powers]
+    assert distances.slopes(8) == [2**-power for power in range(1, 9)]
+    assert distances.slope_biases(8, 3)[0].tolist() == [-1, -0.5, 0, -0.5, -1]
+
+
+@pytest.mark.parametrize("attend", [sdpa, blocked])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 3e-6), (torch.bfloat16, 0.03)])
+def test_kernels_add_the_bias_of_each_distance(
+    attend: Attend, dtype: torch.dtype, bound: float
+) -> None:
+    random = torch.Generator().manual_seed(3)
+    qkv = torch.randn((sum(LENGTHS) + 20, 3, 4, 16), generator=random).to(dtype)
+    table = torch.randn((4, 2 * 1024 - 1), generator=random)
+    packed = replace(pack(LENGTHS, CPU), distances=Distances(table, 0.5))
+    with torch.inference_mode():
+        found = attend(qkv, packed)
+    start = 0
+    for length in LENGTHS:
+        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
+        at = torch.arange(length)
+        bias = table.double()[:, at[None] - at[:, None] + 1023]
+        exact = torch.softmax(query @ key.transpose(1, 2) / 2 + bias, -1) @ value
+        exact = exact.transpose(0, 1).reshape(length, -1)
+        assert (found[start : start + length].double() - exact).abs().max() < bound
+        start += length
+    assert not found[start:].any()
+
+
+def test_an_encoder_with_slopes_gates_and_norms_after_the_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = Encoder(
+        rows=33,
+        positions=Slopes(),
+        token_types=True,
+        embedding_norm="always",
+        order="post",
+        epsilon=1e-12,
+        gated=True,
+        up_bias=False,
+    )
+    family = replace(ESM2, name="mixed", architecture="mixed", encoder=encoder)
+    monkeypatch.setattr(registry, "FAMILIES", (family,))
+    model = Model("mixed", family, layers=2, dim=96, heads=6, ffn_dim=160)
+    random = torch.Generator().manual_seed(1)
+    tensors = {
+        name: (1 + 0.2 * torch.randn(shape, generator=random))
+        if "norm" in name and name.endswith("weight")
+        else torch.randn(shape, generator=random) * (0.1 if len(shape) == 1 else shape[1] ** -0.5)
+        for name, shape in tensor_shapes(model).items()
+    }
+    shape = model.layers, model.dim, model.heads, None
+    manifest = Manifest("mixed", "mixed", *shape, False, "", "", 0, Source("tensors", ""))
+    sequences = ["MKTAYIAKQRQISFVKSHFSRQ" * 12, "ACDEF", "M"]
+    engine = Engine(manifest, tensors, CPU, "float32")
+    batch = engine.prepare(sequences)
+    expected = reference.all_states(manifest, tensors, sequences, range(3))
+    for layer, states in engine.forward(batch, range(3)).items():
+        for found, wanted in zip(batch.split(states), expected, strict=True):
+            assert (found - wanted[layer]).norm() / wanted[layer].norm() < 2e-6

@@ -1,0 +1,151 @@
+"""Every family against float64 values of its authors' formulas, and in any company."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.reference import hidden_states
+from plm_embed.models import weights
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.registry import Model
+from plm_embed.sequences.alphabet import PROTEIN
+from support.families import LARGER, SHIPPED, TINY, golden, relative, source
+
+CPU = torch.device("cpu")
+SETS = [pytest.param(name, SHIPPED, id=name) for name in TINY]
+if LARGER:
+    SETS += [pytest.param(name, Path(LARGER), id=f"{name}-larger") for name in TINY]
+
+
+@cache
+def prepared(name: str, folder: Path) -> Path:
+    prepare(TINY[name], source(name), folder / name)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+def engine_of(name: str, folder: Path, dtype: str = "float32") -> Engine:
+    manifest, tensors = weights.load(prepared(name, folder))
+    engine = Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+    engine._family = TINY[name].family
+    return engine
+
+
+@pytest.mark.parametrize(("name", "root"), SETS)
+def test_token_ids_are_the_published_ones(name: str, root: Path) -> None:
+    known = golden(name, root)
+    for sequence, ids in zip(known.sequences, known.ids, strict=True):
+        assert known.model.family.tokenize(sequence).tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize(("name", "root"), SETS)
+def test_every_layer_is_what_the_formulas_give(name: str, root: Path, folder: Path) -> None:
+    known = golden(name, root)
+    engine = engine_of(name, folder)
+    order = np.random.default_rng(1).permutation(len(known.sequences))
+    for chosen in (order, order[::-1][: len(order) // 2]):
+        batch = engine.prepare([known.sequences[i] for i in chosen])
+        for layer, states in engine.forward(batch, range(4)).items():
+            cut = zip(chosen, batch.split(states), batch.residues, strict=True)
+            for i, found, (first, stop) in cut:
+                mean = found[first:stop].double().mean(0).numpy()
+                assert relative(mean, known.means[i, layer]) < 5e-6, (i, layer)
+                if i in known.tokens:
+                    assert relative(found.numpy(), known.tokens[i][layer]) < 1e-5, (i, layer)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_reference_computes_the_same(name: str, folder: Path) -> None:
+    known = golden(name)
+    chosen = [i for i, sequence in enumerate(known.sequences) if len(sequence) < 500]
+    sequences = [known.sequences[i] for i in chosen]
+    for i, states in zip(
+        chosen, hidden_states(prepared(name, folder), sequences, [0, 1, 3]), strict=True
+    ):
+        for layer, found in states.items():
+            first, stop = known.model.family.residues(len(found))
+            mean = found[first:stop].double().mean(0).numpy()
+            assert relative(mean, known.means[i, layer]) < 2e-7
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 0.999), ("float16", 0.99999)])
+@pytest.mark.parametrize("name", TINY)
+def test_half_precision_keeps_the_direction(
+    name: str, dtype: str, bound: float, folder: Path
+) -> None:
+    known = golden(name)
+    engine = engine_of(name, folder, dtype)
+    batch = engine.prepare(known.sequences)
+    states = engine.forward(batch, [3])[3]
+    for i, (found, rows) in enumerate(zip(batch.split(states), batch.residues, strict=True)):
+        mean, wanted = found[slice(*rows)].double().mean(0).numpy(), known.means[i, 3]
+        cosine = mean @ wanted / (np.linalg.norm(mean) * np.linalg.norm(wanted))
+        assert cosine > bound
+
+
+def test_only_t5_keeps_its_last_matrix_in_fp32(folder: Path) -> None:
+    """Numbers that overflow in float16 on the way, as those of the real ProtT5 do."""
+    for name, finite in (("prott5", True), ("esmc", False)):
+        manifest, tensors = weights.load(prepared(name, folder))
+        huge = {n: 1e5 * t if n.endswith("fc2.weight") else t for n, t in tensors.items()}
+        engine = Engine(manifest, huge, CPU, "float16")
+        found = engine.forward(engine.prepare(["MKTAYIAKQR" * 5]), [3])[3]
+        assert bool(torch.isfinite(found[:52]).all()) == finite
+
+
+@cache
+def random_engine(name: str, dtype: str) -> Engine:
+    """A golden model on two heads of 16 or more, for which torch's own attention keeps its bits."""
+    model: Model = TINY[name]
+    manifest = Manifest(
+        model.name,
+        model.architecture,
+        model.layers,
+        model.dim,
+        model.heads,
+        model.max_residues,
+        False,
+        "",
+        "",
+        0,
+        Source("tensors", ""),
+        attention_dim=model.attention_dim,
+    )
+    from plm_embed.models.checkpoints import layout_of, read
+
+    path = source(name)
+    tensors = read(path, layout_of(path, model), model).tensors
+    return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", TINY)
+@settings(max_examples=8, deadline=None)
+@given(
+    sequences=st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=8),
+    company=st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4),
+    data=st.data(),
+)
+def test_a_vector_has_the_same_bits_in_any_company(
+    name: str, dtype: str, sequences: list[str], company: list[str], data: st.DataObject
+) -> None:
+    engine = random_engine(name, dtype)
+    sequences = [*sequences, sequences[0], "M" * len(sequences[0])]  # some of equal length
+    order = data.draw(st.permutations(range(len(sequences))))
+    batch = engine.prepare([*company, *(sequences[i] for i in order)])
+    mixed = {layer: batch.split(found) for layer, found in engine.forward(batch, [1, 3]).items()}
+    for at, i in enumerate(order, len(company)):
+        alone = engine.prepare([sequences[i]])
+        for layer, found in engine.forward(alone, [1, 3]).items():
+            assert torch.equal(mixed[layer][at], alone.split(found)[0])

@@ -1,0 +1,343 @@
+"""The forward pass of every family over packed sequences, without padding between them.
+
+All sequences of a batch lie one after another in one (T, D) matrix. Linear layers run over it in
+slices of a fixed number of rows, attention runs per sequence. So every number of a sequence's
+representation comes from operations whose shapes depend on that sequence alone, and its bits do not
+depend on the batch it travels in.
+
+What is computed is in the family's `Encoder`. Residual stream, norms and rotary angles stay in fp32
+whatever the compute dtype is.
+"""
+
+import ctypes
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels import attention, elementwise
+from plm_embed.kernels.elementwise import Norm
+from plm_embed.kernels.linear import Linear
+from plm_embed.models.encoder import distances
+from plm_embed.models.encoder.description import Buckets, Learned, Rotary, Slopes
+from plm_embed.models.manifest import Manifest
+from plm_embed.models.packed import DTYPES, ROWS, Batch, pack
+
+ARITHMETIC = "packed-1"
+"""Version of the arithmetic; with the label of the attention kernel it is the engine's name in the
+fingerprint.
+
+It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count,
+on CUDA per GPU type, version of torch and the kernels that completion records name. Only the kernel
+`math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records what it
+saw.
+"""
+
+TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
+"""Training masked 15 % of the tokens and zeroed 80 % of those; without masks the embedding is
+scaled by 0.88.
+"""
+
+
+class Engine:
+    """A model on one device. Knows tokens and kernels; pooling, storage and policies stay
+    outside.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        dtype: ComputeDtype,
+    ) -> None:
+        """Move the tensors (see `models.encoder.tensors`) to `device` one by one, matrices in
+        `dtype`.
+        """
+        self.manifest = manifest
+        self.device = device
+        self.precision = dtype
+        self.dtype = DTYPES[dtype]
+        self.rows = ROWS[device.type]
+        self._family = manifest.family
+        self._encoder = encoder = self._family.encoder
+        factor = encoder.branch_factor(manifest.layers)
+
+        def matrix(name: str, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
+            found = tensors[name].to(device)  # the device converts faster
+            return (found if factor == 1.0 else found.float() * factor).to(dtype)
+
+        def vector(name: str) -> Tensor:
+            return tensors[name].to(device, torch.float32)
+
+        def norm(name: str) -> Norm:
+            bias = vector(f"{name}.bias") if f"{name}.bias" in tensors else None
+            return Norm(vector(f"{name}.weight"), bias, encoder.epsilon, encoder.norm == "rms")
+
+        def linear(*names: str, factor: float = 1.0, dtype: torch.dtype = self.dtype) -> Linear:
+            weights, biases = (
+                [
+                    matrix(f"{name}.{kind}", dtype, factor)
+                    for name in names
+                    if f"{name}.{kind}" in tensors
+                ]
+                for kind in ("weight", "bias")
+            )
+            made = Linear(
+                weights[0] if len(names) == 1 else torch.cat(weights),
+                torch.cat(biases) if biases else None,
+            )
+            del weights
+            _give_back()
+            return made
+
+        def one(name: str) -> Norm | None:
+            return norm(name) if f"{name}.weight" in tensors else None
+
+        self._embedding = vector("embed_tokens.weight")
+        self._positions = (
+            vector("embed_positions.weight") if isinstance(encoder.positions, Learned) else None
+        )
+        self._buckets = (
+            vector("embed_distances.weight") if isinstance(encoder.positions, Buckets) else None
+        )
+        self._type = vector("embed_types.weight")[0] if encoder.token_types else None
+        self._norm_before = one("emb_layer_norm_before")
+        self._norm_after = one("emb_layer_norm_after")
+        wide = encoder.wide_down and self.dtype == torch.float16
+        self._layers = [
+            _Layer(
+                attention_norm=norm(f"layers.{i}.self_attn_layer_norm"),
+                qkv=linear(*(f"layers.{i}.self_attn.{part}_proj" for part in "qkv")),
+                query_norm=one(f"layers.{i}.self_attn.q_layer_norm"),
+                key_norm=one(f"layers.{i}.self_attn.k_layer_norm"),
+                out=linear(f"layers.{i}.self_attn.out_proj", factor=factor),
+                mlp_norm=norm(f"layers.{i}.final_layer_norm"),
+                gate=linear(f"layers.{i}.fc_gate") if encoder.gated else None,
+                fc1=linear(f"layers.{i}.fc1"),
+                fc2=linear(
+                    f"layers.{i}.fc2",
+                    factor=factor,
+                    dtype=torch.float32 if wide else self.dtype,
+                ),
+            )
+            for i in range(manifest.layers)
+        ]
+        self._inner = manifest.inner
+        self._distances: attention.Distances | None = None
+        self.attention = kernel(manifest, device, dtype)
+        self._exact = (
+            self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
+        )
+        self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
+
+    def cost(self, length: int) -> int:
+        """Tokens of a sequence of `length` residues: what a token budget counts."""
+        return self._family.tokens(length)
+
+    def prepare(self, sequences: Sequence[str]) -> Batch:
+        """Pack normalized sequences, in the order given, in the CPU's memory. May run in a thread
+        beside `forward`.
+        """
+        pieces = [self._family.tokenize(sequence) for sequence in sequences]
+        if [len(piece) for piece in pieces] != [self.cost(len(sequence)) for sequence in sequences]:
+            raise RuntimeError("a sequence has another number of residue tokens than residues")
+        residues = [self._family.residues(len(piece)) for piece in pieces]
+        pinned = self.device.type == "cuda"
+        return pack(pieces, residues, self.rows, self._family.fill, pinned=pinned)
+
+    @torch.inference_mode()
+    def forward(
+        self, batch: Batch, layers: Collection[int], exact: bool = False
+    ) -> dict[int, Tensor]:
+        """Representations (T, D), fp32, after each of `layers`: 0 is the embedding, the last has
+        the final norm.
+
+        `exact` computes in fp32 with the weights at hand, for what overflows in half precision.
+        """
+        batch = batch.to(self.device)
+        found: dict[int, Tensor] = {}
+        x = self._embed(batch)
+        if 0 in layers:
+            found[0] = x.clone()
+        way = _Way(
+            torch.float32 if exact else self.dtype,
+            elementwise.PLAIN if exact else self.elementwise,
+            self._exact if exact else self.attention,
+            attention.Packed(
+                batch.lengths, batch.boundaries, self._distances_for(max(batch.lengths))
+            ),
+            self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
+        )
+        block = self._pre_norm if self._encoder.order == "pre" else self._post_norm
+        terms: list[Tensor] = []
+        for number, layer in enumerate(self._layers[: max(layers)], start=1):
+            terms = block(layer, x, terms, way)
+            if number in layers:
+                for rows, term in zip(self._slices(x), terms, strict=False):
+                    x[rows] += term
+                terms = []
+                last = number == len(self._layers)
+                found[number] = (
+                    elementwise.norm(x, self._norm_after, torch.float32)
+                    if last and self._norm_after
+                    else x.clone()
+                )
+        return found
+
+    def _embed(self, batch: Batch) -> Tensor:
+        x = F.embedding(batch.tokens, self._embedding)  # (T, D)
+        if self.manifest.token_dropout:
+            x = x * TOKEN_DROPOUT_SCALE
+        if self._positions is not None and isinstance(self._encoder.positions, Learned):
+            x = x + F.embedding(batch.positions + self._encoder.positions.offset, self._positions)
+        if self._type is not None:
+            x = x + self._type
+        return (
+            x
+            if self._norm_before is None
+            else elementwise.norm(x, self._norm_before, torch.float32)
+        )
+
+    def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rotary angles, (T, d / 2) fp32."""
+        width = self._inner // self.manifest.heads
+        frequency = 1.0 / (10000 ** (torch.arange(0, width, 2, device=self.device).float() / width))
+        angle = torch.outer(positions.float(), frequency)
+        return angle.cos(), angle.sin()
+
+    def _distances_for(self, longest: int) -> attention.Distances | None:
+        """Biases for sequences of so many tokens; the table is kept, and grows with them."""
+        positions, held = self._encoder.positions, self._distances
+        if held is not None and held.table.shape[1] >= 2 * longest - 1:
+            return held
+        length, heads = distances.padded(longest), self.manifest.heads
+        if self._buckets is not None and isinstance(positions, Buckets):
+            table = distances.bucket_biases(self._buckets, positions.farthest, length)
+        elif isinstance(positions, Slopes):
+            table = distances.slope_biases(heads, length)
+        else:
+            return None
+        scale = (self._inner // heads) ** -0.5 if self._encoder.scaled_scores else 1.0
+        self._distances = attention.Distances(table.to(self.device), scale)
+        return self._distances
+
+    def _slices(self, x: Tensor) -> list[slice]:
+        return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
+
+    def _pre_norm(
+        self, layer: "_Layer", x: Tensor, terms: list[Tensor], way: "_Way"
+    ) -> list[Tensor]:
+        """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)).
+
+        `terms` are what is still to be added to the slices of x, none if nothing is: with the norm
+        it is one pass over memory. They are used up; returns those that this layer leaves.
+        """
+        qkv = self._room(x, way)
+        for rows in self._slices(x):
+            if terms:
+                y = way.fused.add_norm(x[rows], terms.pop(0), layer.attention_norm, way.dtype)
+            else:
+                y = way.fused.norm(x[rows], layer.attention_norm, way.dtype)
+            self._project(layer, y, qkv, rows, way)
+        attended = self._attend(qkv, way)
+        del qkv
+        left = []
+        for rows in self._slices(x):
+            y = way.fused.add_norm(x[rows], layer.out(attended[rows]), layer.mlp_norm, way.dtype)
+            left.append(self._feed_forward(layer, y))
+        return left
+
+    def _post_norm(self, layer: "_Layer", x: Tensor, _: list[Tensor], way: "_Way") -> list[Tensor]:
+        """The same with the norms after the sums: norm(x + f(x)). It leaves no terms."""
+        qkv = self._room(x, way)
+        for rows in self._slices(x):
+            self._project(layer, x[rows].to(way.dtype), qkv, rows, way)
+        attended = self._attend(qkv, way)
+        del qkv
+        add_norm = way.fused.add_norm
+        for rows in self._slices(x):
+            part = layer.out(attended[rows])
+            x[rows] = add_norm(x[rows], part, layer.attention_norm, torch.float32)
+            part = self._feed_forward(layer, x[rows].to(way.dtype))
+            x[rows] = add_norm(x[rows], part, layer.mlp_norm, torch.float32)
+        return []
+
+    def _room(self, x: Tensor, way: "_Way") -> Tensor:
+        return torch.empty((len(x), 3 * self._inner), dtype=way.dtype, device=self.device)
+
+    def _project(self, layer: "_Layer", y: Tensor, qkv: Tensor, rows: slice, way: "_Way") -> None:
+        """Write q, k and v of some rows, normed and rotated where the family does that."""
+        heads = self.manifest.heads
+        layer.qkv(y, out=qkv[rows])
+        for at, norm in enumerate((layer.query_norm, layer.key_norm)):
+            if norm is not None:
+                part = qkv[rows, at * self._inner : (at + 1) * self._inner]
+                part.copy_(way.fused.norm(part.float().contiguous(), norm, way.dtype))
+        if way.rotary is not None:
+            shaped = qkv[rows].view(-1, 3, heads, self._inner // heads)
+            way.fused.rotate(shaped, way.rotary[0][rows], way.rotary[1][rows])
+
+    def _attend(self, qkv: Tensor, way: "_Way") -> Tensor:
+        heads = self.manifest.heads
+        return way.attend(qkv.view(-1, 3, heads, self._inner // heads), way.packed)
+
+    def _feed_forward(self, layer: "_Layer", y: Tensor) -> Tensor:
+        activation = self._encoder.activation
+        if layer.gate is None:
+            hidden = layer.fc1(y, activation)
+        else:
+            hidden = layer.gate(y, activation).mul_(layer.fc1(y))
+        return layer.fc2(hidden.float() if layer.fc2.dtype == torch.float32 else hidden)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a batch is computed: precision, kernels, where its sequences lie, its rotary angles."""
+
+    dtype: torch.dtype
+    fused: elementwise.Elementwise
+    attend: attention.Kernel
+    packed: attention.Packed
+    rotary: tuple[Tensor, Tensor] | None
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Weights of one layer; q, k and v in one matrix (3 inner, D)."""
+
+    attention_norm: Norm
+    qkv: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+    out: Linear
+    mlp_norm: Norm
+    gate: Linear | None
+    fc1: Linear
+    fc2: Linear
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: the C library would keep what each matrix took on its
+    way.
+    """
+    with suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:
+    """The attention kernel for a model."""
+    by_distance = isinstance(manifest.family.encoder.positions, Buckets | Slopes)
+    width = manifest.inner // manifest.heads
+    return attention.choose(device, DTYPES[dtype], manifest.heads, width, by_distance)
+
+
+def name(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> str:
+    """The engine's name in the fingerprint: version of the arithmetic, label of the attention
+    kernel.
+    """
+    return "-".join(filter(None, (ARITHMETIC, kernel(manifest, device, dtype).label)))
