@@ -29,7 +29,8 @@ from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
-from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
 from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
