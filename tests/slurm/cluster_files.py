@@ -85,8 +85,10 @@ StorageHost=localhost
 StorageUser=root
 StorageLoc=slurm
 """
+# A tmpdir of its own: at its start a server removes temporary tables that it finds, others' too.
 MARIADB_CONF = """\
 [mysqld]
+tmpdir={folder}
 datadir={folder}/database
 socket={folder}/mariadb.sock
 pid-file={folder}/mariadb.pid

@@ -11,7 +11,8 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.reading.export import FileNames, export
+from plm_embed.reading.export import export
+from plm_embed.reading.file_names import FileNames
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
 
 LONG = "L" * 400

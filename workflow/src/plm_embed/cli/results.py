@@ -1,11 +1,6 @@
-"""Commands about results: gather and prove them, export them, compare them, import them, tidy their
-store.
-"""
+"""Commands about results: gather and prove them, import them, tidy their store."""
 
-import json
-import sys
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -53,33 +48,6 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
         "removed "
         f"({done.freed / 1e6:,.1f} MB)"
     )
-
-
-@click.command()
-@click.argument("first", type=EXISTING)
-@click.argument("second", type=EXISTING)
-@click.option(
-    "--tolerance",
-    default=0.0,
-    type=click.FloatRange(0),
-    help="Numbers that differ by no more are equal.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
-def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
-    """Compare two masters: the same keys? the same vectors? which differ, and by how much?
-
-    Exit code 0: the same keys, and no number differs by more than --tolerance. 1: they differ.
-
-    \b
-    Example:
-      plm-embed diff old/master_esm2_embeddings.h5 new/master_esm2_embeddings.h5 --tolerance 1e-3
-    """
-    from plm_embed.reading.diff import compare, in_words
-
-    found = compare(first, second, tolerance)
-    say(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
-    if not found.equal:
-        sys.exit(1)
 
 
 @click.command("import")
@@ -273,42 +241,4 @@ def validate(
         )
 
 
-@click.command()
-@click.argument("master", type=EXISTING)
-@click.argument("output", type=PATH)
-@click.option(
-    "--to",
-    required=True,
-    type=click.Choice(["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]),
-    help="What other tools expect.",
-)
-@click.option(
-    "--representation",
-    default="emb",
-    help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.",
-)
-def export(
-    master: Path,
-    output: Path,
-    to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"],
-    representation: str,
-) -> None:
-    """Write embeddings in the form that another tool loads.
-
-    \b
-    uniprot-h5  one dataset per id, as UniProt's per-protein.h5 and per-residue.h5
-    npy         one array, to be memory-mapped, and OUTPUT.ids.tsv
-    anndata     .h5ad, an observation per record
-    pt          a folder with fair-esm's .pt file for each id
-    pt-dict     one .pt file, a tensor by id; needs memory for all
-
-    \b
-    Example:
-      plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
-    """
-    from plm_embed.reading.export import export as run
-
-    run(master, to, output, representation)
-
-
-COMMANDS = (gather, validate, export, diff, import_, compact)
+COMMANDS = (gather, validate, import_, compact)

@@ -3,8 +3,6 @@ absent.
 """
 
 import csv
-import hashlib
-import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -23,48 +21,11 @@ from plm_embed.fingerprint import is_per_residue, pooling_and_layer
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter, progress
+from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.file_names import FileNames
 from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.master import Embeddings
-from plm_embed.reading.vectors import make_anndata
 from plm_embed.store.hdf5 import CHUNK_ROWS, connect
-
-_UNSAFE = re.compile(r"[/\\%\x00-\x1f\x7f]")
-
-
-class FileNames:
-    """Gives out names of at most `longest` bytes; remembers them, some 250 bytes each."""
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self._given: dict[str, tuple[int, str]] = {}
-
-    def new(self, id: str, row: int) -> str | None:
-        """A name for an id with the vector in `row`: the id itself where it can be; None if that
-        pair has one already.
-
-        Slashes, backslashes, control characters and '%' become %2F and the like; what is too long
-        keeps its beginning and ends in a hash; an id that other rows have too gets .2, .3 ...
-        """
-        first = name = self._safe(id)
-        count = 1
-        while name in self._given:
-            if self._given[name] == (row, id):
-                return None
-            count += 1
-            name = f"{first}.{count}"
-        self._given[name] = row, id
-        return name
-
-    def _safe(self, id: str) -> str:
-        name = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", id)
-        if name in ("", ".", ".."):
-            name = f"%{name}"
-        room = self._longest - 8  # for a count
-        if len(name.encode()) > room:
-            digest = hashlib.sha256(id.encode()).hexdigest()[:16]
-            name = f"{name.encode()[: room - 17].decode(errors='ignore')}-{digest}"
-        return name
-
 
 Format = Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]
 _RECORDS_AT_ONCE = 4096

@@ -14,7 +14,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
 from plm_embed.io.parquet import read_batches, read_matching, read_table
 from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
-from plm_embed.reading.nearest import Rows
+from plm_embed.reading.rows import Rows
 from plm_embed.words import did_you_mean, some
 
 _FEW = 10_000

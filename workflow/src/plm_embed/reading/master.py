@@ -15,11 +15,12 @@ from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
+from plm_embed.reading.as_anndata import make_anndata
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.index import Index
-from plm_embed.reading.nearest import Rows
+from plm_embed.reading.rows import Rows, within
 from plm_embed.reading.store import StoreVectors, is_store
-from plm_embed.reading.vectors import Embedder, Vectors, make_anndata
+from plm_embed.reading.vectors import Embedder, Vectors
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
     Array,
@@ -156,7 +157,7 @@ class Embeddings(Vectors):
         """The matrix (L, D) of a row in a per-residue representation."""
         if not is_per_residue(self._known(name)):
             raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
-        return self._residues(name, int(self._within(np.array([row]))[0]))
+        return self._residues(name, int(within(np.array([row]), len(self))[0]))
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one record; `name` defaults to the first per-residue

@@ -9,12 +9,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.reading.rows import Rows
 from plm_embed.store.hdf5 import Array, as_float32
 
 if TYPE_CHECKING:
     from plm_embed.reading.vectors import Vectors
 
-Rows = NDArray[np.int64]
 Metric = Literal["cosine", "dot", "euclidean"]
 SCORES: dict[Metric, str] = {
     "cosine": "similarity",

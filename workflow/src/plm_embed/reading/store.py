@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from plm_embed.errors import PlmEmbedError, StoreError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
 from plm_embed.keys import Keys
-from plm_embed.reading.nearest import Rows
-from plm_embed.reading.vectors import KEY, Embedder, Vectors, make_anndata
+from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.rows import Rows
+from plm_embed.reading.vectors import KEY, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
 from plm_embed.store.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.keys import Keys
-from plm_embed.reading.nearest import Metric, Rows, Search, table
+from plm_embed.reading.nearest import Metric, Search, table
+from plm_embed.reading.rows import Rows, chosen, whole, within
 from plm_embed.store.hdf5 import Array
 from plm_embed.words import some
 
@@ -185,7 +186,7 @@ class Vectors(ABC):
 
     def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
         """Vectors (k, D) of these rows, in the order asked for."""
-        return self._take(self._pooled(name), self._within(whole(np.asarray(rows))))
+        return self._take(self._pooled(name), within(whole(np.asarray(rows)), len(self)))
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:
         """Of "emb": a vector (D,) for an id (of a store: a key) or the number of a row, vectors
@@ -200,15 +201,10 @@ class Vectors(ABC):
                 return self._span(name, start, max(start, stop))
             return self._take(name, np.arange(start, stop, step))
         if isinstance(rows, int | np.integer):
-            at = int(self._within(np.array([rows]))[0])
+            at = int(within(np.array([rows]), len(self))[0])
             vector: Array = self._span(name, at, at + 1)[0]
             return vector
-        chosen = np.asarray(rows)
-        if chosen.dtype == bool and chosen.shape != (len(self),):
-            raise IndexError(f"a mask of shape {chosen.shape} for {len(self)} rows")
-        return self._take(
-            name, self._within(np.flatnonzero(chosen) if chosen.dtype == bool else whole(chosen))
-        )
+        return self._take(name, chosen(np.asarray(rows), len(self)))
 
     def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
@@ -239,14 +235,6 @@ class Vectors(ABC):
 
     def _keys_between(self, start: int, stop: int) -> Keys:
         return self.keys[start:stop]
-
-    def _within(self, rows: Rows) -> Rows:
-        """The same rows, counted from the end where they are negative. IndexError for what is not
-        there.
-        """
-        if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        return rows % max(len(self), 1)
 
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
@@ -301,20 +289,3 @@ class Vectors(ABC):
                 path=self.path,
             )
         return self._known(name)
-
-
-def whole(rows: NDArray[Any]) -> Rows:
-    """Numbers of rows as they are counted here. IndexError for others than whole numbers."""
-    if rows.size and rows.dtype.kind not in "iu":
-        raise IndexError(f"rows are whole numbers, not {rows.dtype}")
-    return rows.astype(np.int64)
-
-
-def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
-    """AnnData of vectors (n, D) and a data frame of n lines, whose text columns h5ad can hold."""
-    with extra():
-        import anndata
-    texts = [column for column in observations.columns if observations[column].dtype == "str"]
-    observations = observations.astype(dict.fromkeys(texts, object))
-    observations.index = observations.index.astype(object)
-    return anndata.AnnData(X=vectors, obs=observations)

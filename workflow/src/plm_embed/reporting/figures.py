@@ -1,5 +1,5 @@
-"""The figures of the report, as pieces of HTML for plotly.js. Colors are those of Okabe and Ito,
-for every eye.
+"""The figures of the report, as pieces of HTML for plotly.js: of sequences and of the work on them.
+Colors are those of Okabe and Ito, for every eye.
 """
 
 import math
@@ -12,21 +12,8 @@ import plotly.graph_objects as go
 
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.reporting.facts import Run, place
-from plm_embed.reporting.sample import Sample
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PALETTE = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442", "#000000", "#999999")
-SYMBOLS = (
-    "circle",
-    "square",
-    "diamond",
-    "cross",
-    "triangle-up",
-    "x",
-    "star",
-    "pentagon",
-    "circle-open",
-)
 WORKERS_WITH_BARS = 40
 BINS = 30
 
@@ -87,7 +74,7 @@ def lengths(counts: dict[int, int]) -> str:
             "showgrid": False,
         },
     )
-    return _html(figure, "lengths", "Lengths of the unique sequences")
+    return html(figure, "lengths", "Lengths of the unique sequences")
 
 
 def fates(counts: dict[str, int]) -> str:
@@ -109,7 +96,7 @@ def fates(counts: dict[str, int]) -> str:
         hovertemplate="%{y}: %{x:,} records<extra></extra>",
     )
     figure.update_layout(xaxis={"title": "records"}, yaxis={"automargin": True}, showlegend=False)
-    return _html(figure, "fates", "What became of the records", height=80 + 40 * len(names))
+    return html(figure, "fates", "What became of the records", height=80 + 40 * len(names))
 
 
 def throughput(runs: list[Run]) -> str:
@@ -132,7 +119,7 @@ def throughput(runs: list[Run]) -> str:
     if len(names) <= WORKERS_WITH_BARS:
         figure.add_bar(
             x=rates,
-            y=[_short(name.split(" · ")[0], 24) for name in names],
+            y=[short(name.split(" · ")[0], 24) for name in names],
             orientation="h",
             marker={"color": BLUE},
             text=[
@@ -146,7 +133,7 @@ def throughput(runs: list[Run]) -> str:
         figure.update_layout(
             xaxis={"title": "tokens per second"}, yaxis={"automargin": True}, showlegend=False
         )
-        return _html(
+        return html(
             figure, "throughput", "Speed of each worker", height=100 + min(34 * len(names), 720)
         )
     figure.add_scatter(
@@ -160,7 +147,7 @@ def throughput(runs: list[Run]) -> str:
     figure.update_layout(
         xaxis={"title": "tokens per second"}, yaxis={"title": "busy, %"}, showlegend=False
     )
-    return _html(figure, "throughput", "Speed and busy share of each worker")
+    return html(figure, "throughput", "Speed and busy share of each worker")
 
 
 def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
@@ -180,13 +167,13 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
             figure.add_bar(
                 base=[_clock(one.started) for one in chosen],
                 x=[1000 * max(one.seconds, 0.5) for one in chosen],
-                y=[_short(_line(one, workers), 24) for one in chosen],
+                y=[short(_line(one, workers), 24) for one in chosen],
                 width=0.8,
                 orientation="h",
                 name=name,
                 marker={"color": color},
                 customdata=[
-                    [one.submission, one.seconds, _short(one.reason, 160)] for one in chosen
+                    [one.submission, one.seconds, short(one.reason, 160)] for one in chosen
                 ],
                 hovertemplate="submission %{customdata[0]}: %{customdata[1]:,.0f} s "
                 "%{customdata[2]}<extra></extra>",
@@ -195,7 +182,7 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
     figure.add_bar(
         base=[_clock(run.started) for run in ordered],
         x=[1000 * max(run.seconds, 0.5) for run in ordered],
-        y=[_short(run.worker, 24) for run in ordered],
+        y=[short(run.worker, 24) for run in ordered],
         width=0.5,
         orientation="h",
         name="bucket",
@@ -211,7 +198,7 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
     if open_ended:
         figure.add_scatter(
             x=[_clock(one.started) for one in open_ended],
-            y=[_short(_line(one, workers), 24) for one in open_ended],
+            y=[short(_line(one, workers), 24) for one in open_ended],
             mode="markers",
             name="start without an end",
             marker={"symbol": "x", "color": VERMILION, "size": 9},
@@ -224,7 +211,7 @@ def timeline(runs: list[Run], attempts: list[Attempt]) -> str:
         barmode="overlay",
     )
     height = 150 + min(34 * len(lines), 600)
-    return _html(
+    return html(
         figure, "timeline", "Buckets and attempts over time (UTC)", height, legend_above=True
     )
 
@@ -241,88 +228,11 @@ def _clock(moment: str) -> str:
     return datetime.fromisoformat(moment).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def embedding_map(sample: Sample) -> str:
-    """The first two principal components of a sample, colored by a kept column or else by
-    length.
-    """
-    figure = go.Figure()
-    x, y = sample.coordinates.T
-    axes = [
-        f"component {i + 1} ({100 * share:.0f} % of the variance)"
-        for i, share in enumerate(sample.explained)
-    ]
-    hover = [
-        f"{id}, {length:,} residues"
-        for id, length in zip(sample.ids, sample.lengths.tolist(), strict=True)
-    ]
-    if sample.column:
-        names = sorted(
-            set(sample.categories), key=lambda name: (name in ("other", "no value"), name)
-        )
-        for at, name in enumerate(names):
-            mine = [i for i, category in enumerate(sample.categories) if category == name]
-            gray = name in ("other", "no value")
-            figure.add_scatter(
-                x=x[mine].tolist(),
-                y=y[mine].tolist(),
-                mode="markers",
-                name=_short(name),
-                marker={
-                    "color": "#BBBBBB" if gray else PALETTE[at % len(PALETTE)],
-                    "symbol": SYMBOLS[at % len(SYMBOLS)],
-                    "size": 7,
-                    "opacity": 0.8,
-                },
-                hovertext=[hover[i] for i in mine],
-                hovertemplate="%{hovertext}<extra>%{fullData.name}</extra>",
-            )
-        figure.update_layout(legend={"title": {"text": sample.column, "side": "top"}})
-    else:
-        figure.add_scatter(
-            x=x.tolist(),
-            y=y.tolist(),
-            mode="markers",
-            marker={
-                "color": np.log10(sample.lengths).tolist(),
-                "colorscale": "Cividis",
-                "size": 7,
-                "opacity": 0.8,
-                "colorbar": {"title": "log10(length)"},
-            },
-            hovertext=hover,
-            hovertemplate="%{hovertext}<extra></extra>",
-        )
-    figure.update_layout(xaxis={"title": axes[0]}, yaxis={"title": axes[1]})
-    return _html(
-        figure,
-        "map",
-        f"{len(sample.ids):,} vectors on their first two principal components",
-        height=540,
-    )
-
-
-def norms(sample: Sample) -> str:
-    """Histogram of the vectors' lengths."""
-    found, edges = np.histogram(sample.norms, bins=BINS)
-    figure = go.Figure()
-    figure.add_bar(
-        x=((edges[:-1] + edges[1:]) / 2).tolist(),
-        y=found.tolist(),
-        width=np.diff(edges).tolist(),
-        marker={"color": GREEN, "line": {"width": 1, "color": "white"}},
-        hovertemplate="norm %{x:.3g}: %{y:,} vectors<extra></extra>",
-    )
-    figure.update_layout(
-        xaxis={"title": "Euclidean norm"}, yaxis={"title": "vectors"}, showlegend=False
-    )
-    return _html(figure, "norms", "Norms of the vectors in the sample")
-
-
-def _short(text: str, limit: int = 40) -> str:
+def short(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _html(
+def html(
     figure: go.Figure, name: str, title: str, height: int = 380, *, legend_above: bool = False
 ) -> str:
     """A heading and a div of its own; plotly.js comes with the page, once."""
@@ -335,7 +245,7 @@ def _html(
         legend={"orientation": "h", "x": 0} | where,
     )
     settings = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-    html: str = figure.to_html(
+    div: str = figure.to_html(
         full_html=False, include_plotlyjs=False, div_id=f"figure-{name}", config=settings
     )
-    return f"<h3>{escape(title)}</h3>{html}"
+    return f"<h3>{escape(title)}</h3>{div}"

@@ -16,7 +16,7 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
 from plm_embed.master.validation import Counts, Norms, Validation
-from plm_embed.reporting import figures
+from plm_embed.reporting import figures, sample_figures
 from plm_embed.reporting.citing import citation, methods, provenance
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.usage import comparison, effort, failures
@@ -85,8 +85,8 @@ def _content(facts: Facts) -> dict[str, Any]:
             "timeline": Markup(figures.timeline(facts.runs, facts.attempts))
             if facts.runs or facts.attempts
             else "",
-            "map": Markup(figures.embedding_map(facts.sample)) if facts.sample else "",
-            "norms": Markup(figures.norms(facts.sample)) if facts.sample else "",
+            "map": Markup(sample_figures.embedding_map(facts.sample)) if facts.sample else "",
+            "norms": Markup(sample_figures.norms(facts.sample)) if facts.sample else "",
         },
         "no_map": "Too few pooled vectors for a map."
         if facts.metadata

@@ -1,0 +1,178 @@
+"""Commands that read results: look for neighbors, export vectors, compare masters."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from plm_embed.cli.options import EXISTING, PATH
+from plm_embed.io.files import atomic_path
+from plm_embed.io.terminal import printable, say
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from plm_embed.reading.nearest import Metric
+
+SUFFIXES = (".tsv", ".csv", ".parquet")
+
+
+def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in SUFFIXES:
+        raise click.BadParameter(f"{path}: ends with one of {', '.join(SUFFIXES)}", param=option)
+    return path
+
+
+@click.command()
+@click.argument("results", type=EXISTING)
+@click.argument("queries", type=EXISTING, required=False)
+@click.option(
+    "--id", "ids", multiple=True, help="Ask for the neighbors of this record; repeatable."
+)
+@click.option("--top", default=10, type=click.IntRange(1), help="How many neighbors of each query.")
+@click.option(
+    "--metric",
+    default="cosine",
+    type=click.Choice(["cosine", "dot", "euclidean"]),
+    help="What near means.",
+)
+@click.option(
+    "--name", default="emb", help="Which representation; emb is the first that is pooled."
+)
+@click.option(
+    "--weights",
+    type=EXISTING,
+    help="The weights that made the vectors: a weights folder, or what `weights:` was. Otherwise "
+    "resources/weights is looked in, and what was downloaded before.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    callback=_suffix,
+    help="Write the table to this file (.tsv, .csv or .parquet) instead of the screen.",
+)
+def search(
+    *,
+    results: Path,
+    queries: Path | None,
+    ids: tuple[str, ...],
+    top: int,
+    metric: "Metric",
+    name: str,
+    weights: Path | None,
+    output: Path | None,
+) -> None:
+    """Find the nearest vectors of each sequence in QUERIES, or of each --id.
+
+    RESULTS is a results folder, a master, or a store. The queries are embedded here, with the model
+    and the settings of these vectors, and compared with every vector. What is printed: query, rank,
+    similarity, and what the index says of each record that was found.
+
+    \b
+    Examples:
+      plm-embed search results query.fasta --top 10
+      plm-embed search results --id P0DTC2 --output neighbors.parquet
+    """
+    import plm_embed
+
+    if bool(ids) == (queries is not None):
+        raise click.UsageError("give a file of queries, or --id")
+    with plm_embed.open(results) as embeddings:
+        found = embeddings.nearest(
+            ids or None, sequences=queries, k=top, metric=metric, name=name, weights=weights
+        )
+    if output is None:
+        _print(found)
+    else:
+        with atomic_path(output) as temporary:
+            _write(found, temporary, output.suffix)
+
+
+def _print(found: "pa.Table") -> None:
+    click.echo("\t".join(found.column_names))
+    for line in found.to_pylist():
+        click.echo("\t".join(printable(_text(value)) for value in line.values()))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _write(found: "pa.Table", path: Path, suffix: str) -> None:
+    from pyarrow import csv, parquet
+
+    if suffix == ".parquet":
+        parquet.write_table(found, path)
+    else:
+        options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
+        csv.write_csv(found, path, options)
+
+
+@click.command()
+@click.argument("master", type=EXISTING)
+@click.argument("output", type=PATH)
+@click.option(
+    "--to",
+    required=True,
+    type=click.Choice(["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]),
+    help="What other tools expect.",
+)
+@click.option(
+    "--representation",
+    default="emb",
+    help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.",
+)
+def export(
+    master: Path,
+    output: Path,
+    to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"],
+    representation: str,
+) -> None:
+    """Write embeddings in the form that another tool loads.
+
+    \b
+    uniprot-h5  one dataset per id, as UniProt's per-protein.h5 and per-residue.h5
+    npy         one array, to be memory-mapped, and OUTPUT.ids.tsv
+    anndata     .h5ad, an observation per record
+    pt          a folder with fair-esm's .pt file for each id
+    pt-dict     one .pt file, a tensor by id; needs memory for all
+
+    \b
+    Example:
+      plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
+    """
+    from plm_embed.reading.export import export as run
+
+    run(master, to, output, representation)
+
+
+@click.command()
+@click.argument("first", type=EXISTING)
+@click.argument("second", type=EXISTING)
+@click.option(
+    "--tolerance",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Numbers that differ by no more are equal.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
+def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
+    """Compare two masters: the same keys? the same vectors? which differ, and by how much?
+
+    Exit code 0: the same keys, and no number differs by more than --tolerance. 1: they differ.
+
+    \b
+    Example:
+      plm-embed diff old/master_esm2_embeddings.h5 new/master_esm2_embeddings.h5 --tolerance 1e-3
+    """
+    from plm_embed.reading.diff import compare, in_words
+
+    found = compare(first, second, tolerance)
+    say(json.dumps(found.to_json(), indent=2) if as_json else in_words(found))
+    if not found.equal:
+        sys.exit(1)
+
+
+COMMANDS = (search, export, diff)
