@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -337,7 +338,8 @@ class Bench:
             "busy",
             "toks_per_batch",
         )
-        return {each: record[each] for each in (*wanted, "loading_seconds", "seconds")}
+        found = asdict(record)
+        return {each: found[each] for each in (*wanted, "loading_seconds", "seconds")}
 
 
 def flops_share(model: Any) -> float:
