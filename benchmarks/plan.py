@@ -35,7 +35,7 @@ from plm_embed.planning import plan as planning
 from plm_embed.planning.input import read_config
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
+from plm_embed.sequences.tables import Table
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4

@@ -1,4 +1,4 @@
-"""Odd input files for the tests, made on the spot."""
+"""Odd input files for the tests, made on the spot, and what is read from them."""
 
 import bz2
 import gzip
@@ -7,6 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backports import zstd
+
+from plm_embed.sequences.fasta import Batch
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
+
+TABLE = Table("id", "seq", ("note",))
 
 M2 = (
     "MSLLTEVETPTKNEWECKCSDSSDPLVVAASIIGILHLILWILDRLFFKCIYRRLKYGLKRGPSTEG"
@@ -35,3 +41,20 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 def write(path: Path, content: str | bytes) -> Path:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def read(path: Path, table: Table = TABLE) -> Batch:
+    """All records as one batch; numbers must follow one another."""
+    whole = Batch(-1, kept=[[] for _ in table.keep])
+    for batch in Reader(path, table):
+        if whole.first < 0:
+            whole.first = batch.first
+        elif whole.first + len(whole.ids) != batch.first:
+            raise AssertionError(f"record {batch.first} after {whole.first + len(whole.ids) - 1}")
+        whole.faults |= {len(whole.ids) + place: fault for place, fault in batch.faults.items()}
+        for values, more in zip(whole.kept, batch.kept, strict=False):
+            values.extend(more)
+        whole.ids += batch.ids
+        whole.headers = [*whole.headers, *batch.headers]
+        whole.residues += batch.residues
+    return whole

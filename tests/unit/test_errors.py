@@ -13,8 +13,9 @@ import pytest
 import plm_embed
 from plm_embed.errors import EXTRAS, PlmEmbedError, missing_extra
 from plm_embed.models.manifest import read_manifest
-from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import read_summary
+from plm_embed.sequences.tables import Table
 from plm_embed.workflow import checked
 from support.campaigns import make_campaign
 

@@ -18,8 +18,9 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
-from plm_embed.master.import_master import Adopted, Files, adopt
-from plm_embed.sequences.records import Table
+from plm_embed.master.foreign.adopt import Adopted, adopt
+from plm_embed.master.foreign.files import Files
+from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket

@@ -39,8 +39,8 @@ from plm_embed.reporting.summary import summarize
 from plm_embed.reporting.usage import comparison, failures
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
 from plm_embed.sequences.summary import read_summary
+from plm_embed.sequences.tables import Table
 from support import checkpoints
 from support.campaigns import seal_sequences
 

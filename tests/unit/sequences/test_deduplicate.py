@@ -14,8 +14,8 @@ from plm_embed.io.files import sha256_file
 from plm_embed.keys import bucket_names, bucket_of, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
 from plm_embed.sequences.summary import read_summary
+from plm_embed.sequences.tables import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 
 NASTY = Path(__file__).parents[2] / "data" / "bad_inputs"

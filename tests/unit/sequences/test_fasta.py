@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.sequences.fasta import TooLarge, parse_clean, record_blocks
-from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
 from support.nasty_inputs import PLAIN, write
 
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)

@@ -15,7 +15,7 @@ from plm_embed.sequences import hashing
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.hashing import AHEAD, WORTH_IT, Hasher, digests
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
+from plm_embed.sequences.tables import Table
 
 BATCHES = st.lists(st.lists(st.binary(max_size=40), max_size=30), min_size=1, max_size=8)
 

@@ -15,7 +15,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
+from plm_embed.sequences.tables import Table
 from plm_embed.workflow.config import schema
 
 ROOT = Path(__file__).parents[3]

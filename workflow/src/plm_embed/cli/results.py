@@ -119,8 +119,9 @@ def import_(
         --weights resources/weights/esm2_t33_650M_UR50D --store imported
 """
     from plm_embed.inference.settings import Settings
-    from plm_embed.master.import_master import Files, adopt
-    from plm_embed.sequences.records import Table
+    from plm_embed.master.foreign.adopt import adopt
+    from plm_embed.master.foreign.files import Files
+    from plm_embed.sequences.tables import Table
 
     files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
     settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)

@@ -69,7 +69,7 @@ def deduplicate(
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
     from plm_embed.sequences.normalize import ResiduePolicy
-    from plm_embed.sequences.records import Table
+    from plm_embed.sequences.tables import Table
 
     run(
         inputs,
@@ -113,8 +113,8 @@ def scan(
       plm-embed scan uniref_1.fasta.gz --number 1 --output scans/1 --buckets 1024
     """
     from plm_embed.sequences.normalize import ResiduePolicy
-    from plm_embed.sequences.records import Table
     from plm_embed.sequences.scan import scan as run
+    from plm_embed.sequences.tables import Table
 
     table = Table(id_column, sequence_column, keep)
     run(

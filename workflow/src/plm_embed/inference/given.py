@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol
 
 from plm_embed.errors import InputError
 from plm_embed.sequences.columns import judge
-from plm_embed.sequences.fasta import CleanBatch, strings
+from plm_embed.sequences.fasta import Batch, CleanBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Batch, Reader, Table
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
 
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""

@@ -14,8 +14,8 @@ import yaml
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Table
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
+from plm_embed.sequences.tables import Table
 from plm_embed.workflow.config import Config, checked
 
 

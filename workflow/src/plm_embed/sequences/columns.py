@@ -10,9 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES
-from plm_embed.sequences.fasta import CleanBatch, strings
+from plm_embed.sequences.fasta import Batch, CleanBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalize
-from plm_embed.sequences.records import Batch
 
 _KEY_DIGITS = 2 * KEY_BYTES
 _ACCEPTED, _SKIPPED = "accepted", "skipped"

@@ -22,10 +22,11 @@ from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_names
 from plm_embed.sequences.columns import accepted_schema, records_schema
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.records import Reader
 from plm_embed.sequences.scan import BEHIND, Tally, check_keep, first_pass
 from plm_embed.sequences.split import OWN_MEMORY_MB, write_buckets
 from plm_embed.sequences.summary import SUMMARY, Summary, write_summary
+from plm_embed.sequences.tables import Table
 
 LEAST_MEMORY_MB = 500
 
@@ -45,7 +46,7 @@ def deduplicate(
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
     columns) sorted by key, then in input order. A file for every bucket, empty ones too. The bytes
     depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
-    PlmEmbedError: an input that cannot be read (see `readers`), columns that cannot be kept,
+    PlmEmbedError: an input that cannot be read (see `records`), columns that cannot be kept,
     `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no
     summary.json.
     """

@@ -1,7 +1,7 @@
 """FASTA cut into blocks of whole records; the blocks that need no second look are parsed as arrays.
 
 Most blocks of most files are ASCII with upper-case residues. `parse_clean` takes those and no
-others; what it declines, `readers` parses line by line.
+others; what it declines, `records` parses line by line.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,36 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.sequences.alphabet import PROTEIN
-from plm_embed.sequences.streams import LARGEST_RECORD
+from plm_embed.sequences.formats import LARGEST_RECORD
 
+BATCH_RECORDS = 8_192
+BATCH_CHARACTERS = 1 << 22
 _READ_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
 _MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
 _NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
+
+
+@dataclass
+class Batch:
+    """Consecutive records of one file, numbered from `first`; lists of equal length.
+
+    `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as
+    given, white space included but for line ends. `kept` has one list per kept column, or none at
+    all for FASTA. `faults` says by place in the batch why a record cannot be used: a word to group
+    by, and the particulars.
+    """
+
+    first: int
+    ids: list[str] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)
+    residues: list[str] = field(default_factory=list)
+    kept: list[list[str | None]] = field(default_factory=list)
+    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -26,7 +50,7 @@ class CleanBatch:
     """Consecutive records, numbered from `first`, whose residues are upper-case letters that the
     model knows.
 
-    The fields that `readers.Batch` has too are made when asked for.
+    The fields that `Batch` has too are made when asked for.
     """
 
     first: int

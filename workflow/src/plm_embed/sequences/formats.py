@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import InputError, PlmEmbedError
-from plm_embed.sequences.streams import LARGEST_RECORD, Stream, named_errors
+from plm_embed.io.streams import Stream, named_errors
 from plm_embed.words import did_you_mean
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
+LARGEST_RECORD = 1 << 24
+"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
+a hundredth.
+"""
 _DELIMITERS = ",\t;"
 _HEAD_BYTES = 1 << 20
 _BINARY = {

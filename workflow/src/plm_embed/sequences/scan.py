@@ -33,7 +33,7 @@ from plm_embed.sequences.columns import (
 )
 from plm_embed.sequences.hashing import AHEAD, Hasher
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.records import Reader, Table
+from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import (
     SUMMARY,
     InputFile,
@@ -43,6 +43,7 @@ from plm_embed.sequences.summary import (
     read_scan,
     write_summary,
 )
+from plm_embed.sequences.tables import Table
 
 log = logging.getLogger(__name__)
 BEHIND = 2

@@ -25,10 +25,6 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x50\x2a\x4d\x18": "zstd",  # the skippable frame that parallel zstd writes first
 }
-LARGEST_RECORD = 1 << 24
-"""Bytes of a FASTA record, characters of a table row: more is not taken into memory. No protein has
-a hundredth.
-"""
 _READ_BYTES = 1 << 20
 _FEED_BYTES = 1 << 16  # what is left of them at the end of a stream is copied
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError, OSError)

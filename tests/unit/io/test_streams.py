@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences.streams import Stream, named_errors
+from plm_embed.io.streams import Stream, named_errors
 from support.nasty_inputs import COMPRESS, write
 
 CODECS = sorted(set(COMPRESS) - {"none"})

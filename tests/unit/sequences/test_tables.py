@@ -1,0 +1,208 @@
+"""Tables are read as they were written: CSV, TSV and Parquet."""
+
+import csv
+import hashlib
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.sequences.formats import LARGEST_RECORD
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
+from support.nasty_inputs import COMPRESS, TABLE, read, write
+
+UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(st.tuples(UNICODE, UNICODE, UNICODE), min_size=1),
+    delimiter=st.sampled_from(",;\t"),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    codec=st.sampled_from(sorted(COMPRESS)),
+)
+def test_cells_are_read_as_they_were_written(
+    rows: list[tuple[str, str, str]], delimiter: str, line_end: str, codec: str
+) -> None:
+    text = io.StringIO(newline="")
+    quoting = csv.QUOTE_ALL if line_end == "\n" else csv.QUOTE_MINIMAL
+    writer = csv.writer(text, delimiter=delimiter, lineterminator=line_end, quoting=quoting)
+    writer.writerows([("note", " seq ", "id"), *rows])
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder, "table"), COMPRESS[codec](text.getvalue().encode()))
+        reader = Reader(path, TABLE)
+        assert (reader.format, reader.compression) == ("tsv" if delimiter == "\t" else "csv", codec)
+        found = read(path)
+    assert list(zip(found.kept[0], found.residues, found.ids, strict=True)) == rows
+    assert found.headers == found.ids and found.first == 1
+
+
+def test_text_is_never_taken_for_a_number_or_a_missing_value(tmp_path: Path) -> None:
+    ids = ["NA", "00123", "1e5", "123456789012345678901", "3.10", "TRUE", "", " x "]
+    content = "id,seq,note\n" + "".join(f"{name},MK,NA\n" for name in ids)
+    found = read(write(tmp_path / "ids.csv", content))
+    assert found.ids == ids and found.kept == [["NA"] * len(ids)] and not found.faults
+
+
+def test_missing_values_are_faults_only_in_the_sequence_column(tmp_path: Path) -> None:
+    words = ["NaN", "nan", "N/A", "None", "null", "NULL", "<NA>", " NaN "]
+    content = (
+        "id,seq,note\n"
+        + "".join(f"{word},{word},{word}\n" for word in words)
+        + "a,,\nb,NAN,\n\nc, ,\nd,NA,"
+    )
+    found = read(write(tmp_path / "missing.csv", content))
+    assert found.faults == dict.fromkeys(range(len(words)), ("missing_value", None))
+    assert found.ids == [*words, "a", "b", "c", "d"] and found.residues[-4:] == [
+        "",
+        "NAN",
+        " ",
+        "NA",
+    ]
+
+
+def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
+    content = 'id,seq,note\na,MK,x\nb,MK\n\nc,MK,x,y\nd\ne,MK,x,"two\nlines"\n'
+    found = read(write(tmp_path / "ragged.csv", content))
+    assert found.ids == ["a", "b", "c", "d", "e"] and found.residues == ["MK", "", "", "", ""]
+    assert found.faults == {
+        1: ("ragged_row", "line 3: 2 fields instead of 3"),
+        2: ("ragged_row", "line 5: 4 fields instead of 3"),
+        3: ("ragged_row", "line 6: 1 fields instead of 3"),
+        4: ("ragged_row", "lines 7 to 8: 4 fields instead of 3"),
+    }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'id,seq,note\na,MK,"never closed\nb,MKV,x\n',
+        'id\tseq\tnote\na\tMK\t"five prime\nb\tMKV\tthe "end" of it\n',
+    ],
+)
+def test_a_quote_never_swallows_records(tmp_path: Path, content: str) -> None:
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"line \d after 0 complete records: .*is there a quote that is never closed",
+    ):
+        read(write(tmp_path / "quotes.csv", content))
+
+
+def test_quotes_newlines_and_nul_in_cells(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfid,seq,note\r\n"a ""b"", c",MK,"two\nlines"\r\nd,"M\r\nK",\x00\r\n'
+    found = read(write(tmp_path / "quoted.csv", content))
+    assert found.ids == ['a "b", c', "d"]
+    assert found.residues == ["MK", "M\r\nK"] and found.kept == [["two\nlines", "\x00"]]
+
+
+def test_a_row_too_large_for_memory_is_named(tmp_path: Path) -> None:
+    row = ",".join(["M" * (LARGEST_RECORD // 4)] * 5)
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"line 3 after 1 complete records: a row of more than 16,777,216 characters",
+    ):
+        read(write(tmp_path / "wide.csv", f"id,seq,note,b,c\na,MK,x,,\n{row}\n"))
+
+
+def test_one_column_may_serve_twice_and_one_column_is_a_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "one.csv", "seq\nMK\nMT\n")
+    found = read(path, Table("seq", "seq", ("seq",)))
+    assert found.ids == found.residues == found.kept[0] == ["MK", "MT"]
+
+
+def test_parquet_of_any_plain_type_is_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    columns = {
+        " id ": pa.array([7, None, 9, 10]),
+        "seq": pa.array(["MK", None, "", "nan"]).dictionary_encode(),
+        "note": pa.array([True, None, False, True]),
+        "other": pa.array([[1], [2], [3], [4]]),
+    }
+    pq.write_table(pa.table(columns), path)
+    reader = Reader(path, TABLE)
+    found = read(path)
+    assert reader.format == "parquet" and found.first == 1
+    assert found.ids == ["7", "", "9", "10"] and found.residues == ["MK", "", "", "nan"]
+    assert found.kept == [["true", None, "false", "true"]]
+    assert found.faults == {1: ("missing_value", None), 3: ("missing_value", None)}
+
+
+def test_parquet_text_that_is_not_utf8_is_read_as_latin1(tmp_path: Path) -> None:
+    raw = pa.array([b"caf\xe9", None, "流感".encode()], pa.binary())
+    for number, ids in enumerate([pa.Array.from_buffers(pa.string(), 3, raw.buffers()), raw]):
+        for column in (ids, ids.dictionary_encode()):
+            path = tmp_path / f"{number}.parquet"
+            pq.write_table(pa.table({"id": column, "seq": ["MK"] * 3, "note": column}), path)
+            found = read(path)
+            assert found.ids == ["café", "", "流感"] and found.kept == [["café", None, "流感"]]
+
+
+def test_parquet_pages_are_read_with_their_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "sums.parquet"
+    table = pa.table({"id": ["a", "b"], "seq": ["MKTAYIAKQR", "GGGG"], "note": ["x", "y"]})
+    plain: dict[str, Any] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+    }
+    pq.write_table(table, path, write_page_checksum=True, **plain)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"MKTAYIAKQR")] ^= 1
+    with pytest.raises(PlmEmbedError, match=r"sums\.parquet: a wanted column cannot be read .*CRC"):
+        read(write(path, bytes(content)))
+
+
+def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    pq.write_table(
+        pa.table({"id": ["a", "b"], "seq": ["M" * (LARGEST_RECORD + 1), "MK"], "note": ["", ""]}),
+        path,
+    )
+    found = read(path)
+    assert found.residues == ["", "MK"]
+    assert found.faults == {0: ("too_large", "16,777,217 characters, more than 16,777,216")}
+
+
+def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "many.parquet"
+    pq.write_table(
+        pa.table({"id": [str(number) for number in range(5000)], "seq": ["MK"] * 5000}), path
+    )
+    reader = Reader(path, Table("id", "seq"))
+    firsts = [batch.first for batch in reader]
+    assert (
+        firsts == [1, 2049, 4097] and reader.records == 5000 and reader.bytes_read == reader.bytes
+    )
+    assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_parquet_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.table({"id": ["a"], "seq": [["M", "K"]], "note": [""]}), path)
+    with pytest.raises(
+        PlmEmbedError, match=r"bad.parquet: a wanted column cannot be read as text after 0 complete"
+    ):
+        read(path)
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"no column 'sequ'; the columns are 'id', 'seq', 'note'; did you mean 'seq'",
+    ):
+        read(path, Table("id", "sequ"))
+    pq.write_table(pa.table({"id": [""], "seq": ["MK"], "note": [""]}).slice(0, 0), path)
+    with pytest.raises(PlmEmbedError, match="no rows"):
+        read(path)
+    content = path.read_bytes()
+    with pytest.raises(PlmEmbedError, match="the Parquet file is damaged or cut short"):
+        read(write(path, content[:-9]))
+    with pytest.raises(
+        PlmEmbedError, match=r"a Parquet file \(gzip compressed\) .* decompress it first"
+    ):
+        read(write(path, COMPRESS["gzip"](content)))
