@@ -30,11 +30,11 @@ import pyarrow as pa
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
-from plm_embed.jobs.completion import Completion, WorkerInfo, write_completion
+from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import PartRows, write_part
 
 DIM = 1280
 FINGERPRINT = Fingerprint(
@@ -59,12 +59,12 @@ from pathlib import Path
 from plm_embed.cli import startup
 startup.set_up(huge_pages=True)
 from plm_embed.store.blocks import Memory, blocks
-from plm_embed.jobs.finished import load_bucket, serve
+from plm_embed.jobs.finished_bucket import load_bucket, serve
 from plm_embed.io.files import atomic_path
 from plm_embed.master.gather import create_master
 from plm_embed.master.planned import make_plan
 from plm_embed.store.hdf5 import connect
-from plm_embed.store.writer import VectorWriter
+from plm_embed.store.write_behind import VectorWriter
 sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
 began = time.perf_counter()
 plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0

@@ -115,7 +115,7 @@ class Bench:
         """tokens: how many the engine embeds per timed run, for 650M; others in proportion."""
         import torch
 
-        from plm_embed.models.packed import TOKENS
+        from plm_embed.models.packed_batch import TOKENS
 
         self.torch, self.device, self.tokens = torch, device, tokens
         self.cuda = device.type == "cuda"

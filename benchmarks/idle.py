@@ -25,7 +25,7 @@ from random_weights import write_checkpoint
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.jobs.submission import read_submission
 from plm_embed.models.registry import find_model
-from plm_embed.plain import to_plain
+from plm_embed.typed_json import to_plain
 
 MODEL = "esm2_t6_8M_UR50D"
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)

@@ -19,7 +19,7 @@ from plm_embed.inference.pipeline import Inference, Prefetch
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.packed import DTYPES, TOKENS
+from plm_embed.models.packed_batch import DTYPES, TOKENS
 from plm_embed.models.registry import Model
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]

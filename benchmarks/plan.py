@@ -32,7 +32,7 @@ from plm_embed.master.gather import gather
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning import plan as planning
-from plm_embed.planning.input import read_config
+from plm_embed.planning.campaign_input import read_config
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table

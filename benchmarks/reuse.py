@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_embed.jobs.completion import read_completion
+from plm_embed.jobs.completion_record import read_completion
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)  # of influenza's proteins

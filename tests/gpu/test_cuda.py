@@ -14,7 +14,7 @@ from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.kernels import attention
 from plm_embed.models.esm.family import ESM1B, ESM2
-from plm_embed.models.packed import DTYPES, ROWS, TOKENS
+from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS, Model
 from support.checkpoints import mean_of
 

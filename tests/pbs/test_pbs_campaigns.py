@@ -14,7 +14,7 @@ import pytest
 from standin import Queue, StandIn
 
 from conftest import CONFIG, REAL, Campaign
-from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.jobs.completion_record import Completion, read_completion
 from support.campaign_runs import ROOT, snakemake_command
 
 pytestmark = pytest.mark.workflow

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.completion import Completion, Skipped, WorkerInfo, read_completion
-from plm_embed.jobs.completion import write_completion as write_record
+from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
+from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.summary import InputFile, Summary, read_summary, write_summary
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import PartRows, write_part
 from plm_embed.windows import spans, window_count
 
 DIM = 16

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.master.gathered import forget
+from plm_embed.master.gather_record import forget
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
 from support.tiny_campaign import (

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store.new_parts import write_part
+from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     MEAN,
     Campaign,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import key
 
 ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40

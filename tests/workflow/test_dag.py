@@ -21,7 +21,7 @@ from snakemake.settings.types import (
     ResourceSettings,
 )
 
-from plm_embed.master.gathered import write_record
+from plm_embed.master.gather_record import write_record
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ import yaml
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.master.validation import Validation, read_validation
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS

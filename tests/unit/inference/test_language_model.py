@@ -16,7 +16,7 @@ from plm_embed.errors import InputError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
 from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.stream import VectorStream
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS

@@ -12,7 +12,7 @@ from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.packed import Batch
+from plm_embed.models.packed_batch import Batch
 from support import checkpoints
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]

@@ -14,18 +14,18 @@ import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.fingerprint import LongPolicy, LongSequences
-from plm_embed.inference import stream
+from plm_embed.inference import vector_stream
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import compute
 from plm_embed.jobs.bucket import Embedder
-from plm_embed.jobs.completion import Completion, Skipped, read_completion, write_completion
+from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
 from plm_embed.kernels import devices
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.packed import Batch
+from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
@@ -231,7 +231,7 @@ def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
 def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
 ) -> None:
-    prepare, prefetch, refused = Engine.prepare, stream.Prefetch, []
+    prepare, prefetch, refused = Engine.prepare, vector_stream.Prefetch, []
 
     def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
         if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
@@ -239,11 +239,11 @@ def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
             raise RuntimeError("CUDA error: out of memory")  # of pinned memory
         return prepare(self, sequences)
 
-    def prefetching(*arguments: Any, **_: int) -> stream.Prefetch:
+    def prefetching(*arguments: Any, **_: int) -> vector_stream.Prefetch:
         return prefetch(*arguments, ahead=2 * ahead)
 
     monkeypatch.setattr(Engine, "prepare", short_of_memory)
-    monkeypatch.setattr(stream, "Prefetch", prefetching)
+    monkeypatch.setattr(vector_stream, "Prefetch", prefetching)
     record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
     assert refused and record.skipped == ()
     check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plm_embed.jobs.completion import WorkerInfo, write_completion
+from plm_embed.jobs.completion_record import WorkerInfo, write_completion
 from plm_embed.jobs.submission import Share, worker_shares
 from support.campaigns import completion
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.jobs.completion import Skipped, read_completion
-from plm_embed.store.new_parts import write_part
+from plm_embed.jobs.completion_record import Skipped, read_completion
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     DIM,
     MEAN,

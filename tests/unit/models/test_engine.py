@@ -23,7 +23,7 @@ from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.esm.family import ESM2
 from plm_embed.models.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.packed import ROWS
+from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints

@@ -8,7 +8,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.family import Family
-from plm_embed.models.packed import pack
+from plm_embed.models.packed_batch import pack
 from plm_embed.models.registry import FAMILIES, MODELS, family_of
 from plm_embed.workflow import master_of
 

@@ -18,7 +18,7 @@ from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.packed import DTYPES
+from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
 from support import checkpoints
 

@@ -24,14 +24,14 @@ from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
-from plm_embed.plain import to_plain
 from plm_embed.planning import costs, plan, proposals
+from plm_embed.planning.campaign_input import given_input, read_config
 from plm_embed.planning.forecast import read_plan
-from plm_embed.planning.input import given_input, read_config
 from plm_embed.planning.view import histogram, show
 from plm_embed.sequences.summary import write_summary
 from plm_embed.sites.data import read_site
-from plm_embed.words import readable
+from plm_embed.typed_json import to_plain
+from plm_embed.wording import readable
 from support import checkpoints
 from support.campaigns import counted
 

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed import write_sealed
+from plm_embed.io.sealed_json import write_sealed
 from plm_embed.jobs.submission import Submission
 from plm_embed.reporting.watch import State, Watch
 from plm_embed.reporting.watch_view import view
 from plm_embed.sequences.summary import write_summary
-from plm_embed.words import duration
+from plm_embed.wording import duration
 from support.campaigns import counted
 
 MODEL = "esm2_t33_650M_UR50D"

@@ -13,7 +13,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Pooling
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
-from plm_embed.jobs.completion import (
+from plm_embed.jobs.completion_record import (
     campaign_records,
     completion_records,
     read_completion,

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.reading.store import StoreVectors
+from plm_embed.reading.store_vectors import StoreVectors
 from plm_embed.store.hdf5 import decode, encode, flat_rows, take_bits
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.parts import DamagedPartError, read_part
 from plm_embed.store.reuse import fingerprints
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import PartRows, write_part
 from support.campaigns import DIM, EVERYTHING, MEAN, part_rows, publish, vectors
 
 SEQUENCES = ["MKV", "ACDEFGHIK", "WWWW", "M" * 50, "GG", "LLLLLK"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plm_embed.planning import proposals
-from plm_embed.planning.input import read_config
+from plm_embed.planning.campaign_input import read_config
 from plm_embed.sites.slurm import site_of
 from support.campaign_runs import ROOT, snakemake, working_folder
 

@@ -30,10 +30,10 @@ if _typing.TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
-    from plm_embed.inference.given import Given
+    from plm_embed.inference.inputs import Given
     from plm_embed.inference.language_model import LanguageModel, OnError, Pooled
     from plm_embed.reading.master import Embeddings
-    from plm_embed.reading.store import StoreVectors
+    from plm_embed.reading.store_vectors import StoreVectors
 
     class _How(_typing.TypedDict, total=False):
         layer: int

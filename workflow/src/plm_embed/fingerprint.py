@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from plm_embed.plain import from_json
+from plm_embed.typed_json import from_json
 
 Pooling = Literal["mean", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]

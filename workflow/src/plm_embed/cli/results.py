@@ -163,7 +163,7 @@ def gather(
         --records results/records.parquet
 """
     from plm_embed.master.gather import gather as run
-    from plm_embed.master.gathered import write_record
+    from plm_embed.master.gather_record import write_record
 
     run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
     if output is not None:

@@ -149,7 +149,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
     Example:
       plm-embed split scans/0 scans/1 --range 7 --output splits/7
     """
-    from plm_embed.sequences.split import split as run
+    from plm_embed.sequences.write_buckets import split as run
 
     run(scans, number, output, memory_mb=memory_mb)
 
@@ -181,7 +181,7 @@ def collect(*, scans: tuple[Path, ...], splits: tuple[Path, ...], output: Path) 
     Example:
       plm-embed collect --scan scans/0 --scan scans/1 --split splits/0 --output results/sequences
     """
-    from plm_embed.sequences.split import collect as run
+    from plm_embed.sequences.write_buckets import collect as run
 
     run(scans, splits, output)
 

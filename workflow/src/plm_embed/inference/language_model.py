@@ -21,23 +21,23 @@ from plm_embed.fingerprint import (
     is_per_residue,
     pooling_and_layer,
 )
-from plm_embed.inference.given import Given, Named, named_sequences
+from plm_embed.inference.inputs import Given, Named, named_sequences
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.stream import VectorStream
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import MANIFEST, read_manifest
-from plm_embed.models.packed import Engine
+from plm_embed.models.packed_batch import Engine
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
 from plm_embed.windows import spans
-from plm_embed.words import some
+from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
 Array = NDArray[np.float32]

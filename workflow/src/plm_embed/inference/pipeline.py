@@ -21,7 +21,7 @@ from torch import Tensor
 from plm_embed.fingerprint import Fingerprint, is_per_residue, representation
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pooling import pool_batch
-from plm_embed.models.packed import TOKENS, Batch, Engine
+from plm_embed.models.packed_batch import TOKENS, Batch, Engine
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""

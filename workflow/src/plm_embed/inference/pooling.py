@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from plm_embed.fingerprint import Pooling
-from plm_embed.models.packed import Batch
+from plm_embed.models.packed_batch import Batch
 
 
 def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:

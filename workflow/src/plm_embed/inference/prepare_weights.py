@@ -18,10 +18,10 @@ import numpy as np
 
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
-from plm_embed.inference.fetch_weights import discard, fetch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import checkpoints, published, weights
+from plm_embed.models.fetch_weights import discard, fetch
 from plm_embed.models.manifest import (
     MANIFEST,
     Manifest,

@@ -20,7 +20,7 @@ from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
 from plm_embed.models.manifest import Manifest
-from plm_embed.models.packed import Engine
+from plm_embed.models.packed_batch import Engine
 from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)

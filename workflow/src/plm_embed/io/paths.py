@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from plm_embed.words import did_you_mean
+from plm_embed.wording import did_you_mean
 
 
 def unusable(path: str, *, in_rules: bool = True) -> str:

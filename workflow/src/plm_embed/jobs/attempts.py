@@ -17,8 +17,8 @@ from typing import Literal
 
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.gpus import Meter
-from plm_embed.plain import from_json, to_plain
 from plm_embed.sites.scheduler import job_id
+from plm_embed.typed_json import from_json, to_plain
 
 log = logging.getLogger(__name__)
 FOLDER = "attempts"

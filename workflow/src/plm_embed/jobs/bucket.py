@@ -22,9 +22,9 @@ from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.stream import VectorStream
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.scratch import scratch_folder
-from plm_embed.jobs.completion import (
+from plm_embed.jobs.completion_record import (
     Completion,
     Skipped,
     Work,
@@ -32,13 +32,13 @@ from plm_embed.jobs.completion import (
     write_completion,
 )
 from plm_embed.jobs.compute import BYTES_PER_PART, Computation
-from plm_embed.jobs.finished import read_bucket, serve
+from plm_embed.jobs.finished_bucket import read_bucket, serve
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.models import weights
 from plm_embed.models.manifest import read_manifest
-from plm_embed.models.packed import Engine
+from plm_embed.models.packed_batch import Engine
 from plm_embed.sequences.summary import bucket_table
 from plm_embed.sites.scheduler import job_id
 from plm_embed.store.replaced import current_parts

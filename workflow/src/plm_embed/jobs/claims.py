@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from plm_embed.plain import from_json, to_plain
 from plm_embed.sites.scheduler import job_id
+from plm_embed.typed_json import from_json, to_plain
 
 SECONDS_BETWEEN_BEATS = 15.0
 STALE_AFTER_SECONDS = 120.0

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
-from plm_embed.inference.stream import VectorStream
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
-from plm_embed.jobs.completion import Work
+from plm_embed.jobs.completion_record import Work
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import PartRows, write_part
 from plm_embed.windows import stored_residues, window_count
 
 log = logging.getLogger(__name__)

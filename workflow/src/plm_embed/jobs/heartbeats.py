@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from plm_embed.plain import IF_KNOWN, from_json, to_plain
 from plm_embed.sites.scheduler import job_id
+from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
-from plm_embed.io.sealed import read_sealed, write_sealed
-from plm_embed.jobs.completion import Completion, read_completion
+from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.jobs.dispatch import Dispatch, Plan
 
 log = logging.getLogger(__name__)

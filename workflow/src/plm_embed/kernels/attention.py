@@ -180,13 +180,16 @@ def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
 
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:
-    """torch's scaled_dot_product_attention; neighbors of equal length share one call, so no mask
-    is needed but for biases.
+    """torch's scaled_dot_product_attention, without a mask but for biases: on a GPU neighbors of
+    equal length share one call.
+
+    On a CPU each has its own: of heads of width 8, two threads give other bits to sequences that
+    share one (torch 2.13, odd lengths from 9 to 31).
     """
     out = _room(qkv)
     start = 0
-    for length, run in groupby(packed.lengths):
-        count = len(list(run))
+    runs = ((length, len(list(run))) for length, run in groupby(packed.lengths))
+    for length, count in runs if qkv.is_cuda else ((length, 1) for length in packed.lengths):
         stop = start + count * length
         query, key, value = (
             qkv[start:stop].view(count, length, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)

@@ -6,9 +6,9 @@ from typing import Any
 
 from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
 from plm_embed.master.planned import Plan
-from plm_embed.plain import to_plain
 from plm_embed.sequences.summary import Summary
-from plm_embed.store.new_parts import SCHEMA_VERSION
+from plm_embed.store.write_parts import SCHEMA_VERSION
+from plm_embed.typed_json import to_plain
 
 
 def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> dict[str, Any]:

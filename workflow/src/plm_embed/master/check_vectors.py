@@ -11,8 +11,8 @@ import numpy as np
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.completion import read_completion
-from plm_embed.jobs.finished import Bucket, load_bucket, serve
+from plm_embed.jobs.completion_record import read_completion
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket, serve
 from plm_embed.keys import bucket_bounds
 from plm_embed.master.findings import Findings, Problem, text
 from plm_embed.master.norms import distribution

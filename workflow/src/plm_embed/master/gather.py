@@ -18,8 +18,8 @@ from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path, whole_files
 from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.completion import EMBED_AGAIN
-from plm_embed.jobs.finished import Bucket, load_bucket, named_parts, serve
+from plm_embed.jobs.completion_record import EMBED_AGAIN
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket, named_parts, serve
 from plm_embed.keys import key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.outcomes import Fates
@@ -29,9 +29,9 @@ from plm_embed.store import checksums
 from plm_embed.store.blocks import Memory, Served, blocks
 from plm_embed.store.hash_ahead import HashAhead
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
-from plm_embed.store.new_parts import write_checksums
 from plm_embed.store.store import store_folder
-from plm_embed.store.writer import VectorWriter
+from plm_embed.store.write_behind import VectorWriter
+from plm_embed.store.write_parts import write_checksums
 from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
-from plm_embed.jobs.completion import read_completion
-from plm_embed.jobs.finished import Bucket, load_bucket, named_parts
+from plm_embed.jobs.completion_record import read_completion
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket, named_parts
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
 from plm_embed.store.parts import read_part

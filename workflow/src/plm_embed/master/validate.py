@@ -18,7 +18,7 @@ from plm_embed.fingerprint import Fingerprint, StorageDtype, is_per_residue
 from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.parquet import read_table
-from plm_embed.jobs.completion import EMBED_AGAIN
+from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.keys import bucket_of
 from plm_embed.master.attributes import attributes
 from plm_embed.master.check_records import RecordCheck

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.sealed import read_sealed, write_sealed
-from plm_embed.plain import IF_KNOWN
+from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.typed_json import IF_KNOWN
 
 VALIDATION = "validation.json"
 

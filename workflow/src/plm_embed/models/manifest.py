@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import WeightsError
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.models.family import Family, Layout
 from plm_embed.models.registry import family_of
 

@@ -8,7 +8,7 @@ from plm_embed.models.families.esmc import ESMC
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.family import Family
-from plm_embed.words import did_you_mean
+from plm_embed.wording import did_you_mean
 
 FAMILIES = (ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROTBERT, ANKH)
 

@@ -14,7 +14,7 @@ import yaml
 
 from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.jobs.attempts import Attempt, read_attempts
-from plm_embed.jobs.completion import Completion, completion_records
+from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.registry import Model
 from plm_embed.windows import spans
 

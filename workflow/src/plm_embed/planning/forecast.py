@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.proposals import Proposal
 

@@ -23,7 +23,7 @@ from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
-from plm_embed.jobs.completion import Completion
+from plm_embed.jobs.completion_record import Completion
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model

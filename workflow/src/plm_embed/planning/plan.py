@@ -17,9 +17,9 @@ from plm_embed.models import published
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
+from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.forecast import Forecast, Plan
-from plm_embed.planning.input import Input, existing, given_input, read_config
 from plm_embed.planning.proposals import Proposal, command, proposals
 from plm_embed.planning.remaining import outstanding
 from plm_embed.planning.sizes import table_bytes, vector_bytes

@@ -12,7 +12,7 @@ import yaml
 
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.sites.shape import Shape, shape
+from plm_embed.sites.job_shape import Shape, shape
 
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plm_embed.planning.forecast import Plan
-from plm_embed.words import duration, readable
+from plm_embed.wording import duration, readable
 
 BAR = 40
 BINS = 12

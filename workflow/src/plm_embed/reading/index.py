@@ -15,7 +15,7 @@ from plm_embed.io.parquet import read_batches, read_matching, read_table
 from plm_embed.reading.find import MAKE_AGAIN
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 from plm_embed.reading.rows import Rows
-from plm_embed.words import did_you_mean, some
+from plm_embed.wording import did_you_mean, some
 
 _FEW = 10_000
 """Records among whose ids a similar one is looked for."""

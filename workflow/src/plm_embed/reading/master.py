@@ -19,7 +19,7 @@ from plm_embed.reading.as_anndata import make_anndata
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.index import Index
 from plm_embed.reading.rows import Rows, within
-from plm_embed.reading.store import StoreVectors, is_store
+from plm_embed.reading.store_vectors import StoreVectors, is_store
 from plm_embed.reading.vectors import Embedder, Vectors
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (

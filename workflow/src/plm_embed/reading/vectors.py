@@ -17,7 +17,7 @@ from plm_embed.keys import Keys
 from plm_embed.reading.nearest import Metric, Search, table
 from plm_embed.reading.rows import Rows, chosen, whole, within
 from plm_embed.store.hdf5 import Array
-from plm_embed.words import some
+from plm_embed.wording import some
 
 if TYPE_CHECKING:
     import anndata

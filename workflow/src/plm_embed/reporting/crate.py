@@ -11,8 +11,8 @@ from typing import Any
 from plm_embed._version import __version__
 from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
-from plm_embed.plain import to_plain
 from plm_embed.reporting.facts import Facts
+from plm_embed.typed_json import to_plain
 
 NAME = "ro-crate-metadata.json"
 SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"

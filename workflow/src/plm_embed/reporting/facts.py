@@ -13,7 +13,7 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.files import size
 from plm_embed.jobs.attempts import Attempt, read_attempts
-from plm_embed.jobs.completion import (
+from plm_embed.jobs.completion_record import (
     Completion,
     Savings,
     campaign_records,
@@ -26,13 +26,13 @@ from plm_embed.master.validation import VALIDATION, Validation, read_validation
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
 from plm_embed.models.registry import MODELS
-from plm_embed.plain import to_plain
 from plm_embed.planning.costs import device_label
 from plm_embed.planning.forecast import PLAN, Plan, read_plan
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.sample import SAMPLE, Sample, take_sample
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
+from plm_embed.typed_json import to_plain
 
 
 @dataclass(frozen=True)

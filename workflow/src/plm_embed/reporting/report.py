@@ -21,7 +21,7 @@ from plm_embed.reporting.citing import citation, methods, provenance
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary
-from plm_embed.words import duration, readable
+from plm_embed.wording import duration, readable
 
 SECTIONS = (
     ("asked", "asked"),

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.parquet import read_batches
-from plm_embed.jobs.completion import campaign_records, savings
+from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation import VALIDATION, read_validation
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.models.registry import extra_tokens
 from plm_embed.reporting.facts import Facts, Run, place
-from plm_embed.words import duration, readable
+from plm_embed.wording import duration, readable
 
 LISTED = 10
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from plm_embed.io.console import Terminal
 from plm_embed.planning.costs import device_label
 from plm_embed.reporting.watch import State, Watch, WorkerState
-from plm_embed.words import duration
+from plm_embed.wording import duration
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """As often as workers write their heartbeats."""

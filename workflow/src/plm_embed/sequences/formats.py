@@ -12,7 +12,7 @@ from typing import Literal
 
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.io.streams import Stream, named_errors
-from plm_embed.words import did_you_mean
+from plm_embed.wording import did_you_mean
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
 LARGEST_RECORD = 1 << 24

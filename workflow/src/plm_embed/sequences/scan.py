@@ -31,7 +31,7 @@ from plm_embed.sequences.columns import (
     judge,
     records_schema,
 )
-from plm_embed.sequences.hashing import AHEAD, Hasher
+from plm_embed.sequences.hash_process import AHEAD, Hasher
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import (

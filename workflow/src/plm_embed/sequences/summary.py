@@ -21,7 +21,7 @@ from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import read_table
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed_json import read_sealed, write_sealed
 
 SUMMARY = "summary.json"
 

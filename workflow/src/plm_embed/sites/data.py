@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from plm_embed.errors import ConfigError
 from plm_embed.sites.slurm import slurm_site
-from plm_embed.words import did_you_mean
+from plm_embed.wording import did_you_mean
 
 _HERE = Path(__file__).parent
 

@@ -22,7 +22,6 @@ from plm_embed.fingerprint import is_per_residue, storage_bytes
 from plm_embed.io.files import sha256_file, sync
 from plm_embed.store.blocks import Served, blocks
 from plm_embed.store.hdf5 import Array, connect
-from plm_embed.store.new_parts import Columns, create_part, write_checksums
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import extents
 from plm_embed.store.replaced import (
@@ -34,7 +33,8 @@ from plm_embed.store.replaced import (
 )
 from plm_embed.store.reuse import devices_of
 from plm_embed.store.store import KEY_SPACE, Store, parts_between, read_fingerprint
-from plm_embed.store.writer import VectorWriter
+from plm_embed.store.write_behind import VectorWriter
+from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
 log = logging.getLogger(__name__)
 _PREFIX = 8  # hexadecimal digits of a key in a part's name

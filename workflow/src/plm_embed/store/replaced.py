@@ -11,8 +11,8 @@ from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed import read_sealed, write_sealed
-from plm_embed.plain import to_plain
+from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.typed_json import to_plain
 
 NOTES = "compacted"
 """Folder, beside the parts, of the notes."""

@@ -20,11 +20,11 @@ from plm_embed.errors import ConfigError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
-from plm_embed.plain import to_plain
 from plm_embed.store.hdf5 import Array, decode
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.store import Store, parts_between, read_fingerprint
+from plm_embed.store.write_parts import PartRows, write_part
+from plm_embed.typed_json import to_plain
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 128 << 20

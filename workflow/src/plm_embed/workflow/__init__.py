@@ -5,7 +5,7 @@ only from here.
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
-from plm_embed.master.gathered import forget
+from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.campaign import (
     bucket_files,
@@ -17,7 +17,7 @@ from plm_embed.workflow.campaign import (
     workflow_commit,
 )
 from plm_embed.workflow.config import checked
-from plm_embed.workflow.handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.config_handover import check_folders, freeze, notes_file, quote_words
 from plm_embed.workflow.resources import (
     gather_minutes,
     host_memory_mb,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.jobs.completion import savings
+from plm_embed.jobs.completion_record import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
-from plm_embed.plain import to_plain
 from plm_embed.sequences.summary import known_summary
+from plm_embed.typed_json import to_plain
 from plm_embed.workflow.config import (
     Config,
 )
@@ -60,7 +60,7 @@ def plan_line(config: Config) -> str:
     """The campaign in one line: model, buckets, records once they were counted, parts in the
     store.
     """
-    from plm_embed.jobs.completion import campaign_records
+    from plm_embed.jobs.completion_record import campaign_records
     from plm_embed.store.store import part_files
 
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"

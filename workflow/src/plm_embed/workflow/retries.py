@@ -15,8 +15,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from plm_embed.plain import from_json, to_plain
-from plm_embed.workflow.handover import notes_file
+from plm_embed.typed_json import from_json, to_plain
+from plm_embed.workflow.config_handover import notes_file
 
 CAUSES = {"runtime": "time", "mem_mb": "memory"}
 """What must have been short for a resource to grow."""

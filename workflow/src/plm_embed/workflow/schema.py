@@ -12,7 +12,7 @@ import yaml
 from jsonschema.exceptions import ValidationError
 
 from plm_embed.io.terminal import printable
-from plm_embed.words import did_you_mean
+from plm_embed.wording import did_you_mean
 
 _LEVELS = 5
 """Of blocks and lists in each other; the schema has three."""

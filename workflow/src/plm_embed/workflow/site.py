@@ -10,8 +10,8 @@ from typing import Any
 from plm_embed.errors import PlmEmbedError
 from plm_embed.sites import slurm, slurm_executor
 from plm_embed.sites.data import read_site
+from plm_embed.sites.job_shape import Shape, buckets_for, shape
 from plm_embed.sites.recognize import Here, recognize
-from plm_embed.sites.shape import Shape, buckets_for, shape
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import MODELS, find_model
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
-from plm_embed.store.new_parts import PartRows, write_part
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import PartRows, write_part
 from plm_embed.windows import spans
 
 _BLOCK_BYTES = 128 << 20

@@ -9,9 +9,7 @@ What is computed is in the family's `Encoder`. Residual stream, norms and rotary
 whatever the compute dtype is.
 """
 
-import ctypes
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +18,11 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention, elementwise
-from plm_embed.kernels.elementwise import Norm
-from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder import distances
 from plm_embed.models.encoder.description import Buckets, Learned, Rotary, Slopes
+from plm_embed.models.encoder.layers import Layer, Loader
 from plm_embed.models.manifest import Manifest
-from plm_embed.models.packed import DTYPES, ROWS, Batch, pack
+from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 
 ARITHMETIC = "packed-1"
 """Version of the arithmetic; with the label of the attention kernel it is the engine's name in the
@@ -66,67 +63,23 @@ class Engine:
         self._family = manifest.family
         self._encoder = encoder = self._family.encoder
         factor = encoder.branch_factor(manifest.layers)
+        load = Loader(tensors, device, self.dtype, encoder)
 
-        def matrix(name: str, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
-            found = tensors[name].to(device)  # the device converts faster
-            return (found if factor == 1.0 else found.float() * factor).to(dtype)
-
-        def vector(name: str) -> Tensor:
-            return tensors[name].to(device, torch.float32)
-
-        def norm(name: str) -> Norm:
-            bias = vector(f"{name}.bias") if f"{name}.bias" in tensors else None
-            return Norm(vector(f"{name}.weight"), bias, encoder.epsilon, encoder.norm == "rms")
-
-        def linear(*names: str, factor: float = 1.0, dtype: torch.dtype = self.dtype) -> Linear:
-            weights, biases = (
-                [
-                    matrix(f"{name}.{kind}", dtype, factor)
-                    for name in names
-                    if f"{name}.{kind}" in tensors
-                ]
-                for kind in ("weight", "bias")
-            )
-            made = Linear(
-                weights[0] if len(names) == 1 else torch.cat(weights),
-                torch.cat(biases) if biases else None,
-            )
-            del weights
-            _give_back()
-            return made
-
-        def one(name: str) -> Norm | None:
-            return norm(name) if f"{name}.weight" in tensors else None
-
-        self._embedding = vector("embed_tokens.weight")
+        self._embedding = load.vector("embed_tokens.weight")
         self._positions = (
-            vector("embed_positions.weight") if isinstance(encoder.positions, Learned) else None
+            load.vector("embed_positions.weight")
+            if isinstance(encoder.positions, Learned)
+            else None
         )
         self._buckets = (
-            vector("embed_distances.weight") if isinstance(encoder.positions, Buckets) else None
+            load.vector("embed_distances.weight")
+            if isinstance(encoder.positions, Buckets)
+            else None
         )
-        self._type = vector("embed_types.weight")[0] if encoder.token_types else None
-        self._norm_before = one("emb_layer_norm_before")
-        self._norm_after = one("emb_layer_norm_after")
-        wide = encoder.wide_down and self.dtype == torch.float16
-        self._layers = [
-            _Layer(
-                attention_norm=norm(f"layers.{i}.self_attn_layer_norm"),
-                qkv=linear(*(f"layers.{i}.self_attn.{part}_proj" for part in "qkv")),
-                query_norm=one(f"layers.{i}.self_attn.q_layer_norm"),
-                key_norm=one(f"layers.{i}.self_attn.k_layer_norm"),
-                out=linear(f"layers.{i}.self_attn.out_proj", factor=factor),
-                mlp_norm=norm(f"layers.{i}.final_layer_norm"),
-                gate=linear(f"layers.{i}.fc_gate") if encoder.gated else None,
-                fc1=linear(f"layers.{i}.fc1"),
-                fc2=linear(
-                    f"layers.{i}.fc2",
-                    factor=factor,
-                    dtype=torch.float32 if wide else self.dtype,
-                ),
-            )
-            for i in range(manifest.layers)
-        ]
+        self._type = load.vector("embed_types.weight")[0] if encoder.token_types else None
+        self._norm_before = load.norm("emb_layer_norm_before")
+        self._norm_after = load.norm("emb_layer_norm_after")
+        self._layers = [load.layer(f"layers.{i}", factor) for i in range(manifest.layers)]
         self._inner = manifest.inner
         self._distances: attention.Distances | None = None
         self.attention = kernel(manifest, device, dtype)
@@ -229,9 +182,7 @@ class Engine:
     def _slices(self, x: Tensor) -> list[slice]:
         return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
 
-    def _pre_norm(
-        self, layer: "_Layer", x: Tensor, terms: list[Tensor], way: "_Way"
-    ) -> list[Tensor]:
+    def _pre_norm(self, layer: Layer, x: Tensor, terms: list[Tensor], way: "_Way") -> list[Tensor]:
         """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)).
 
         `terms` are what is still to be added to the slices of x, none if nothing is: with the norm
@@ -252,7 +203,7 @@ class Engine:
             left.append(self._feed_forward(layer, y))
         return left
 
-    def _post_norm(self, layer: "_Layer", x: Tensor, _: list[Tensor], way: "_Way") -> list[Tensor]:
+    def _post_norm(self, layer: Layer, x: Tensor, _: list[Tensor], way: "_Way") -> list[Tensor]:
         """The same with the norms after the sums: norm(x + f(x)). It leaves no terms."""
         qkv = self._room(x, way)
         for rows in self._slices(x):
@@ -270,7 +221,7 @@ class Engine:
     def _room(self, x: Tensor, way: "_Way") -> Tensor:
         return torch.empty((len(x), 3 * self._inner), dtype=way.dtype, device=self.device)
 
-    def _project(self, layer: "_Layer", y: Tensor, qkv: Tensor, rows: slice, way: "_Way") -> None:
+    def _project(self, layer: Layer, y: Tensor, qkv: Tensor, rows: slice, way: "_Way") -> None:
         """Write q, k and v of some rows, normed and rotated where the family does that."""
         heads = self.manifest.heads
         layer.qkv(y, out=qkv[rows])
@@ -286,7 +237,7 @@ class Engine:
         heads = self.manifest.heads
         return way.attend(qkv.view(-1, 3, heads, self._inner // heads), way.packed)
 
-    def _feed_forward(self, layer: "_Layer", y: Tensor) -> Tensor:
+    def _feed_forward(self, layer: Layer, y: Tensor) -> Tensor:
         activation = self._encoder.activation
         if layer.gate is None:
             hidden = layer.fc1(y, activation)
@@ -304,29 +255,6 @@ class _Way:
     attend: attention.Kernel
     packed: attention.Packed
     rotary: tuple[Tensor, Tensor] | None
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """Weights of one layer; q, k and v in one matrix (3 inner, D)."""
-
-    attention_norm: Norm
-    qkv: Linear
-    query_norm: Norm | None
-    key_norm: Norm | None
-    out: Linear
-    mlp_norm: Norm
-    gate: Linear | None
-    fc1: Linear
-    fc2: Linear
-
-
-def _give_back() -> None:
-    """Return freed memory to the system: the C library would keep what each matrix took on its
-    way.
-    """
-    with suppress(AttributeError, OSError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def kernel(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> attention.Kernel:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed_json import read_sealed, write_sealed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from snakemake.settings.types import (
 from snakemake_interface_executor_plugins import utils
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.workflow.handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.config_handover import check_folders, freeze, notes_file, quote_words
 from support.campaign_runs import ROOT, working_folder
 from support.clones import clone, environment
 

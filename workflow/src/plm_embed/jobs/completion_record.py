@@ -12,10 +12,10 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.accuracy import SelfTest
 from plm_embed.io.files import whole_files
-from plm_embed.io.sealed import read_sealed, write_sealed
+from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
-from plm_embed.plain import IF_KNOWN
 from plm_embed.store.replaced import PartInfo
+from plm_embed.typed_json import IF_KNOWN
 
 EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
 

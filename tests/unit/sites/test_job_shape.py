@@ -3,7 +3,7 @@
 import pytest
 
 from plm_embed.sites.data import read_site
-from plm_embed.sites.shape import Shape, buckets_for, shape
+from plm_embed.sites.job_shape import Shape, buckets_for, shape
 
 
 @pytest.mark.parametrize(

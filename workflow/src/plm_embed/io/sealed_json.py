@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.io.files import write_json
-from plm_embed.plain import UnfitError, from_plain, to_plain
+from plm_embed.typed_json import UnfitError, from_plain, to_plain
 
 SEAL = "sha256"
 T = TypeVar("T")

@@ -106,11 +106,11 @@ def plan(
     import json
 
     from plm_embed.io.console import Terminal
-    from plm_embed.plain import to_plain
     from plm_embed.planning import plan as planning
+    from plm_embed.planning.campaign_input import read_config
     from plm_embed.planning.forecast import PLAN, write_plan
-    from plm_embed.planning.input import read_config
     from plm_embed.planning.view import show
+    from plm_embed.typed_json import to_plain
 
     question = planning.Question(
         configfile, site, queue, device, measure, threads, workers, elsewhere, lengths

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.sequences import hashing
+from plm_embed.sequences import hash_process
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.hashing import AHEAD, WORTH_IT, Hasher, digests
+from plm_embed.sequences.hash_process import AHEAD, WORTH_IT, Hasher, digests
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table
 
@@ -103,7 +103,7 @@ def test_deduplicate_gives_the_same_bytes_with_and_without(
     )
     results = []
     for place, worth in enumerate((WORTH_IT, 0)):
-        monkeypatch.setattr(hashing, "WORTH_IT", worth)
+        monkeypatch.setattr(hash_process, "WORTH_IT", worth)
         output = tmp_path / str(place)
         deduplicate(
             [source],

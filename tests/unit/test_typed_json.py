@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from plm_embed.plain import IF_KNOWN, UnfitError, from_json, from_plain, to_plain
+from plm_embed.typed_json import IF_KNOWN, UnfitError, from_json, from_plain, to_plain
 
 
 @dataclass(frozen=True)

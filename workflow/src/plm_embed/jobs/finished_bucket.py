@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import is_per_residue, storage_bytes
-from plm_embed.jobs.completion import EMBED_AGAIN, Completion, read_completion
+from plm_embed.jobs.completion_record import EMBED_AGAIN, Completion, read_completion
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.sequences.summary import bucket_table, verified
 from plm_embed.store.blocks import Served

@@ -61,7 +61,7 @@ class Hasher:
         file = os.memfd_create("plm-embed")
         os.truncate(file, size)
         self._memory = memoryview(mmap.mmap(file, size))
-        command = [sys.executable, "-m", "plm_embed.sequences.hashing", str(file)]
+        command = [sys.executable, "-m", "plm_embed.sequences.hash_process", str(file)]
         pipe = subprocess.PIPE
         # a session of its own: Ctrl-C is for this process, and the other one ends when its pipe
         # does

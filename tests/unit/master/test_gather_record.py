@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from plm_embed.master.gathered import forget, write_record
+from plm_embed.master.gather_record import forget, write_record
 from plm_embed.master.validation import read_validation
 from plm_embed.reading.diff import compare
 from support.campaign_runs import snakemake, working_folder

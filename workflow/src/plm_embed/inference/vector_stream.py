@@ -14,7 +14,7 @@ from plm_embed.fingerprint import Fingerprint, representation
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.kernels import devices
-from plm_embed.models.packed import Batch, Engine
+from plm_embed.models.packed_batch import Batch, Engine
 from plm_embed.store.hdf5 import largest
 from plm_embed.windows import Span, combine, spans
 
