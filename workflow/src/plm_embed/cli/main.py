@@ -63,7 +63,7 @@ def main() -> None:
 @click.version_option(__version__)
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Protein sequences to ESM-2 embeddings. Each step of the workflow also runs by hand.
+    """Protein sequences to language-model embeddings. Each step also runs by hand.
 
     \b
     Examples:
