@@ -120,7 +120,7 @@ def random_engine(name: str, dtype: str) -> Engine:
         "",
         0,
         Source("tensors", ""),
-        attention_dim=model.attention_dim,
+        attention_dim=model.attention_dim or None,
     )
     from plm_embed.models.checkpoints import layout_of, read
 

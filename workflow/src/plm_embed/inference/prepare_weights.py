@@ -146,7 +146,7 @@ def _adopt(
         weights_sha256=sha256,
         bytes=tensors.stat().st_size,
         source=source,
-        attention_dim=model.attention_dim,
+        attention_dim=model.attention_dim or None,
     )
     manifest = replace(manifest, published=_published(manifest, digests, tensors))
     if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):

@@ -2,7 +2,7 @@
 published or not.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from plm_embed.errors import WeightsError
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.models.family import Family, Layout
 from plm_embed.models.registry import family_of
+from plm_embed.typed_json import IF_KNOWN
 
 MANIFEST = "manifest.json"
 RECORD = "weights.json"
@@ -54,7 +55,7 @@ class Manifest:
     source: Source
     self_test_sha256: str = ""
     published: Published = "no"
-    attention_dim: int = 0
+    attention_dim: int | None = field(default=None, metadata=IF_KNOWN)
     """Width of all heads together where it is not `dim`."""
 
     @property
