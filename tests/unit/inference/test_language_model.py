@@ -2,21 +2,25 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
 import plm_embed
-from plm_embed.errors import InputError, PlmEmbedError, WeightsError
+from plm_embed.errors import ConfigError, InputError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
 from plm_embed.inference.language_model import LanguageModel, embed_like
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import Step, VectorStream
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
@@ -117,6 +121,8 @@ def test_equal_sequences_are_computed_once(
         (["MKV", ("a", 5)], "sequence 2 is a tuple; sequences are strings, pairs", 2),
         ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
         ("M" * 9000, "is no file", None),
+        ([SeqRecord(None, id="x")], "sequence 1 is a SeqRecord", 1),  # type: ignore[arg-type]
+        (pd.DataFrame({"ID": ["a"], "SEQUENCE": ["MKV"]}), "a table: give its column", None),
     ],
 )
 def test_what_has_no_vector_is_named(
@@ -160,21 +166,86 @@ def test_a_stream_takes_no_more_than_it_needs(model: LanguageModel) -> None:
     assert np.array_equal(np.stack([vector for _, vector in found]), expected)
 
 
-def test_threads_share_a_model(model: LanguageModel) -> None:
+def test_text_before_the_first_header_shifts_nothing(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fasta = tmp_path / "p.fasta"
+    fasta.write_text("; a comment\n>p1\nMKV\n>p2\nAAA\n")
+    for on_error in ("raise", "skip"):
+        found = model.embed(fasta, on_error=on_error)
+        assert np.array_equal(found, model.embed(["MKV", "AAA"]))
+    assert "what stands before the first header is left out" in caplog.text
+
+
+def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel) -> None:
+    first, second = model.embed(["MKV", "MKV"], pooling="per_residue")
+    first[:] = 0
+    assert second.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_error": "rasie"}, "on_error: 'rasie' is not one of raise, skip"),
+        ({"pooling": "men"}, "pooling: 'men' is not one of mean, bos, max, per_residue"),
+        ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
+    ],
+)
+def test_an_option_that_is_not_known_is_refused(
+    model: LanguageModel, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        model.embed(["MKV"], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "gpu"}, "device: 'gpu' is not one of auto, cpu, cuda; did you mean cuda?"),
+        ({"dtype": "fp16"}, "dtype: 'fp16' is not one of auto, float32"),
+        ({"threads": 0}, "threads: 0 is not above 0"),
+    ],
+)
+def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
+    prepared: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plm_embed.load(MODEL, weights=prepared, **options)
+
+
+def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
+    prepared: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, at_work, together, seen = VectorStream.run, [0], [0], []
+
+    def counted(stream: VectorStream, todo: list[int]) -> Iterator[Step]:
+        at_work[0] += 1
+        together[0] = max(together[0], at_work[0])
+        seen.append(torch.get_num_threads())
+        for step in run(stream, todo):
+            time.sleep(0.01)
+            yield step
+        at_work[0] -= 1
+
     sequences = make_sequences(40)
     expected = model.embed(sequences)
+    before = torch.get_num_threads()
+    other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
+    monkeypatch.setattr(VectorStream, "run", counted)
     found: list[bool] = []
     threads = [
         threading.Thread(
-            target=lambda: found.append(np.array_equal(model.embed(sequences), expected))
+            target=lambda each=each: found.append(np.array_equal(each.embed(sequences), expected))
         )
-        for _ in range(4)
+        for each in (model, other, model, other)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [True] * 4
+    assert found == [True] * 4 and together == [1]
+    assert sorted(seen) == [before, before, before + 1, before + 1]
+    assert torch.get_num_threads() == before
 
 
 def test_a_closed_model_says_so(prepared: Path) -> None:
@@ -203,6 +274,9 @@ def test_weights_are_made_once_and_found_again(
         plm_embed.embed(["MKV"], weights=prepared)
     with pytest.raises(WeightsError, match="cannot be downloaded"):
         plm_embed.embed(["MKV"], MODEL)
+    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(checkpoints.DEMO))
+    with pytest.raises(WeightsError, match="set PLM_EMBED_WEIGHTS to a folder"):
+        plm_embed.embed(["MKV"], MODEL, weights=checkpoints.DEMO)
 
 
 def test_vectors_like_those_of_a_store_need_its_very_weights(
@@ -213,6 +287,7 @@ def test_vectors_like_those_of_a_store_need_its_very_weights(
     labels, found = embed_like(fingerprint, "emb", ["MKV", ("a", "AAA")], prepared)
     assert labels == ["0", "a"]
     assert np.array_equal(found, model.embed(["MKV", "AAA"], pooling="max", layer=2))
+    assert embed_like(fingerprint, "emb", [], prepared)[1].shape == (0, 32)
     other = tmp_path / "other.pt"
     state = checkpoints.random_state(MODELS[MODEL], 99)
     checkpoints.write_fair_esm(other, MODELS[MODEL], state)

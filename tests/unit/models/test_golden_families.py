@@ -129,9 +129,9 @@ def random_engine(name: str, dtype: str) -> Engine:
     return Engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", TINY)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     sequences=st.lists(st.text(PROTEIN.letters, min_size=1, max_size=300), min_size=1, max_size=8),
     company=st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4),

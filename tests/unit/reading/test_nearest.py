@@ -1,6 +1,7 @@
 """Exact neighbors, against the whole matrix of scores."""
 
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import plm_embed
 from plm_embed.cli.main import group
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading import nearest
 from plm_embed.reading.nearest import SCORES, Metric, Neighbors, Search, table
@@ -30,7 +31,7 @@ class InMemory:
     """What a search uses of embeddings."""
 
     def __init__(self, vectors: np.ndarray) -> None:
-        self.vectors, self.dim = vectors, vectors.shape[1]
+        self.vectors, self.dim, self.path = vectors, vectors.shape[1], Path()
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -88,6 +89,7 @@ def test_the_neighbors_are_those_of_brute_force(
         (np.full((1, 5), np.nan), {}, "numbers that are not finite"),
         (np.zeros((1, 5)), {"metric": "manhattan"}, "'manhattan': it is one of cosine, dot, euc"),
         (np.zeros((1, 5)), {"k": 0}, "k: 0 neighbors"),
+        (np.array([["a"] * 5]), {}, "no array of numbers"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -95,6 +97,49 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     with pytest.raises(PlmEmbedError, match=said):
         Search(InMemory(np.zeros((3, 5))), **options).nearest(queries)  # type: ignore[arg-type]
+
+
+def test_of_equal_scores_the_first_rows_come_first() -> None:
+    found = Search(InMemory(np.ones((5000, 5), np.float32)), 3).nearest(np.ones((2, 5)))  # type: ignore[arg-type]
+    assert found.rows.tolist() == [[0, 1, 2]] * 2
+
+
+def test_numbers_that_are_not_finite_are_told() -> None:
+    vectors = InMemory(np.full((3, 5), np.nan, np.float32))
+    vectors.path = Path("master.h5")
+    with pytest.raises(StoreError, match=r"master.h5: holds numbers that are not finite"):
+        Search(vectors, 2).nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+
+
+def test_columns_of_the_index_keep_clear_of_those_of_the_search() -> None:
+    lines = pa.table({"row": [0], "rank": ["species"], "query": ["x"]})
+    made = table(Neighbors(np.array([[0]]), np.array([[1.0]])), ["q"], "cosine", lines)
+    assert made.to_pylist() == [
+        {
+            "query": "q",
+            "rank": 1,
+            "similarity": 1.0,
+            "row": 0,
+            "record_rank": "species",
+            "record_query": "x",
+        }
+    ]
+
+
+def test_another_masters_index_is_refused(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "swapped"
+    shutil.copytree(finished / "results" / "esm2_t3_untrained", folder)
+    (index,) = folder.glob("master_*.parquet")
+    lines = pq.read_table(index)
+    backwards = lines.set_column(
+        lines.column_names.index("row"), "row", pa.array(lines["row"].to_pylist()[::-1])
+    )
+    pq.write_table(backwards.sort_by("row"), index)
+    with (
+        plm_embed.open(folder) as embeddings,
+        pytest.raises(StoreError, match="not the index of"),
+    ):
+        embeddings.nearest(vectors=embeddings[0], k=2)
 
 
 def test_records_that_share_a_row_share_a_rank() -> None:

@@ -30,8 +30,8 @@ if _typing.TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
-    from plm_embed.inference.inputs import Given
-    from plm_embed.inference.language_model import LanguageModel, OnError, Pooled
+    from plm_embed.inference.inputs import Given, OnError
+    from plm_embed.inference.language_model import LanguageModel, Pooled
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store_vectors import StoreVectors
 

@@ -1,17 +1,21 @@
 """Sequences as a caller gives them in memory, normalized by the rules of a campaign."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from plm_embed.errors import InputError
+from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, CleanBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
+from plm_embed.wording import did_you_mean, some
 
+log = logging.getLogger(__name__)
+OnError = Literal["raise", "skip"]
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""
 
@@ -50,6 +54,9 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
     InputError for a text that names no file, and for what is no sequence at all.
     """
     for batch in _batches(given):
+        if batch.first == 0:
+            log.warning("%s: what stands before the first header is left out", given)
+            continue
         judged = judge(batch, policy)
         sequences = iter(strings(judged.text, judged.ends).to_pylist())
         columns = zip(
@@ -71,13 +78,15 @@ def _batches(given: Given) -> Iterator[Batch | CleanBatch]:
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
         yield from Reader(path, Table())
         return
+    if hasattr(given, "columns"):  # a data frame yields the names of its columns
+        raise InputError("a table: give its column of sequences, or pairs of id and sequence")
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1
     while taken := list(islice(ones, AT_ONCE)):
         batch = Batch(first)
         for number, one in enumerate(taken, first):
             id, sequence = _pair(one, number)
-            batch.ids.append(id)
+            batch.ids.append(id.encode(errors="replace").decode())
             batch.residues.append(sequence)
         batch.headers = batch.ids
         yield batch
@@ -97,10 +106,30 @@ def _pair(one: One, number: int) -> tuple[str, str]:
             return "", one
         case (str(id), str(sequence)):
             return id, sequence
-        case object(id=id, seq=sequence):
-            return id or "", str(sequence)
+        case object(id=id, seq=sequence) if sequence is not None:
+            return "" if id is None else str(id), str(sequence)
     raise InputError(
         f"sequence {number} is a {type(one).__name__}; sequences are strings, pairs of an id and "
         "a sequence, or records of Biopython",
         record=number,
     )
+
+
+def refuse(wrong: Iterable[Named], on_error: OnError) -> None:
+    """InputError for the first of them, or a warning that names some of them."""
+    refused = list(islice(wrong, 1)) if on_error == "raise" else list(wrong)
+    if refused and on_error == "raise":
+        raise refused[0].refusal()
+    if refused:
+        log.warning(
+            "%d sequences have no vector: %s",
+            len(refused),
+            some([str(one.refusal()) for one in refused]),
+        )
+
+
+def known(name: str, value: object, words: Sequence[str]) -> None:
+    """ConfigError unless it is one of these words."""
+    if value not in words:
+        hint = did_you_mean(str(value), words)
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)

@@ -1,18 +1,16 @@
 """A language model held in memory: what `plm_embed.load` returns, and `plm_embed.embed` uses."""
 
-import logging
-import threading
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, cast, overload
+from typing import Literal, Self, cast, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, WeightsError, out_of_memory
+from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError, out_of_memory
 from plm_embed.fingerprint import (
     ComputeDtype,
     Fingerprint,
@@ -21,7 +19,7 @@ from plm_embed.fingerprint import (
     is_per_residue,
     pooling_and_layer,
 )
-from plm_embed.inference.inputs import Given, Named, named_sequences
+from plm_embed.inference.inputs import Given, Named, OnError, known, named_sequences, refuse
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
 from plm_embed.inference.resolve import fingerprint_of
@@ -37,12 +35,9 @@ from plm_embed.models.registry import find_model
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.store.hdf5 import decode, encode
 from plm_embed.windows import spans
-from plm_embed.wording import some
 
-log = logging.getLogger(__name__)
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "bos", "max"]
-OnError = Literal["raise", "skip"]
 BATCHES_AT_ONCE = 16
 """How many batches' worth of sequences `stream` collects, so that they can be packed well."""
 _MEMORY = "out_of_memory: it does not fit into the device's memory"
@@ -51,7 +46,8 @@ _MEMORY = "out_of_memory: it does not fit into the device's memory"
 class LanguageModel:
     """A protein language model on one device, loaded and checked against its golden vectors.
 
-    A context manager. Threads may share it; their calls wait for each other.
+    A context manager. Threads may share it, and several models may be loaded: calls wait for each
+    other. What a call changes of torch's settings (threads, precision) it puts back.
     """
 
     def __init__(
@@ -62,16 +58,21 @@ class LanguageModel:
         threads: int | None = None,
     ) -> None:
         """`folder` is a weights folder; otherwise as `load`."""
+        known("device", device, ("auto", "cpu", "cuda"))
+        known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads: {threads} is not above 0", key="threads")
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
-        devices.set_up(self.device, threads or torch.get_num_threads(), dtype)
+        self._threads = threads
+        self.manifest, tensors = weights_folders.load(folder)
+        family = self.manifest.family
         try:
-            self.manifest, tensors = weights_folders.load(folder)
-            family = self.manifest.family
-            self._engine: Engine | None = family.engine(
-                self.manifest, tensors, self.device, self.dtype
-            )
-            self_test(self._engine, folder)
+            with self._settings():
+                self._engine: Engine | None = family.engine(
+                    self.manifest, tensors, self.device, self.dtype
+                )
+                self_test(self._engine, folder)
         except RuntimeError as error:
             if out_of_memory(error):
                 raise devices.too_small(self.device) from error
@@ -79,7 +80,6 @@ class LanguageModel:
                 raise lost from error
             raise
         self.policy = ResiduePolicy(alphabet=family.alphabet)
-        self._lock = threading.Lock()
         self._budget = 0
 
     def __enter__(self) -> Self:
@@ -99,10 +99,15 @@ class LanguageModel:
 
     def close(self) -> None:
         """Give its memory back; it can't be used any more."""
-        with self._lock:
+        with devices.ALONE:
             self._engine = None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
+
+    def _settings(self) -> AbstractContextManager[None]:
+        """Alone, with what torch has to be told for this model."""
+        threads = self._threads or torch.get_num_threads()
+        return devices.as_set_up(self.device, threads, self.dtype)
 
     def fingerprint(
         self,
@@ -111,6 +116,9 @@ class LanguageModel:
         long_sequences: LongSequences | None = None,
     ) -> Fingerprint:
         """What vectors depend on that are made so; as a campaign's that stores float32."""
+        known("pooling", pooling, get_args(Pooling))
+        if not isinstance(long_sequences, LongSequences | None):
+            raise ConfigError("long_sequences: a plm_embed.LongSequences", key="long_sequences")
         asked = Settings(
             layers=(layer,),
             pooling=(pooling,),
@@ -192,7 +200,8 @@ class LanguageModel:
                     yield one.id, vector
 
     def _block(self, named: Iterator[Named]) -> Iterator[Named]:
-        wanted = BATCHES_AT_ONCE * self._tokens()
+        with self._settings():
+            wanted = BATCHES_AT_ONCE * self._tokens()
         for one in named:
             yield one
             wanted -= self.manifest.family.tokens(len(one.sequence))
@@ -220,6 +229,7 @@ class LanguageModel:
         """The vector of each, None for one that is skipped. Each distinct sequence is computed
         once.
         """
+        known("on_error", on_error, get_args(OnError))
         policy = fingerprint.long_sequences
         named = [
             one
@@ -227,11 +237,11 @@ class LanguageModel:
             else one._replace(wrong=f"too_long ({len(one.sequence)} residues)")
             for one in named
         ]
-        _refuse((one for one in named if one.wrong), on_error)
+        refuse((one for one in named if one.wrong), on_error)
         distinct = list(dict.fromkeys(one.sequence for one in named if not one.wrong))
         todo = list(range(len(distinct)))
         found: dict[str, Array] = {}
-        with self._lock:
+        with self._settings():
             stream = VectorStream(self._ready(), fingerprint, distinct, self._tokens())
             with progress("embed", stream.tokens(todo), "tokens", bar) as meter:
                 for step in stream.run(todo):
@@ -239,7 +249,7 @@ class LanguageModel:
                         (found[distinct[i]],) = vectors.values()
                     meter.advance(step.tokens)
             self._budget = stream.budget
-        _refuse(
+        refuse(
             (
                 one._replace(wrong=_MEMORY)
                 for one in named
@@ -247,20 +257,11 @@ class LanguageModel:
             ),
             on_error,
         )
-        return [found.get(one.sequence) if not one.wrong else None for one in named]
-
-
-def _refuse(wrong: Iterable[Named], on_error: OnError) -> None:
-    """InputError for the first of them, or a warning that names some of them."""
-    refused = list(islice(wrong, 1)) if on_error == "raise" else list(wrong)
-    if refused and on_error == "raise":
-        raise refused[0].refusal()
-    if refused:
-        log.warning(
-            "%d sequences have no vector: %s",
-            len(refused),
-            some([str(one.refusal()) for one in refused]),
-        )
+        # an array of its own for each, so that none changes with another one
+        return [
+            None if one.wrong or one.sequence not in found else found[one.sequence].copy()
+            for one in named
+        ]
 
 
 def embed_like(
@@ -291,7 +292,7 @@ def embed_like(
         named = list(named_sequences(sequences, model.policy))
         like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
         vectors = model.vectors(named, like)
-    matrix = np.array(vectors, np.float32).reshape(len(named), -1)
+    matrix = np.array(vectors, np.float32).reshape(len(named), model.manifest.dim)
     bits = encode(matrix, fingerprint.storage_dtype)
     labels = [one.id or str(place) for place, one in enumerate(named)]
     return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)

@@ -5,6 +5,7 @@ Campaigns share a weights folder. What is right in it is never written again, an
 other weights.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -207,8 +208,8 @@ def weights_folder(model: Model, weights: str | Path | None) -> Path:
     """
     if weights is None:
         folder = weights_cache() / model.name
-        prepare(model, None, folder)
-        return folder
+        # only downloads lie there under this name; what was damaged since is found when it is read
+        return folder if (folder / MANIFEST).is_file() else _prepared(model, None, folder)
     given = Path(weights).expanduser().absolute()
     for folder in (given, given / model.name):
         if (folder / MANIFEST).is_file():
@@ -217,5 +218,18 @@ def weights_folder(model: Model, weights: str | Path | None) -> Path:
             return folder
     # fine-tuned weights of one model lie side by side
     folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
-    prepare(model, given, folder)
+    return _prepared(model, given, folder)
+
+
+def _prepared(model: Model, source: Path | None, folder: Path) -> Path:
+    try:
+        prepare(model, source, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise WeightsError(
+            f"{folder}: {error.strerror or error}",
+            path=folder,
+            remedy="set PLM_EMBED_WEIGHTS to a folder that can be written",
+        ) from error
     return folder

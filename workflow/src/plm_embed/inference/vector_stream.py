@@ -163,7 +163,7 @@ class VectorStream:
                 raise PlmEmbedError(
                     f"{name} of a sequence of {len(self.sequences[i])} residues "
                     f"({self.sequences[i][:20]}...) is not finite or too large to store "
-                    f"({found:.3g})\nset embedding.compute_dtype and storage_dtype to float32; if "
-                    "they are, suspect the device"
+                    f"({found:.3g})\ncompute and store in float32 (embedding.compute_dtype and "
+                    "storage_dtype); if that is so already, suspect the device"
                 )
         return vectors

@@ -123,7 +123,7 @@ def _reading(path: Path, remedy: str = "") -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, pa.ArrowException, LookupError, ValueError) as error:
         what = f"not a whole Parquet file with the expected columns ({str(error).strip()})"
         raise StoreError(f"{path}: {what}", path=path, remedy=remedy) from None
 
@@ -187,7 +187,7 @@ def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: st
     wanted = np.unique(values)
     with _reading(path, remedy), parquet_file(path) as file:
         found = [file.schema_arrow.empty_table()]
-        place = file.schema_arrow.get_field_index(column)
+        place = file.schema_arrow.names.index(column)
         for number in range(file.num_row_groups):
             bounds = file.metadata.row_group(number).column(place).statistics
             if bounds is not None and bounds.has_min_max:

@@ -108,7 +108,9 @@ def is_stale(path: Path) -> bool:
     me = _myself()
     if owner.host == me.host and owner.pid == me.pid and owner.token not in _held:
         return True  # this process has released it, but could not remove it
-    if owner.host == me.host and not _alive(int(owner.pid)):
+    if owner.host == me.host and not (
+        owner.pid.isdecimal() and len(owner.pid) < 10 and _alive(int(owner.pid))
+    ):
         return True
     if owner.job and owner.job == me.job and owner.start != me.start:
         return True  # this very job was requeued: its earlier start is over

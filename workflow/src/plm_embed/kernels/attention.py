@@ -209,9 +209,10 @@ def _biased(query: Tensor, key: Tensor, value: Tensor, distances: Distances) -> 
     written out.
     """
     heads, length = query.shape[1:3]
-    windows = distances.windows(length).to(query.dtype) if not query.is_cuda else None
     query = query.flip(2)  # as the windows are ordered
-    if windows is not None:
+    if not query.is_cuda:
+        # the table is converted, not its windows: they would be written out, (H, L, L)
+        windows = replace(distances, table=distances.table.to(query.dtype)).windows(length)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=windows[None], scale=distances.scale
         ).flip(2)

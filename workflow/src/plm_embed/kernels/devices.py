@@ -3,6 +3,9 @@
 import os
 import platform
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +13,9 @@ import torch
 
 from plm_embed.errors import ConfigError, DeviceError, device_lost
 from plm_embed.fingerprint import ComputeDtype
+
+ALONE = threading.Lock()
+"""Held by whoever has told torch how to compute."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -52,6 +58,30 @@ def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["a
         torch.backends.cuda.matmul.allow_tf32 = wanted == "tfloat32"
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+@contextmanager
+def as_set_up(
+    device: torch.device, threads: int, wanted: ComputeDtype | Literal["auto"]
+) -> Iterator[None]:
+    """`set_up` for the time of a block, which no other such block shares: what torch is told holds
+    for the whole process.
+    """
+    matmul = torch.backends.cuda.matmul
+    names = (
+        "allow_tf32",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+    )
+    with ALONE:
+        before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
+        set_up(device, threads, wanted)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+            for name, value in held.items():
+                setattr(matmul, name, value)
 
 
 def check(device: torch.device) -> None:

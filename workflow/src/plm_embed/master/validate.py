@@ -196,6 +196,9 @@ def _check_spots(
     spots = []
     model = MODELS.get(fingerprint.model)
     least = model.family.cosine if model else COSINE
+    limit = RELATIVE_L2[fingerprint.storage_dtype]
+    if model and fingerprint.storage_dtype == fingerprint.compute_dtype == "float32":
+        limit = min(limit, model.family.relative_error)
     with findings.check("spot checks") as problem:
         for row, wanted in zip(rows, expected, strict=True):
             key = text(file["emb_keys"][row])
@@ -212,7 +215,6 @@ def _check_spots(
                     row=row, key=key, representation=name, relative_l2=relative_l2, cosine=cosine
                 )
                 spots.append(spot)
-                limit = RELATIVE_L2[fingerprint.storage_dtype]
                 if fingerprint.compute_dtype == "float32" and not relative_l2 <= limit:
                     problem(
                         f"row {row:,} of {name} (key {key}): relative distance "

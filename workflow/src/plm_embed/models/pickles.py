@@ -27,7 +27,7 @@ def unpickle(path: Path) -> Any:
         pickle.PROTO
     ):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
         log.info(
-            "%s is in torch's old format: all %.2f GB of it go into memory",
+            "%s is in torch's old format, which has no checksums: all %.2f GB go into memory",
             path,
             path.stat().st_size / 1e9,
         )

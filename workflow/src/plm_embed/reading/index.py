@@ -39,8 +39,15 @@ class Index:
         return read_table(self.path, columns, MAKE_AGAIN)
 
     def lines(self, rows: Rows) -> pa.Table:
-        """The lines of all records that have one of these rows, in the order of the file."""
-        return read_matching(self.path, "row", rows, MAKE_AGAIN)
+        """The lines of all records that have one of these rows (increasing), in the order of the
+        file. StoreError unless they are of the sequences that have these rows.
+        """
+        lines = read_matching(self.path, "row", rows, MAKE_AGAIN)
+        found = np.searchsorted(rows, lines["row"].to_numpy())
+        keys = np.array(lines["cache_key"].to_pylist(), dtype="S64")
+        if set(found.tolist()) != set(range(len(rows))) or (self._keys[rows][found] != keys).any():
+            raise self._foreign()
+        return lines
 
     @cached_property
     def ids(self) -> list[str]:
@@ -80,13 +87,7 @@ class Index:
                 else None
             )
             if not sound or (self._keys[first : last + 1][rows - first] != keys).any():
-                raise StoreError(
-                    f"{self.path}: not the index of {self._master}: it names other rows or "
-                    "sequences",
-                    remedy="put the two files of one run side by side, or run "
-                    "`snakemake --forcerun gather`",
-                    path=self.path,
-                )
+                raise self._foreign()
 
     def rows(self, ids: Iterable[str]) -> Rows:
         """The row of each record id, in the order asked for.
@@ -130,3 +131,11 @@ class Index:
         if there:
             return f"; did you mean {there[0]}?"
         return did_you_mean(id, self.ids) if pq.read_metadata(self.path).num_rows <= _FEW else ""
+
+    def _foreign(self) -> StoreError:
+        return StoreError(
+            f"{self.path}: not the index of {self._master}: it names other rows or sequences",
+            remedy="put the two files of one run side by side, or run "
+            "`snakemake --forcerun gather`",
+            path=self.path,
+        )

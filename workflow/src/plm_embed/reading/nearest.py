@@ -1,4 +1,8 @@
-"""Exact nearest neighbors: every row is compared, block by block, so memory stays bounded."""
+"""Nearest neighbors without an index: every row is compared, block by block, in bounded memory.
+
+Rows are ranked in fp32, and the best of them once more in fp64: neighbors whose scores differ by
+less than fp32 can tell (some 1e-6 of them) may come in another order, or make room for each other.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.reading.rows import Rows
 from plm_embed.store.hdf5 import Array, as_float32
 
@@ -61,7 +65,10 @@ def table(found: Neighbors, queries: Sequence[str], metric: Metric, lines: pa.Ta
         "rank": pa.array((place % k + 1).astype(np.int32)),
         SCORES[metric]: pa.array(found.scores.ravel()[place]),
     }
-    return pa.table(columns | {name: chosen[name] for name in chosen.column_names})
+    kept = {
+        f"record_{name}" if name in columns else name: chosen[name] for name in chosen.column_names
+    }
+    return pa.table(columns | kept)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,10 @@ class Search:
 
         PlmEmbedError for queries of another width, or with numbers that are not finite.
         """
-        queries = np.atleast_2d(np.asarray(queries, dtype=np.float32))
+        try:
+            queries = np.atleast_2d(np.asarray(queries, dtype=np.float32))
+        except (TypeError, ValueError):
+            raise PlmEmbedError("queries are no array of numbers (q, D)") from None
         if queries.ndim != 2 or queries.shape[1] != self.embeddings.dim:
             raise PlmEmbedError(
                 f"queries have the shape {queries.shape}, not (q, {self.embeddings.dim})"
@@ -111,6 +121,12 @@ class Search:
         best = _Best(len(queries), min(self.k + _SPARE, len(self.embeddings)))
         for start, block in self._blocks():
             best.add(start, self._compare(queries, block))
+        if (best.rows < 0).any():
+            raise StoreError(
+                f"{self.embeddings.path}: holds numbers that are not finite",
+                remedy="run `plm-embed validate`",
+                path=self.embeddings.path,
+            )
         return best.rows
 
     def _blocks(self) -> Iterator[tuple[int, Array]]:
@@ -148,7 +164,7 @@ class Search:
 
 
 class _Best:
-    """The best rows so far, (q, kept) each, in no order."""
+    """The best rows so far, (q, kept) each, best first."""
 
     def __init__(self, count: int, kept: int) -> None:
         self.rows = np.full((count, kept), -1, np.int64)
@@ -163,6 +179,6 @@ class _Best:
             at = np.flatnonzero(better[query])
             rows = np.concatenate([self.rows[query], start + at])
             values = np.concatenate([self._scores[query], scores[query, at]])
-            chosen = np.argpartition(-values, kept - 1)[:kept]
+            chosen = np.argsort(-values, kind="stable")[:kept]  # of equals the first rows stay
             self.rows[query], self._scores[query] = rows[chosen], values[chosen]
             self._worst[query] = self._scores[query].min()

@@ -135,7 +135,8 @@ def _weights(facts: Facts) -> Iterator[Entity]:
     if facts.caveat:
         yield entity | {
             "name": f"Weights in the architecture of {facts.model}",
-            "description": facts.caveat,
+            "description": f"{facts.caveat}; license of the published ones: "
+            f"{find_model(facts.model).license}",
         }
     else:
         model = find_model(facts.model)

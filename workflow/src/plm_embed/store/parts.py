@@ -1,5 +1,5 @@
 """A part: one immutable HDF5 file with the vectors of some keys, sorted by key. How it is read;
-`new_parts` writes it.
+`write_parts` writes it.
 """
 
 import json

@@ -55,7 +55,9 @@ PROTBERT = protein_family(
         order="post",
         epsilon=1e-12,
     ),
-    Published("protbert", _NAMES, {"model_type": "bert", "layer_norm_eps": 1e-12}),
+    Published(
+        "protbert", _NAMES, {"model_type": "bert", "layer_norm_eps": 1e-12, "hidden_act": "gelu"}
+    ),
     papers=(
         "Elnaggar A. et al. ProtTrans: Toward understanding the language of life through "
         "self-supervised learning. IEEE Trans. Pattern Anal. Mach. Intell. 44, 7112-7127 (2022). "
