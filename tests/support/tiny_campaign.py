@@ -26,6 +26,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 import yaml
 from backports import zstd
 
@@ -232,6 +233,8 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
     os.dup2(sys.stdout.fileno(), 1)
     os.dup2(sys.stdout.fileno(), 2)
     os.chdir(folder)
+    # a fork has no threads: where tests before it had some, torch would wait for them for ever
+    torch.set_num_threads(1)
     try:
         function()
     except PlmEmbedError as error:  # of a function that is no command
