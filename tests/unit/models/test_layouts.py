@@ -302,3 +302,16 @@ def test_hugging_face_configs_that_say_something_else(
 
 def edit_json(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_what_is_no_tensor_is_named(tmp_path: Path) -> None:
+    name = "layers.0.fc1.bias"
+    state = torch.load(
+        write_fair_esm(tmp_path / "x.pt", TINY_ESM2, random_state(TINY_ESM2, 1)),
+        weights_only=False,
+    )
+    for key in [key for key in state["model"] if key.endswith(name)]:
+        state["model"][key] = 5
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(PlmEmbedError, match=f"x.pt holds {name} without its numbers"):
+        read(tmp_path / "x.pt", TINY_ESM2)

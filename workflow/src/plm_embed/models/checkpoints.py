@@ -145,7 +145,7 @@ def _tensors_in(
 def _add(tensors: dict[str, Any], path: Path, names: tuple[str, ...], tensor: Any) -> None:
     """Take a tensor in under its names, which share out its rows."""
     if names and not (isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided):
-        raise WeightsError(f"weights: {path} holds no tensor for {names[0]}.", path=path)
+        raise WeightsError(f"weights: {path} holds {names[0]} without its numbers.", path=path)
     if len(names) > 1 and (tensor.ndim == 0 or len(tensor) % len(names)):
         raise WeightsError(
             f"weights: {path} holds {' and '.join(names)} in one tensor that cannot be shared out.",
