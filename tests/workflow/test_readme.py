@@ -238,9 +238,9 @@ def write(here: Path, block: Block, text: str) -> None:
 
 
 def run(here: Path, block: Block, command: list[str]) -> str:
-    done = subprocess.run(
-        command, cwd=here, env=environment(here), capture_output=True, text=True, check=False
-    )
+    # what `plm_embed.embed` makes of weights stays out of the user's own folder
+    place = environment(here) | {"PLM_EMBED_WEIGHTS": str(here / "weights_cache")}
+    done = subprocess.run(command, cwd=here, env=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (
         f"{block.page}: {block.first}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     )
