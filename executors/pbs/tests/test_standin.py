@@ -69,7 +69,7 @@ def test_new_clients_print_the_first_job_only_as_json() -> None:
 
 SUBMISSIONS = [
     *(name for name in CASES if name.startswith("submit_") and not name.startswith("submit_out_")),
-    "json_ok_neighbor_submit",
+    "json_ok_neighbour_submit",
     "json_v_dquote_last_submit",
     "json_v_dquote_middle_submit",
     "json_v_novalue_unset_submit",
