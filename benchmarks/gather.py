@@ -32,6 +32,7 @@ from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.keys import bucket_bounds, bucket_names, keys_sha256
+from plm_embed.sequences.columns import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
@@ -156,18 +157,7 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
             ended="",
         )
         write_completion(folder / f"embedded/{bucket}.json", record)
-    order = [
-        "source",
-        "number",
-        "id",
-        "header",
-        "status",
-        "reason",
-        "detail",
-        "events",
-        "key",
-        "length",
-    ]
+    order = records_schema([]).names
     write_table(folder / "sequences/records.parquet", pa.concat_tables(tables).select(order))
     written = (folder / "sequences").rglob("*.parquet")
     files = {str(path.relative_to(folder / "sequences")): sha256_file(path) for path in written}

@@ -2,8 +2,6 @@
 
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading import nearest
 from plm_embed.reading.nearest import SCORES, Metric, Neighbors, Search, table
+from support.tiny_campaign import MODEL, make_stages
 
 METRICS = tuple(SCORES)
 
@@ -128,7 +127,7 @@ def test_columns_of_the_index_keep_clear_of_those_of_the_search() -> None:
 
 def test_another_masters_index_is_refused(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "swapped"
-    shutil.copytree(finished / "results" / "esm2_t3_untrained", folder)
+    shutil.copytree(finished / "results" / MODEL, folder)
     (index,) = folder.glob("master_*.parquet")
     lines = pq.read_table(index)
     backwards = lines.set_column(
@@ -159,14 +158,7 @@ def test_records_that_share_a_row_share_a_rank() -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A campaign, made in a process of its own: with the threads of torch this one can not fork."""
-    folder = tmp_path_factory.mktemp("search")
-    make = f"from support.tiny_campaign import make_stages; make_stages(Path({str(folder)!r}))"
-    tests = Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", f"from pathlib import Path; {make}"], cwd=tests, check=True
-    )
-    return folder / "read"
+    return make_stages(tmp_path_factory.mktemp("search")) / "read"
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +188,7 @@ def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) 
 
 
 def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
-    with plm_embed.open(finished / "results" / "esm2_t3_untrained" / "store") as vectors:
+    with plm_embed.open(finished / "results" / MODEL / "store") as vectors:
         found = vectors.nearest(
             sequences=[sequence], k=2, weights=finished / "resources" / "weights"
         )

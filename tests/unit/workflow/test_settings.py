@@ -11,8 +11,11 @@ import pytest
 
 from plm_embed.cli.main import group
 from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
+from plm_embed.reading.export import Format
+from plm_embed.reading.nearest import Metric
 from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table
@@ -134,3 +137,15 @@ def test_the_rule_says_every_option_of_embed() -> None:
             (name, *_) = option.opts
             word = name.removeprefix("--")
             assert re.search(rf"{name}[ =]|options\(\"{word}\"", rule), name
+
+
+def test_words_that_commands_spell_out_are_those_of_the_code() -> None:
+    """`search` and `export` name theirs without loading what knows them."""
+    for command, option, words in (("search", "metric", Metric), ("export", "to", Format)):
+        (given,) = [each for each in group.commands[command].params if each.name == option]
+        assert isinstance(given.type, click.Choice)
+        assert tuple(given.type.choices) == get_args(words)
+
+
+def test_weights_are_looked_for_where_campaigns_have_them() -> None:
+    assert str(CAMPAIGNS) == KEYS["weights_folder"]["default"]

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, cast, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError, out_of_memory
+from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import (
     ComputeDtype,
     Fingerprint,
@@ -65,32 +64,20 @@ class LanguageModel:
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads
-        self.manifest, tensors = weights_folders.load(folder)
-        family = self.manifest.family
-        try:
-            with self._settings():
-                self._engine: Engine | None = family.engine(
-                    self.manifest, tensors, self.device, self.dtype
-                )
-                self_test(self._engine, folder)
-        except RuntimeError as error:
-            if out_of_memory(error):
-                raise devices.too_small(self.device) from error
-            if lost := devices.failure(error, self.device):
-                raise lost from error
-            raise
+        with devices.loading(self.device), self._settings():
+            self.manifest, tensors = weights_folders.load(folder)
+            family = self.manifest.family
+            self._engine: Engine | None = family.engine(
+                self.manifest, tensors, self.device, self.dtype
+            )
+            self_test(self._engine, folder)
         self.policy = ResiduePolicy(alphabet=family.alphabet)
         self._budget = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from plm_embed._version import __version__
-from plm_embed.errors import PlmEmbedError, out_of_memory
+from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.accuracy import SelfTest
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
@@ -220,7 +220,7 @@ class Embedder:
     def _loaded(self) -> Engine:
         if self._model is None:
             began = time.monotonic()
-            try:
+            with devices.loading(self.device):
                 manifest, tensors = weights.load(self.weights_folder)
                 model = manifest.family.engine(
                     manifest, tensors, self.device, self.store.fingerprint.compute_dtype
@@ -229,12 +229,6 @@ class Embedder:
                 self._budget = self.settings.toks_per_batch or token_budget(
                     model, self.store.fingerprint.layers
                 )
-            except RuntimeError as error:
-                if out_of_memory(error):
-                    raise devices.too_small(self.device) from error
-                if lost := devices.failure(error, self.device):
-                    raise lost from error
-                raise
             self._model = model
             self._loading = time.monotonic() - began
             log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from plm_embed.errors import ConfigError, DeviceError, device_lost
+from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memory
 from plm_embed.fingerprint import ComputeDtype
 
 ALONE = threading.Lock()
@@ -124,6 +124,19 @@ def too_small(device: torch.device) -> DeviceError:
     return DeviceError(
         f"{device_name(device)} on {socket.gethostname()} has too little free memory for this model"
     )
+
+
+@contextmanager
+def loading(device: torch.device) -> Iterator[None]:
+    """While a model comes onto a device: DeviceError when that lacks the room, or fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise too_small(device) from error
+        if lost := failure(error, device):
+            raise lost from error
+        raise
 
 
 def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
