@@ -15,6 +15,7 @@ class Alphabet:
     them.
     """
 
+    name: str
     letters: str
     unknown: str
     """The letter that may stand in for one that is not among `letters`."""
@@ -37,4 +38,6 @@ class Alphabet:
         return codes[0], codes[-1], frozenset(range(codes[0], codes[-1])).difference(codes)
 
 
-PROTEIN = Alphabet(letters="LAGVSERTIDPKQNFYMHWCXBUZO", unknown="X", gaps="-.", stop="*")
+PROTEIN = Alphabet("protein", "LAGVSERTIDPKQNFYMHWCXBUZO", unknown="X", gaps="-.", stop="*")
+DNA = Alphabet("dna", "ACGTRYSWKMBDHVN", unknown="N", gaps="-.", stop="")
+"""The four bases and IUPAC's letters for several of them; U is read as T before."""
