@@ -39,6 +39,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         compute_dtype=dtype,
         storage_dtype=settings.storage_dtype,
         engine=manifest.family.engine_name(manifest, device, dtype),
+        strand=settings.strand,
     )
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES
-from plm_embed.sequences.fasta import Batch, CleanBatch, strings
+from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalize
 
 _KEY_DIGITS = 2 * KEY_BYTES
@@ -61,9 +62,16 @@ class Judged(NamedTuple):
     ends: NDArray[np.int64]
 
 
-def judge(batch: Batch | CleanBatch, policy: ResiduePolicy) -> Judged:
+def judge(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    return _clean(batch) if isinstance(batch, CleanBatch) else _normalized(batch, policy)
+    alphabet = ALPHABETS[policy.alphabet]
+    if (
+        isinstance(batch, PlainBatch)
+        and policy.strand == "as_given"
+        and alphabet.is_clean(batch.text)
+    ):
+        return _clean(batch)
+    return _normalized(batch, policy)
 
 
 class Account(NamedTuple):
@@ -124,7 +132,7 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
 
 
-def _clean(batch: CleanBatch) -> Judged:
+def _clean(batch: PlainBatch) -> Judged:
     count = len(batch.ends)
     none = pa.nulls(count, pa.string())
     no_events = pa.repeat(pa.scalar(""), count)
@@ -133,13 +141,14 @@ def _clean(batch: CleanBatch) -> Judged:
     return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalized(batch: Batch, policy: ResiduePolicy) -> Judged:
+def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
     sequences, text = batch.residues, "".join(batch.residues)
-    if batch.faults or "" in batch.residues or not is_clean(text, policy.alphabet):
+    clean = is_clean(text, ALPHABETS[policy.alphabet])
+    if batch.faults or "" in batch.residues or not clean or policy.strand == "canonical":
         sequences = []
         for place, raw in enumerate(batch.residues):
             fault = batch.faults.get(place)
