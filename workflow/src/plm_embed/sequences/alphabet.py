@@ -49,6 +49,11 @@ class Alphabet:
         return sequence.translate(self._complement)[::-1]
 
     @cached_property
+    def each(self) -> frozenset[str]:
+        """The letters, one by one."""
+        return frozenset(self.letters)
+
+    @cached_property
     def _codes(self) -> tuple[int, int, frozenset[int]]:
         """The first and the last letter, and what lies between them and is none."""
         codes = sorted(self.letters.encode("ascii"))
@@ -128,7 +133,7 @@ class LetterCheck:
         if self._alphabet is DNA and others >= _PROTEIN * total:
             raise InputError(
                 f"{name}: these are proteins, and the model reads DNA: "
-                f"{others / total:.0%} {of_letters} are E, F, I, L, P or Q, which stand for no base",
+                f"{others / total:.0%} {of_letters} are E, F, I, L, P or Q, which are no bases",
                 path=self._path,
                 remedy="choose a model of proteins, or give the genes",
             )

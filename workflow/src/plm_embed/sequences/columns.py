@@ -64,14 +64,10 @@ class Judged(NamedTuple):
 
 def judge(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    alphabet = ALPHABETS[policy.alphabet]
-    if (
-        isinstance(batch, PlainBatch)
-        and policy.strand == "as_given"
-        and alphabet.is_clean(batch.text)
-    ):
+    as_they_are = _as_they_are(batch, policy)
+    if isinstance(batch, PlainBatch) and as_they_are:
         return _clean(batch)
-    return _normalized(batch, policy)
+    return _normalized(batch, None if as_they_are else policy)
 
 
 class Account(NamedTuple):
@@ -141,14 +137,14 @@ def _clean(batch: PlainBatch) -> Judged:
     return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
+def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy | None) -> Judged:
+    """A batch by the rules of `policy`; None where nothing is left to do."""
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
-    sequences, text = batch.residues, "".join(batch.residues)
-    clean = is_clean(text, ALPHABETS[policy.alphabet])
-    if batch.faults or "" in batch.residues or not clean or policy.strand == "canonical":
+    sequences = batch.residues
+    if policy:
         sequences = []
         for place, raw in enumerate(batch.residues):
             fault = batch.faults.get(place)
@@ -158,7 +154,6 @@ def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
             else:
                 sequences.append(outcome.sequence)
                 events[place] = format_events(outcome.events)
-        text = "".join(sequences)
     ids, headers, told, why, particulars = (
         pa.array(values, pa.string())
         for values in (batch.ids, batch.headers, events, reasons, details)
@@ -166,7 +161,19 @@ def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
     ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))
     columns = ids, headers, told, why, particulars
-    return Judged(batch.first, batch.kept, *columns, skipped, text.encode("ascii"), ends)
+    text = "".join(sequences).encode("ascii")
+    return Judged(batch.first, batch.kept, *columns, skipped, text, ends)
+
+
+def _as_they_are(batch: Batch | PlainBatch, policy: ResiduePolicy) -> bool:
+    """Whether the residues of all records are sequences already."""
+    if policy.strand == "canonical" or batch.faults:
+        return False
+    if isinstance(batch, PlainBatch):
+        return ALPHABETS[policy.alphabet].is_clean(batch.text)
+    return "" not in batch.residues and is_clean(
+        "".join(batch.residues), ALPHABETS[policy.alphabet]
+    )
 
 
 # Columns that the index and records.parquet have by themselves.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import Strand
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, AlphabetName
@@ -21,6 +23,7 @@ ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have n
 
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
+_SHORT = 500  # letters; numpy takes longer to be called
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
 
 
@@ -62,6 +65,8 @@ def is_clean(text: str, alphabet: Alphabet) -> bool:
     """Whether every character is a letter of the alphabet, in upper case, so that nothing is left
     to normalize.
     """
+    if len(text) < _SHORT:
+        return alphabet.each.issuperset(text)
     return text.isascii() and alphabet.is_clean(text.encode("ascii"))
 
 
@@ -96,7 +101,10 @@ def _mended(raw: str, policy: ResiduePolicy, alphabet: Alphabet) -> Normalized |
         events["whitespace_removed"] = len(one_line) - len(text)
     upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
     if upper != text:
-        events["upper_cased"] = sum(map(text.count, ascii_lowercase))
+        codes = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+        events["upper_cased"] = int(
+            np.count_nonzero(codes - np.uint8(ord("a")) < len(ascii_lowercase))
+        )
     if alphabet.uracil and "U" in upper:
         events["u_to_t"] = upper.count("U")
         upper = upper.replace("U", alphabet.uracil)
@@ -113,6 +121,8 @@ def _mended(raw: str, policy: ResiduePolicy, alphabet: Alphabet) -> Normalized |
         stop = raw.rindex(alphabet.stop) + 1
     if not upper:
         return Skipped("empty", None)
+    if is_clean(upper, alphabet):
+        return Normalized(upper, events)
     if ">" in _IN_BRACKETS.sub("", upper):
         return Skipped("glued_header", _glued(raw))
     unknown = set(upper).difference(alphabet.letters)

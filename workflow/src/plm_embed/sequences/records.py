@@ -26,7 +26,7 @@ from plm_embed.sequences.fasta import (
 from plm_embed.sequences.formats import LARGEST_RECORD, Kind, sniff
 from plm_embed.sequences.tables import DelimitedText, ParquetTable, Table
 
-_BLOCKS_AHEAD = 2
+_BLOCKS_AHEAD = 1
 _BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
 
 
