@@ -33,6 +33,7 @@ POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
 
 BLOCKS = [
     (README, "make demo"),
+    (README, "plm-embed run proteins.fasta --model esm2_8m"),
     (README, "inputs: [protein_final.csv, more.fasta.gz]"),
     (README, "make .venv/installed"),
     (README, "python3 -m venv .venv && source .venv/bin/activate"),
@@ -63,6 +64,16 @@ BLOCKS = [
 """Page and first line of every fenced block, in order."""
 
 INSTEAD: dict[str, tuple[str, str]] = {
+    "plm-embed run proteins.fasta --model esm2_8m": (
+        "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained"
+        " --set weights=config/demo/esm2_t3_untrained.pt --set buckets=1 --results run",
+        "real weights, and hours without a GPU",
+    ),
+    "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id brc_fea_id "
+    "--sequence esm2_ready_seq --keep function --results flu": (
+        "",
+        "test_standalone.py runs a table",
+    ),
     "make test": ("make help", "this test is a part of it"),
     "python3 -m venv .venv && source .venv/bin/activate": (
         "",

@@ -102,6 +102,7 @@ EXTRAS = {
     "plotly": ("plotly", "report"),
     "requests": ("requests", "embed"),
     "safetensors": ("safetensors", "embed"),
+    "snakemake": ("snakemake", "workflow"),
     "torch": ("torch", "embed"),
 }
 """Of a module that may be absent: the package that has it, and the extra of plm-embed that brings
