@@ -51,7 +51,7 @@ try:
 except plm_embed.StoreError as error:
     print(error.path)
 
-from plm_embed.reading.export import export
+from plm_embed.reading.exports.export import export
 
 export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
 """
