@@ -104,9 +104,7 @@ def test_a_classifier_learns_from_it(campaign: Campaign) -> None:
     """Of the made-up vectors a small network learns by heart which sequences are long."""
     torch.manual_seed(0)
     dataset = plm_embed.Dataset(campaign.results, columns=["length"])
-    network = torch.nn.Sequential(
-        torch.nn.Linear(DIM, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
-    )
+    network = torch.nn.Sequential(torch.nn.Linear(DIM, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
     steps = torch.optim.Adam(network.parameters(), lr=0.02)
     for _ in range(30):
         right = 0

@@ -10,6 +10,7 @@ import click
 from plm_embed.cli.options import EXISTING, PATH
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.wording import readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,11 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
     "--name", default="emb", help="Which representation; emb is the first that is pooled."
 )
 @click.option(
+    "--index",
+    is_flag=True,
+    help="Compare only with what the index proposes, which `plm-embed index` has made.",
+)
+@click.option(
     "--weights",
     type=EXISTING,
     help="The weights that made the vectors: a weights folder, or what `weights:` was. Otherwise "
@@ -62,6 +68,7 @@ def search(
     top: int,
     metric: "Metric",
     name: str,
+    index: bool,
     weights: Path | None,
     output: Path | None,
 ) -> None:
@@ -82,7 +89,13 @@ def search(
         raise click.UsageError("give a file of queries, or --id")
     with plm_embed.open(results) as embeddings:
         found = embeddings.nearest(
-            ids or None, sequences=queries, k=top, metric=metric, name=name, weights=weights
+            ids or None,
+            sequences=queries,
+            k=top,
+            metric=metric,
+            name=name,
+            weights=weights,
+            index=index,
         )
     if output is None:
         _print(found)
@@ -109,6 +122,42 @@ def _write(found: "pa.Table", path: Path, suffix: str) -> None:
     else:
         options = csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
         csv.write_csv(found, path, options)
+
+
+@click.command()
+@click.argument("results", type=EXISTING)
+@click.option(
+    "--metric",
+    default="cosine",
+    type=click.Choice(["cosine", "euclidean"]),
+    help="What near means.",
+)
+@click.option("--name", default="emb", help="Which representation; emb: the first pooled one.")
+@click.option(
+    "--recall",
+    default=0.95,
+    type=click.FloatRange(0, 1),
+    help="Share of the true neighbors to find: more take longer.",
+)
+def index(*, results: Path, metric: "Metric", name: str, recall: float) -> None:
+    """Make an index, for `search --index` among more than ten million vectors.
+
+    Until then, comparing every vector takes a second or two for each million, and misses nothing.
+    RESULTS is a results folder or a master; the index lies beside the master. What it finds of the
+    true neighbors is measured and printed.
+
+    \b
+    Example:
+      plm-embed index results
+    """
+    from plm_embed.reading.approximate import TRIAL, TRIED, build
+
+    note = build(results, metric, name, recall)
+    say(
+        f"{note.representation}, {note.metric}: {readable(note.bytes)}; probing {note.probed} of "
+        f"{note.cells} cells, recall {note.recall:.3f} (of the {TRIAL} nearest of {TRIED} rows, "
+        f"against all rows compared)\nnext: plm-embed search {results} QUERIES.fasta --index"
+    )
 
 
 FORMATS = (
@@ -219,4 +268,4 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
         sys.exit(1)
 
 
-COMMANDS = (search, export, diff)
+COMMANDS = (search, index, export, diff)

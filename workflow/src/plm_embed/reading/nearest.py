@@ -6,7 +6,7 @@ less than fp32 can tell (some 1e-6 of them) may come in another order, or make r
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,15 @@ row.
 """
 _SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
+PROPOSED = 10
+"""Candidates for each of the k best that an approximate index proposes."""
+
+
+class Proposer(Protocol):
+    """An approximate index."""
+
+    def candidates(self, queries: NDArray[np.float32], count: int) -> Rows:
+        """(q, count) rows that may be the nearest, -1 where it found fewer."""
 
 
 class Neighbors(NamedTuple):
@@ -73,7 +82,8 @@ def table(found: Neighbors, queries: Sequence[str], metric: Metric, lines: pa.Ta
 
 @dataclass(frozen=True)
 class Search:
-    """Looks for the k nearest rows of a pooled representation, by a metric.
+    """Looks for the k nearest rows of a pooled representation, by a metric: among all rows, or
+    among those that an approximate index proposes.
 
     PlmEmbedError for a metric that is not known.
     """
@@ -82,6 +92,7 @@ class Search:
     k: int = 10
     metric: Metric = "cosine"
     name: str = "emb"
+    index: Proposer | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in get_args(Metric):
@@ -109,7 +120,9 @@ class Search:
         parts = [Neighbors(np.empty((0, self._k), np.int64), np.empty((0, self._k)))]
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             asked = queries[start : start + QUERIES_AT_ONCE]
-            candidates = self._candidates(asked)
+            candidates = (
+                self._proposed(asked, self.index) if self.index else self._candidates(asked)
+            )
             parts += map(self._settle, asked, candidates)
         return Neighbors(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -117,8 +130,20 @@ class Search:
     def _k(self) -> int:
         return min(self.k, len(self.embeddings))
 
+    @property
+    def width(self) -> int:
+        """Candidates for each query."""
+        return min((PROPOSED * self.k if self.index else self.k) + _SPARE, len(self.embeddings))
+
+    def _proposed(self, queries: Array, index: Proposer) -> Rows:
+        rows = index.candidates(queries, self.width)
+        short = (rows < 0).any(axis=1)
+        if short.any():
+            rows[short] = self._candidates(queries[short])
+        return rows
+
     def _candidates(self, queries: Array) -> Rows:
-        best = _Best(len(queries), min(self.k + _SPARE, len(self.embeddings)))
+        best = _Best(len(queries), self.width)
         for start, block in self._blocks():
             best.add(start, self._compare(queries, block))
         if (best.rows < 0).any():
