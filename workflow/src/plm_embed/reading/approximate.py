@@ -90,8 +90,9 @@ class Approximate:
             )
         with extra():
             import faiss
+        self._index: Any
         try:
-            self._index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+            self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
         except RuntimeError as error:
             raise StoreError(f"{path}: damaged ({error})", path=path, remedy=again) from None
         self._index.nprobe = note.probed
@@ -193,5 +194,5 @@ def _prepared(vectors: NDArray[np.float32], metric: Metric) -> NDArray[np.float3
     if metric == "euclidean":
         return vectors
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = vectors / np.where(lengths > 0, lengths, 1).astype(np.float32)
+    unit: NDArray[np.float32] = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
     return unit
