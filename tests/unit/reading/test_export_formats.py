@@ -2,6 +2,7 @@
 it is meant for.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,21 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
     arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
     assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
+def test_r_reads_a_dataset_per_id(campaign: Campaign, tmp_path: Path) -> None:
+    path = exported(campaign, tmp_path, "uniprot-h5", ids=["p20", "p30"])
+    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
+    command = ["Rscript", str(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shape, names, numbers = done.stdout.splitlines()
+    assert shape.split()[1:] == ["2", str(DIM)] and names.split() == ["p20", "p30"]
+    with plm_embed.open(campaign.master) as embeddings:
+        first, second = embeddings.get(["p20", "p30"]).astype(np.float64)
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert [float(word) for word in numbers.split()] == [1, pytest.approx(cosine, abs=1e-4)]
 
 
 def test_a_format_whose_library_is_missing_says_what_to_install(

@@ -2,10 +2,10 @@
 and `nearest` compares these exactly, so that scores are never approximate, only which rows are
 found.
 
-Rows fall into about sqrt(n) cells, and each is kept as D/8 bytes (IVF and product quantization:
-Jégou, Douze and Schmid, IEEE TPAMI 33, 117, 2011, doi:10.1109/TPAMI.2010.57). The file lies beside
-the master, with a note that says of which master it is, and how many of the true neighbors it found
-in a trial.
+Rows fall into about sqrt(n) cells, and each is kept in four bits per number (IVF and RaBitQ: Gao
+and Long, Proc. ACM Manag. Data 2, 167, 2024, doi:10.1145/3654970), which needs no training but of
+the cells. The file lies beside the master, with a note that says of which master it is, and how
+many of the true neighbors it found in a trial.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,6 @@ TRIAL, TRIED = 10, 200
 """Recall is measured on so many neighbors of so many rows."""
 AGAIN = "make it again: plm-embed index"
 _PER_CELL = 40  # rows to train on; FAISS wants 39
-_CODES = 256
 _ROWS = 1 << 14
 _SEED = 7
 
@@ -95,7 +94,7 @@ class Approximate:
             self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
         except RuntimeError as error:
             raise StoreError(f"{path}: damaged ({error})", path=path, remedy=again) from None
-        self._index.nprobe = note.probed
+        faiss.extract_index_ivf(self._index).nprobe = note.probed
         self._metric = metric
 
     def candidates(self, queries: NDArray[np.float32], count: int) -> Rows:
@@ -133,38 +132,43 @@ def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: floa
             )
         search = Search(embeddings, TRIAL + 1, metric, _first(embeddings, name))
         cells = 1 << round(np.log2(count) / 2)
-        pieces = next(size for size in range(max(dim // 8, 1), 0, -1) if dim % size == 0)
-        index: Any = faiss.index_factory(dim, f"IVF{cells},PQ{pieces}", faiss.METRIC_L2)
-        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # no warnings
+        # rotated at random, so that no number means more than another
+        index: Any = faiss.index_factory(dim, f"RR{dim},IVF{cells},RaBitQ4", faiss.METRIC_L2)
+        inside = faiss.extract_index_ivf(index)
+        inside.cp.min_points_per_centroid = 1  # no warnings
         random = np.random.default_rng(_SEED)
-        sample = random.choice(count, min(count, max(cells, _CODES) * _PER_CELL), replace=False)
+        sample = random.choice(count, min(count, cells * _PER_CELL), replace=False)
         vectors = embeddings.rows(np.sort(sample).tolist(), search.name)
         index.train(_prepared(as_float32(vectors), metric))
         with progress("index", count, "rows") as meter:
             for _, block in embeddings.iter_batches(_ROWS, search.name):
                 index.add(_prepared(as_float32(block), metric))
                 meter.advance(len(block))
-        found = _trial(index, search, random, recall)
+        found = _trial(index, inside, search, random, recall)
         final = index_file(embeddings)
         _note_file(final).unlink(missing_ok=True)
         with atomic_path(final) as temporary:
             faiss.write_index(index, str(temporary))
         size = final.stat().st_size
-        note = Note(embeddings.identity, search.name, metric, cells, int(index.nprobe), found, size)
+        note = Note(
+            embeddings.identity, search.name, metric, cells, int(inside.nprobe), found, size
+        )
         write_sealed(_note_file(final), note)
         return note
 
 
-def _trial(index: Any, search: Search, random: np.random.Generator, wanted: float) -> float:
-    """The recall, after `index.nprobe` was raised until it is at least as wanted, or all cells are
+def _trial(
+    index: Any, inside: Any, search: Search, random: np.random.Generator, wanted: float
+) -> float:
+    """The recall, after `inside.nprobe` was raised until it is at least as wanted, or all cells are
     probed. A row itself, which any index finds, does not count.
     """
     count = len(search.embeddings)
     rows = np.sort(random.choice(count, min(TRIED, count), replace=False))
     queries = as_float32(search.embeddings.rows(rows.tolist(), search.name))
     true = search.nearest(queries).rows
-    for probed in _doubling(index.nlist):
-        index.nprobe = probed
+    for probed in _doubling(inside.nlist):
+        inside.nprobe = probed
         proposed = _asked(index, _prepared(queries, search.metric), PROPOSED * TRIAL)
         hits, total = 0, 0
         for row, nearest, candidates in zip(rows, true, proposed, strict=True):
