@@ -142,7 +142,7 @@ def _write(found: "pa.Table", path: Path, suffix: str) -> None:
 def index(*, results: Path, metric: "Metric", name: str, recall: float) -> None:
     """Make an index, for `search --index` among more than ten million vectors.
 
-    Until then, comparing every vector takes a second or two for each million, and misses nothing.
+    Until then, comparing every vector takes some seconds for each million, and misses nothing.
     RESULTS is a results folder or a master; the index lies beside the master. What it finds of the
     true neighbors is measured and printed.
 

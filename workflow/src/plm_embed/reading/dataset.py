@@ -25,9 +25,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
 
     path: as for `plm_embed.open`, but no store. name: a representation; `vector` is float32, (D,),
     or (L, D) per residue, which only `batch_size=None` or a `collate_fn` of your own can take.
-    columns: of the index, such as the ones that were kept; a missing value is None, which the
-    default `collate_fn` refuses. ids, where: only these records, and only those whose columns have
-    these values, as text. shuffle: blocks of `block` neighbors come in random order, and the
+    columns: of the index, such as the ones that were kept; a missing value is empty text, since the
+    default `collate_fn` takes no None. ids, where: only these records, and only those whose columns
+    have these values, as text. shuffle: blocks of `block` neighbors come in random order, and the
     records within them. Neighbors have no more in common than others, since rows are sorted by
     SHA-256, so that this is as good as shuffling all records.
 
@@ -106,7 +106,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         for batch in lines.to_batches():
             chosen = batch.filter(self._part.mask(batch))
             rows = chosen["row"].to_pylist()
-            columns = {name: chosen[name].to_pylist() for name in ("id", *self._columns)}
+            columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
             vectors = None
             if not is_per_residue(self._name):
                 taken = embeddings.rows(rows, self._name).astype(np.float32)
@@ -122,3 +122,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)
+
+
+def _filled(column: pa.Array) -> list[Any]:
+    values = column.fill_null("") if pa.types.is_string(column.type) else column
+    found: list[Any] = values.to_pylist()
+    return found

@@ -123,7 +123,7 @@ class Search:
             candidates = (
                 self._proposed(asked, self.index) if self.index else self._candidates(asked)
             )
-            parts += map(self._settle, asked, candidates)
+            parts += self._settled(asked, candidates)
         return Neighbors(*map(np.concatenate, zip(*parts, strict=True)))
 
     @property
@@ -174,9 +174,19 @@ class Search:
             found -= squares
         return found
 
-    def _settle(self, query: Array, rows: Rows) -> Neighbors:
+    def _settled(self, queries: Array, candidates: Rows) -> Iterator[Neighbors]:
+        """Of each query; the candidates of as many queries as a block holds are read together."""
+        at_once = max(BLOCK_BYTES // (8 * max(self.embeddings.dim, 1) * max(self.width, 1)), 1)
+        for start in range(0, len(queries), at_once):
+            rows = candidates[start : start + at_once]
+            unique, back = np.unique(rows, return_inverse=True)
+            vectors = self.embeddings.rows(unique.tolist(), self.name).astype(np.float64)
+            asked = queries[start : start + at_once]
+            for query, mine, places in zip(asked, rows, back.reshape(rows.shape), strict=True):
+                yield self._settle(query, mine, vectors[places])
+
+    def _settle(self, query: Array, rows: Rows, vectors: Array) -> Neighbors:
         """The k best of a query's candidates, compared once more in fp64: (1, k) each."""
-        vectors = self.embeddings.rows(rows.tolist(), self.name).astype(np.float64)
         asked = query.astype(np.float64)
         scores = vectors @ asked
         if self.metric == "euclidean":
