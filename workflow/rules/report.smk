@@ -11,7 +11,7 @@ rule report:
         proof="<vectors>/checksums.sha256",
         weights="<vectors>/weights.json",
     output:
-        report=report("<vectors>/report.html", category="Report"),
+        report=report("<vectors>/report.html", category="Report", labels={"model": MODEL}),
         crate="<vectors>/ro-crate-metadata.json",
     log:
         f"<logs>/{MODEL}/report.log",

@@ -73,7 +73,7 @@ def test_what_a_model_asks_for_is_that_of_a_campaign_of_its_own() -> None:
         ({"model": ["esm2_8m", 5]}, "model[1]: 5: must be text"),
         ({"model": ["esm2_8m", SMALL]}, f"model: {SMALL}: names {SMALL} twice"),
         ({"model": ["esm2_8m", "esm5"]}, "model: 'esm5' is not known; did you mean"),
-        ({"weights": "esm2.pt"}, "weights: esm2.pt: of which of the 2 models? Write `weights: {esm2"),
+        ({"weights": "esm2.pt"}, "weights: esm2.pt: of which of the 2 models? Write `weights: {"),
         ({"weights": {"esm2_650m": ""}}, "weights.esm2_650m: is not a model of this campaign"),
         ({"weights": {"esm2": ""}}, "weights.esm2: is not a model of this campaign"),
         ({"weights": {"8m": "", SMALL: ""}}, f"weights.{SMALL}: names {SMALL} twice"),

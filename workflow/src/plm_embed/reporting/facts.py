@@ -1,5 +1,5 @@
-"""What the report tells: everything that the files of a results folder say about a campaign,
-finished or not.
+"""What the report tells: everything that its files say about one model of a campaign, finished
+or not.
 """
 
 import os
