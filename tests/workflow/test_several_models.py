@@ -14,6 +14,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.validation import read_validation
 from plm_embed.models import registry
+from plm_embed.reading.diff import compare
 from plm_embed.reporting.watch import Watch
 from support.campaign_runs import ROOT, snakemake, working_folder
 from support.families import TINY, source
@@ -140,6 +141,9 @@ def test_what_reads_one_master_names_the_several(runs: Runs) -> None:
     both = ".*, .*".join(MASTERS.values())
     with pytest.raises(PlmEmbedError, match=f"holds 2 masters; name one of them: .*{both}"):
         plm_embed.open(runs.results)
+    with pytest.raises(PlmEmbedError, match="name one of them"):
+        compare(runs.results / ESM, runs.results, 0)
+    assert compare(runs.results / ESM, runs.results / ESM / MASTERS[ESM], 0).equal
     done = CliRunner().invoke(
         group, ["report", str(runs.results), "--output", str(runs.folder / "one.html")]
     )
