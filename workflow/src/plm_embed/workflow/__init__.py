@@ -14,6 +14,7 @@ from plm_embed.workflow.campaign import (
     master_files,
     options,
     plan_line,
+    reading,
     submissions,
     workflow_commit,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "plan_line",
     "printable",
     "quote_words",
+    "reading",
     "records_minutes",
     "submissions",
     "validate_minutes",

@@ -12,6 +12,7 @@ from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
+from plm_embed.sequences.normalize import ONE_STRAND, ResiduePolicy
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
 
@@ -57,6 +58,13 @@ def checked(raw: Mapping[str, Any]) -> Config:
     return config
 
 
+def residue_policy(config: Config) -> ResiduePolicy:
+    """What a campaign does with residues; its alphabet is that of its models."""
+    rules = config["residues"]
+    alphabet = find_model(config["model"][0]).family.alphabet.name
+    return ResiduePolicy(rules["unknown"], rules["gaps"], alphabet, rules["strand"])
+
+
 def _refusal(problems: Sequence[str]) -> ConfigError:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     heading = f"The configuration has {count} (config/README.md explains every key):"
@@ -82,7 +90,7 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     if usable("model"):
         problems, models = _found_models(config["model"])
         yield from problems
-    if usable("weights") and models:
+    if usable("weights"):
         yield from _shared_weights(config, models)
     paths = ("results", "weights_folder", "store", "weights", "reuse")
     yield from _path_problems({key: config[key] for key in paths if usable(key)})
@@ -101,11 +109,14 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
             f"table.keep: {name}: {taken}"
             for name in sorted(OWN_COLUMNS & set(config["table"]["keep"]))
         )
+    layers = config["embedding"]["layers"] if usable("embedding.layers") else []
+    pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
+    strand = config["residues"]["strand"] if usable("residues.strand") else ""
     for model in models:
-        if usable("embedding.layers"):
-            yield from _layer_problems(config["embedding"]["layers"], model)
-        if usable("embedding.pooling"):
-            yield from _pooling_problems(config["embedding"]["pooling"], model)
+        yield from _layer_problems(layers, model)
+        yield from _pooling_problems(pooling, model)
+    if strand == "canonical" and not all(model.family.alphabet.complements for model in models):
+        yield ONE_STRAND
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], models)
     if usable("embedding.compute_dtype", "speed.device"):
@@ -138,7 +149,7 @@ def _found_models(names: Sequence[str]) -> tuple[list[str], list[Model]]:
 
 def _shared_weights(config: Config, models: Sequence[Model]) -> Iterator[str]:
     """Problems with whose weights `weights` names; puts canonical names of models in place."""
-    weights = config["weights"]
+    weights = config["weights"] if models else ""
     if isinstance(weights, str):
         if weights and len(models) > 1:
             yield (
