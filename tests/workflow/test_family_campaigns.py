@@ -34,7 +34,7 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
             status, printed = tiny_campaign.run_command(tmp_path, command)
             assert status == 0, printed
     assert f"license of the weights: {model.license}" in printed  # by summary, the last of all
-    report = (tmp_path / "results" / "report.html").read_text()
+    report = (tmp_path / "results" / model.name / "report.html").read_text()
     assert model.license in report
     assert model.family.papers[0][:20] in report
     assert "the published formulas in float64" in report

@@ -60,6 +60,7 @@ BLOCKS = [
     (EXTENDING, "base: generic"),
     (EXTENDING, "plm-embed plan --site our_cluster"),
     (CONFIG, "snakemake --cores 4 --configfile my_config.yaml"),
+    (CONFIG, "model: [esm2_t33_650M_UR50D, prot_bert]"),
     (CONFIG, "set-threads:"),
 ]
 """Page and first line of every fenced block, in order."""
@@ -125,10 +126,11 @@ FILES = {
     "from torch.utils.data import DataLoader": "train.py",
     "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
+    "model: [esm2_t33_650M_UR50D, prot_bert]": "",
     "set-threads:": "",
 }
-"""Blocks that are the content of a file, by their first line. '': a piece of a profile, which has
-to be YAML.
+"""Blocks that are the content of a file, by their first line. '': a piece of a file, which has to
+be YAML.
 """
 
 SMALLER = {
@@ -228,14 +230,15 @@ def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
         "report.zip",
         "so_far.html",
         "per-protein.h5",
-        "tutorial/report.html",
+        "tutorial/esm2_t3_untrained/report.html",
     ):
         assert (here / result).stat().st_size > 1000, result
     with zipfile.ZipFile(
         here / "report.zip"
     ) as shown:  # what `snakemake --report` shows is the report itself
         (mine,) = [name for name in shown.namelist() if name.startswith("report/data/raw/")]
-        assert shown.read(mine) == (here / "results" / "report.html").read_bytes()
+        page = here / "results" / "esm2_t3_untrained" / "report.html"
+        assert shown.read(mine) == page.read_bytes()
     assert "hemagglutinin" in said(here, "python neighbors.py").splitlines()[1].lower()
     said(here, "snakemake --configfile finetuned.yaml --cores 1 -n")
 
