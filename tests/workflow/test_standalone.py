@@ -183,7 +183,8 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "steps (100%) done" in done.stderr
     *_, last = done.stdout.splitlines()
-    assert "results/report.html" in done.stdout and "plm-embed search results" in done.stdout
+    assert "results/esm2_t3_untrained/report.html" in done.stdout
+    assert "plm-embed search results" in done.stdout
     with plm_embed.open(tmp_path / "results") as embeddings:
         assert len(embeddings) > 30 and "protein_name" in embeddings.to_pandas().columns
 

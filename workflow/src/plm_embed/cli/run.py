@@ -11,7 +11,13 @@ from plm_embed.io.terminal import say
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
-@click.option("--model", required=True, help="Name or alias, such as esm2_8m or prott5.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    help="Name or alias, such as esm2_8m or prott5; repeatable.",
+)
 @click.option(
     "--results",
     default=Path("results"),
@@ -43,7 +49,7 @@ from plm_embed.io.terminal import say
 def run(
     *,
     inputs: tuple[Path, ...],
-    model: str,
+    models: tuple[str, ...],
     results: Path,
     profile: str,
     weights: str,
@@ -66,12 +72,13 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
+    from plm_embed.reporting.facts import model_folders
     from plm_embed.reporting.summary import summarize
 
     table = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     given = {
         "inputs": [str(path) for path in inputs],
-        "model": model,
+        "model": list(models),
         "results": str(results),
         "weights": weights,
         "table": {name: value for name, value in table.items() if value},
@@ -85,10 +92,12 @@ def run(
     click.echo("\n".join(words), err=True)
     if not campaign.execute(command, folder):
         say("nothing to do: everything is there and up to date\n")
+    found = model_folders(folder)
+    reports = "".join(f"report      {one / 'report.html'}\n" for one in found)
     say(
-        f"{summarize(folder)}\n\n"
-        f"report      {folder / 'report.html'}\n"
-        f"neighbors   plm-embed search {shlex.quote(str(folder))} QUERIES.fasta --top 10\n"
+        f"{summarize(folder)}\n\n{reports}"
+        f"neighbors   plm-embed search {shlex.quote(str(folder if len(found) == 1 else found[0]))}"
+        " QUERIES.fasta --top 10\n"
         f"more        add inputs to {configfile}, then {again}"
     )
 
