@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def given(**more: object) -> dict[str, object]:
-    return {"inputs": ["some.fasta"], "model": MODEL, "results": "out", **more}
+    return {"inputs": ["some.fasta"], "model": [MODEL], "results": "out", **more}
 
 
 def test_the_file_stands_for_the_options_and_holds_no_more() -> None:
