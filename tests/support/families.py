@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.models.encoder.description import Learned
+from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.esmc import ESMC
+from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.registry import Model
@@ -21,14 +23,24 @@ from plm_embed.models.registry import Model
 SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"
 LARGER = os.environ.get("PLM_EMBED_GOLDEN_FAMILIES")
 
-# ProtBERT's tiny model has a shorter table of positions than the published ones
+# ProtBERT's tiny model has a shorter table of positions than the published ones, DNABERT's fewer
+# tokens
 _SHORT = replace(PROTBERT, encoder=replace(PROTBERT.encoder, positions=Learned(2200)))
+_FEW = replace(DNABERT, encoder=replace(DNABERT.encoder, rows=256))
 TINY = {
     "esmc": Model("esmc_tiny", ESMC, 3, 32, 2, ffn_dim=256),
     "prott5": Model("prott5_tiny", PROTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
     "prostt5": Model("prostt5_tiny", PROSTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
     "ankh": Model("ankh_tiny", ANKH, 3, 32, 2, ffn_dim=96),
     "protbert": Model("protbert_tiny", _SHORT, 3, 32, 2, ffn_dim=64),
+    "dnabert": Model("dnabert_tiny", _FEW, 3, 48, 12, ffn_dim=96),
+    "nt_v1": Model("nt_v1_tiny", NT_V1, 3, 16, 2, ffn_dim=32),
+    "nt_v2": Model("nt_v2_tiny", NT_V2, 3, 16, 2, ffn_dim=32),
+}
+FOLDERS = {
+    "dnabert": "dnabert2",
+    "nt_v1": "nucleotide_transformer_v1",
+    "nt_v2": "nucleotide_transformer_v2",
 }
 
 
@@ -44,18 +56,20 @@ class Golden:
     ids: tuple[np.ndarray, ...]
     means: np.ndarray
     tokens: dict[int, np.ndarray]
+    special: np.ndarray | None
+    """Means (n, D) over all tokens, special ones too, after the last layer."""
 
 
 def source(name: str, root: Path = SHIPPED) -> Path:
     """The checkpoint of a golden set."""
     if name != "esmc":
-        return root / name
+        return root / FOLDERS.get(name, name)
     return next((root / name).rglob("*.pth"))
 
 
 def golden(name: str, root: Path = SHIPPED) -> Golden:
     """A golden set. ProstT5's larger one has structures in lower case, which are left out."""
-    folder = root / name
+    folder = root / FOLDERS.get(name, name)
     records = (folder / "sequences.fasta").read_text().split(">")[1:]
     sequences = ["".join(record.split("\n")[1:]) for record in records]
     kept = [i for i, sequence in enumerate(sequences) if sequence.isupper()]
@@ -65,6 +79,7 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
             at: stored[f"tokens_{i}"] for at, i in enumerate(kept) if f"tokens_{i}" in stored.files
         }
         means = stored["mean"][kept]
+        special = stored.get("mean_with_special")
     return Golden(
         TINY[name],
         source(name, root),
@@ -72,6 +87,7 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
         tuple(ids[i] for i in kept),
         means,
         tokens,
+        None if special is None else special[kept],
     )
 
 

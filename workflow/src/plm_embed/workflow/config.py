@@ -103,6 +103,8 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
     if model and not model.family.bos and "bos" in pooling:
         yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
+    if model and not model.family.token_per_letter and "per_residue" in pooling:
+        yield f"embedding.pooling: per_residue: a token of {model.name} is several bases"
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], model)
     if usable("embedding.compute_dtype", "speed.device"):
