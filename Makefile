@@ -12,7 +12,9 @@ GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --quiet
+# pip would compile some ten thousand files one after the other
+PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib
 
 .PHONY: demo test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
 
@@ -97,8 +99,10 @@ help:
 	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"
 	@$(PIP) --requirement requirements/cpu.txt
 	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs --editable executors/slurm
+	@$(COMPILE) || true  # some packages ship files that are no Python of this version
 	@touch $@
 
 .venv/installed-test: .venv/installed requirements/test.txt
 	@$(PIP) --requirement requirements/test.txt
+	@$(COMPILE) || true
 	@touch $@

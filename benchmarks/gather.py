@@ -45,7 +45,7 @@ GATHER = """
 import json, sys, time
 from pathlib import Path
 from plm_embed.cli import startup
-startup.set_up(huge_pages=True)
+startup.set_up("gather")
 from plm_embed.master.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
@@ -58,7 +58,7 @@ VECTORS = """
 import json, sys, time
 from pathlib import Path
 from plm_embed.cli import startup
-startup.set_up(huge_pages=True)
+startup.set_up("gather")
 from plm_embed.store.blocks import Memory, blocks
 from plm_embed.jobs.finished_bucket import load_bucket, serve
 from plm_embed.io.files import atomic_path

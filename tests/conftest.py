@@ -17,6 +17,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# torch's threads wait for work in sleep: tests run beside each other, and would count the other's
+# time away
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Triton looks at it when it is first imported, and torch imports it now and then
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -44,7 +44,15 @@ def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.Complete
     )
 
 
-def working_folder(folder: Path) -> Path:
-    """A new folder with the shipped configuration and the demo's inputs."""
+def working_folder(folder: Path, buckets: int = 4) -> Path:
+    """A new folder with the demo's inputs and the shipped configuration, but for the buckets: most
+    tests need no more than two, and each costs a start of torch.
+    """
     shutil.copytree(ROOT / "config", folder / "config")
+    config = folder / "config/config.yaml"
+    shipped = config.read_text(encoding="utf-8")
+    assert "\nbuckets: 4\n" in shipped
+    config.write_text(
+        shipped.replace("\nbuckets: 4\n", f"\nbuckets: {buckets}\n"), encoding="utf-8"
+    )
     return folder

@@ -1,14 +1,14 @@
 """A weights folder in use: checked whenever it is loaded."""
 
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.self_test import self_test
@@ -51,7 +51,8 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     if name == "manifest.json":  # which knows what it was made from, and now nobody does
         assert "`snakemake --forcerun weights`" in str(error.value) and command == "weights"
         words += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
-    subprocess.run([sys.executable, "-m", "plm_embed", *words], check=True, capture_output=True)
+    done = CliRunner().invoke(group, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     use(folder)
     assert path.read_bytes() == whole or name == "manifest.json"
     assert read_manifest(folder) == made

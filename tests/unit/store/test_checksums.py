@@ -14,7 +14,7 @@ from plm_embed.reading.diff import compare
 from plm_embed.reading.export import export
 from plm_embed.reading.master import open_vectors
 from plm_embed.store import checksums
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
+from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
 
 
 @given(rows=st.integers(1, 5), width=st.integers(1, 40), data=st.data())
@@ -63,7 +63,9 @@ def read_all(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("what", ["master", "store"])
 def test_a_flipped_bit_is_named_or_changes_nothing_that_is_read(tmp_path: Path, what: str) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING, buckets=1, parts=1)
+    campaign = make_campaign(
+        tmp_path, fingerprint=EVERYTHING, buckets=1, parts=1, records=make_records(24)
+    )
     campaign.gather()
     path = campaign.master if what == "master" else campaign.store
     file = campaign.master if what == "master" else next(campaign.parts.iterdir())

@@ -22,7 +22,6 @@ OF_PATHS = (
     errno.ENAMETOOLONG,
 )
 """What the system says when a path that a user named is of no use."""
-LEAN = ("deduplicate", "scan", "split", "gather")
 
 
 def main() -> None:
@@ -71,8 +70,7 @@ def group(context: click.Context) -> None:
       plm-embed watch results
       plm-embed COMMAND --help
     """
-    if context.invoked_subcommand in LEAN:
-        startup.set_up(huge_pages=context.invoked_subcommand == "gather")
+    startup.set_up(context.invoked_subcommand or "")
 
 
 for module in (show, sequences, embed, results, reading):

@@ -1,4 +1,4 @@
-"""What Arrow and NumPy are told before they are loaded by the steps that move millions of rows."""
+"""What libraries are told before they are loaded."""
 
 import os
 
@@ -9,8 +9,18 @@ NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
 the time of deduplicate; where few large buffers are used again and again, as in gather, huge pages
 are faster."""
 
+WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
+"""Threads of torch that wait for work leave the processor to others. Beside other work it is 3.3 s
+of processor time instead of 4 to 8 for validate, which computes few sequences one by one."""
 
-def set_up(*, huge_pages: bool) -> None:
-    """Call it before Arrow or NumPy is imported. What the environment says already stays."""
-    for name, value in (KEEP_MEMORY if huge_pages else KEEP_MEMORY | NO_HUGE_PAGES).items():
+STEPS = {
+    **dict.fromkeys(("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES),
+    "gather": KEEP_MEMORY,
+    **dict.fromkeys(("validate", "weights"), WAIT_IN_SLEEP),
+}
+
+
+def set_up(step: str) -> None:
+    """Call it before Arrow, NumPy or torch is imported. What the environment says already stays."""
+    for name, value in STEPS.get(step, {}).items():
         os.environ.setdefault(name, value)
