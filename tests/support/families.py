@@ -4,6 +4,7 @@ PLM_EMBED_GOLDEN_FAMILIES may name a folder with the larger sets that the shippe
 """
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,6 +95,18 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
     """|found - wanted| / |wanted|."""
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def write_dnabert_s(folder: Path) -> Path:
+    """DNABERT's checkpoint as DNABERT-S is published: without prefix and head."""
+    published = source("dnabert")
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(published / name, folder / name)
+    state = torch.load(published / "pytorch_model.bin", weights_only=True)
+    made = {n.removeprefix("bert."): t for n, t in state.items() if not n.startswith("cls.")}
+    torch.save(made, folder / "pytorch_model.bin")
+    return folder
 
 
 def write_esmc_hub(path: Path, state: Mapping[str, torch.Tensor]) -> Path:

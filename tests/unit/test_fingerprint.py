@@ -21,6 +21,11 @@ def test_json_round_trip() -> None:
     assert Fingerprint.from_json(BASE.to_json()).id == BASE.id
 
 
+def test_what_was_so_before_there_was_a_choice_changes_no_id() -> None:
+    assert "strand" not in BASE.to_json()
+    assert BASE.id == "2fdb63cb87efe127"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -32,6 +37,7 @@ def test_json_round_trip() -> None:
         {"compute_dtype": "bfloat16"},
         {"storage_dtype": "float32"},
         {"engine": "e-2"},
+        {"strand": "canonical"},
     ],
     ids=lambda change: next(iter(change)),
 )

@@ -47,6 +47,7 @@ rule embed:
         long_sequences=config["embedding"]["long_sequences"]["policy"],
         max_residues=config["embedding"]["long_sequences"]["max_residues"],
         overlap=config["embedding"]["long_sequences"]["overlap"],
+        strand=config["residues"]["strand"],
     # exec: a shell in between would die of the SIGTERM that a scheduler sends to all processes of a job. SLURM would
     # then end the job, before its workers have published what they have.
     shell:
@@ -54,6 +55,7 @@ rule embed:
         " --embedded {params.embedded:q} --output {output:q} {params.reuse:q} {params.layers:q} {params.pooling:q}"
         " --compute-dtype {params.compute_dtype} --storage-dtype {params.storage_dtype}"
         " --long-sequences {params.long_sequences} --max-residues {params.max_residues} --overlap {params.overlap}"
+        " --strand {params.strand}"
         " --device {resources.device} --nodes {resources.nodes} --workers {resources.gpu}"
         " --threads {threads} --toks-per-batch {resources.toks_per_batch} --scratch={resources.scratch:q}"
         " --flush-minutes {resources.flush_minutes} --per-residue-limit-gb {resources.per_residue_limit_gb}"

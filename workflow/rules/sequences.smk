@@ -2,18 +2,14 @@
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
 #                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
 
-from plm_embed.workflow import bucket_ranges
+from plm_embed.workflow import bucket_ranges, reading
 
 # the inputs by number, and ranges of buckets, for the jobs of by_input
 SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
 RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
 # a file that is replaced by an older one keeps Snakemake from seeing it by its time; its size tells
 SIZES = [Path(path).stat().st_size for path in config["inputs"]]
-TABLE = [
-    f"--id-column={config['table']['id']}",
-    f"--sequence-column={config['table']['sequence']}",
-    *options("keep", config["table"]["keep"]),
-]
+READING = reading(config)
 
 
 wildcard_constraints:
@@ -47,13 +43,10 @@ if config["deduplicate"] == "one_job":
             folder=lambda wildcards, output: Path(output.summary).parent,
             sizes=SIZES,
             buckets=config["buckets"],
-            table=lambda wildcards: TABLE,  # a function, for what it gives is not searched for wildcards
-            unknown=config["residues"]["unknown"],
-            gaps=config["residues"]["gaps"],
+            reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
             "python -m plm_embed deduplicate --output {params.folder:q} --buckets {params.buckets}"
-            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps}"
-            " --memory-mb {resources.mem_mb} -- {input:q} &> {log:q}"
+            " {params.reading:q} --memory-mb {resources.mem_mb} -- {input:q} &> {log:q}"
 
 else:
 
@@ -77,12 +70,10 @@ else:
             number=lambda wildcards: int(wildcards.scan),
             size=lambda wildcards: SIZES[int(wildcards.scan)],
             buckets=config["buckets"],
-            table=lambda wildcards: TABLE,  # a function, for what it gives is not searched for wildcards
-            unknown=config["residues"]["unknown"],
-            gaps=config["residues"]["gaps"],
+            reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
             "python -m plm_embed scan --number {params.number} --output {output:q} --buckets {params.buckets}"
-            " {params.table:q} --unknown-residues {params.unknown} --gaps {params.gaps} -- {input:q} &> {log:q}"
+            " {params.reading:q} -- {input:q} &> {log:q}"
 
     rule split:
         """Keep each distinct sequence of a range of buckets once."""

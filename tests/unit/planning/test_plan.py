@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from plm_embed.cli.main import group
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
@@ -28,12 +28,16 @@ from plm_embed.planning import costs, plan, proposals
 from plm_embed.planning.campaign_input import given_input, read_config
 from plm_embed.planning.forecast import read_plan
 from plm_embed.planning.view import histogram, show
+from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
+from plm_embed.sequences.tables import Table
 from plm_embed.sites.data import read_site
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
+from plm_embed.workflow.config import residue_policy
 from support import checkpoints
 from support.campaigns import counted
+from support.nasty_inputs import write
 
 DEMO = Path(__file__).parents[3] / "config" / "demo"
 M650 = MODELS["esm2_t33_650M_UR50D"]
@@ -114,6 +118,32 @@ def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
     assert "counted just now" in text(found)
     assert not list(configfile.parent.glob("*plm-embed-plan*"))
     assert {one.speed.basis for one in found.forecasts} == {"estimated"}
+
+
+def test_nucleotides_are_refused_for_a_model_of_proteins(configfile: Path) -> None:
+    genes = write(configfile.parent / "genes.fna", ">a\n" + "ATGGCGTTACCN" * 20 + "\n")
+    config = yaml.safe_load(configfile.read_text()) | {"inputs": [str(genes)]}
+    configfile.write_text(yaml.safe_dump(config))
+    with pytest.raises(InputError, match=r"genes\.fna: these are nucleotides, and the model reads"):
+        plan.plan(plan.Question(configfile))
+
+
+def test_sequences_that_were_read_by_other_rules_are_counted_anew(configfile: Path) -> None:
+    config = read_config(configfile)
+    folder = Path(config["results"]) / "sequences"
+    deduplicate(
+        [Path(path) for path in config["inputs"]],
+        folder,
+        buckets=1,
+        table=Table("protein_id", "sequence", ("assembly_id", "protein_name")),
+        policy=residue_policy(config),
+        memory_mb=500,
+    )
+    with given_input(config, None, False) as given:
+        assert given.sequences == folder
+    config["residues"]["unknown"] = "substitute"
+    with given_input(config, None, False) as given:
+        assert given.sequences != folder
 
 
 @pytest.mark.workflow

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.fasta import TooLarge, parse_clean, record_blocks
+from plm_embed.sequences.fasta import TooLarge, parse_plain, record_blocks
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
 from support.nasty_inputs import PLAIN, write
@@ -45,8 +45,8 @@ def test_both_ways_read_the_same(
         patch("plm_embed.sequences.records.BATCH_CHARACTERS", size),
     ):
         path = write(Path(folder, "a.fasta"), content)
-        for way in (parse_clean, lambda *_: None):
-            with patch("plm_embed.sequences.records.parse_clean", way):
+        for way in (parse_plain, lambda *_: None):
+            with patch("plm_embed.sequences.records.parse_plain", way):
                 batches = list(Reader(path, Table("id", "sequence")))
             firsts = [batch.first + place for batch in batches for place in range(len(batch.ids))]
             assert firsts == list(range(1, len(firsts) + 1))
@@ -112,11 +112,16 @@ def test_complete_records_come_before_an_error() -> None:
 
 
 def test_plain_records_become_columns() -> None:
-    batch = parse_clean(PLAIN.encode(), 5)
+    batch = parse_plain(PLAIN.encode(), 5)
     assert batch and batch.first == 5 and batch.ids == ["AAD51929.1", "AAD51931.1"]
     assert batch.headers == ["AAD51929.1 matrix protein 2", "AAD51931.1 nuclear export protein"]
     assert "".join(batch.residues).encode() == batch.text
     assert batch.ends.tolist() == [97, 218]
+
+
+def test_letters_are_left_to_those_who_know_the_alphabet() -> None:
+    batch = parse_plain(b">a\nmk-J*\n", 1)
+    assert batch and batch.residues == ["mk-J*"]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +130,6 @@ def test_plain_records_become_columns() -> None:
         b"",
         b"\n>a\nMK\n",
         b"\xef\xbb\xbf>a\nMK\n",
-        b">a\nmk\n",
-        b">a\nMK*\n",
         b">a\n\n",
         b">\nMK\n",
         b"> a\nMK\n",
@@ -140,4 +143,4 @@ def test_plain_records_become_columns() -> None:
     ],
 )
 def test_what_needs_a_closer_look_is_left_to_it(block: bytes) -> None:
-    assert parse_clean(block, 1) is None
+    assert parse_plain(block, 1) is None

@@ -1,8 +1,10 @@
 import pytest
+from Bio.Seq import Seq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.errors import ConfigError
+from plm_embed.sequences.alphabet import ALPHABETS, DNA, PROTEIN
 from plm_embed.sequences.normalize import (
     EVENTS,
     Normalized,
@@ -16,6 +18,11 @@ from plm_embed.sequences.normalize import (
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")
 STRICT = ResiduePolicy(gaps="skip")
+DNA_SKIP = ResiduePolicy(alphabet="dna")
+DNA_SUBSTITUTE = ResiduePolicy(unknown="substitute", alphabet="dna")
+DNA_STRICT = ResiduePolicy(gaps="skip", alphabet="dna")
+CANONICAL = ResiduePolicy(alphabet="dna", strand="canonical")
+ANY_DNA = st.text(DNA.letters + DNA.letters.lower() + "Uu-. ", max_size=60)
 ANY_TEXT = st.one_of(st.text(), st.text("MKXBUZOJ-.* \t\nmk1<>ß\u0131\x00\xa0", max_size=40))
 
 
@@ -99,7 +106,7 @@ def test_gaps_can_skip_the_record() -> None:
 @settings(deadline=None)
 @given(ANY_TEXT)
 def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) -> None:
-    for policy in (SKIP, SUBSTITUTE, STRICT):
+    for policy in (SKIP, SUBSTITUTE, STRICT, DNA_SKIP, DNA_SUBSTITUTE, DNA_STRICT):
         outcome = normalize(raw, policy)
         if isinstance(outcome, Normalized):
             events = outcome.events
@@ -108,13 +115,16 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
                 events.get(name, 0)
                 for name in ("whitespace_removed", "gaps_removed", "stop_removed")
             )
-            assert outcome.sequence and set(outcome.sequence) <= set(PROTEIN.letters)
+            assert outcome.sequence and set(outcome.sequence) <= set(
+                ALPHABETS[policy.alphabet].letters
+            )
             assert len(outcome.sequence) == len(raw) - line_ends - dropped
             assert normalize(outcome.sequence, policy) == Normalized(outcome.sequence, {})
         else:
             assert outcome.reason in {"empty", "unknown_residues", "gaps", "glued_header"}
             assert (outcome.detail is None) == (outcome.reason == "empty")
-    assert getattr(normalize(raw, SUBSTITUTE), "reason", "empty") == "empty" or ">" in raw
+    for policy in (SUBSTITUTE, DNA_SUBSTITUTE):
+        assert getattr(normalize(raw, policy), "reason", "empty") == "empty" or ">" in raw
 
 
 @settings(deadline=None)
@@ -122,6 +132,7 @@ def test_only_letters_with_a_token_come_through_and_the_count_adds_up(raw: str) 
 def test_clean_means_that_nothing_is_left_to_do(raw: str) -> None:
     if raw:
         assert is_clean(raw, PROTEIN) == (normalize(raw, SKIP) == Normalized(raw, {}))
+        assert is_clean(raw, DNA) == (normalize(raw, DNA_SKIP) == Normalized(raw, {}))
 
 
 def test_events_are_written_in_one_order() -> None:
@@ -129,3 +140,90 @@ def test_events_are_written_in_one_order() -> None:
     assert format_events(dict.fromkeys(reversed(EVENTS), 2)) == ";".join(
         f"{name}=2" for name in EVENTS
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "sequence", "events"),
+    [
+        ("ACGTN", "ACGTN", {}),
+        ("RYSWKMBDHVN", "RYSWKMBDHVN", {}),
+        ("ACGTacgtnn", "ACGTACGTNN", {"upper_cased": 6}),
+        ("ACGU", "ACGT", {"u_to_t": 1}),
+        ("auUG", "ATTG", {"upper_cased": 2, "u_to_t": 2}),
+        ("AC--G.T", "ACGT", {"gaps_removed": 3}),
+        ("AC GT\r\nN", "ACGTN", {"whitespace_removed": 1}),
+    ],
+)
+def test_what_is_dropped_and_what_is_kept_of_dna(
+    raw: str, sequence: str, events: dict[str, int]
+) -> None:
+    assert normalize(raw, DNA_SKIP) == Normalized(sequence, events)
+    assert normalize(raw, DNA_SUBSTITUTE) == Normalized(sequence, events)
+
+
+@pytest.mark.parametrize(
+    ("raw", "detail", "substituted"),
+    [
+        ("ACGT*", "* at 5", "ACGTN"),
+        ("AC*GT", "* at 3", "ACNGT"),
+        ("ACXXGT", "X at 3, 4", "ACNNGT"),
+        ("ACE", "E at 3", "ACN"),
+        ("AC1u", "1 at 3", "ACNT"),
+        ("ACI-", "I at 3", "ACN"),
+    ],
+)
+def test_what_is_no_letter_of_dna_skips_the_record_or_becomes_n(
+    raw: str, detail: str, substituted: str
+) -> None:
+    assert normalize(raw, DNA_SKIP) == Skipped("unknown_residues", detail)
+    outcome = normalize(raw, DNA_SUBSTITUTE)
+    assert isinstance(outcome, Normalized) and outcome.sequence == substituted
+
+
+def test_gaps_and_headers_of_dna_are_those_of_proteins() -> None:
+    assert normalize("A-C.T", DNA_STRICT) == Skipped("gaps", "- at 2; . at 4")
+    assert normalize("ACGT>b", DNA_SUBSTITUTE) == Skipped(
+        "glued_header", "> at 5: no line end before '>b'"
+    )
+    for raw in ("", "-", " .\n"):
+        assert normalize(raw, DNA_SKIP) == Skipped("empty", None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "sequence", "events"),
+    [
+        ("ACGT", "ACGT", {}),  # its own reverse complement
+        ("AAC", "AAC", {}),
+        ("GTT", "AAC", {"reverse_complemented": 3}),
+        ("guu", "AAC", {"upper_cased": 3, "u_to_t": 2, "reverse_complemented": 3}),
+        ("TTN-", "NAA", {"gaps_removed": 1, "reverse_complemented": 3}),
+        ("VHDBMKWSYRNTGCA", "TGCANYRSWMKVHDB", {"reverse_complemented": 15}),
+    ],
+)
+def test_of_two_strands_the_alphabetically_first_is_the_sequence(
+    raw: str, sequence: str, events: dict[str, int]
+) -> None:
+    assert normalize(raw, CANONICAL) == Normalized(sequence, events)
+
+
+@settings(deadline=None)
+@given(ANY_DNA)
+def test_a_sequence_and_its_reverse_complement_are_one(raw: str) -> None:
+    given, found = normalize(raw, DNA_SKIP), normalize(raw, CANONICAL)
+    if not isinstance(given, Normalized):
+        assert found == given
+        return
+    assert isinstance(found, Normalized)
+    other = DNA.reverse_complement(given.sequence)
+    assert DNA.reverse_complement(other) == given.sequence
+    assert str(Seq(given.sequence).reverse_complement()) == other
+    assert found.sequence == min(given.sequence, other)
+    assert normalize(found.sequence, CANONICAL) == Normalized(found.sequence, {})
+    turned = normalize(other, CANONICAL)
+    assert isinstance(turned, Normalized) and turned.sequence == found.sequence
+    assert ("reverse_complemented" in found.events) == (found.sequence != given.sequence)
+
+
+def test_proteins_have_no_other_strand() -> None:
+    with pytest.raises(ConfigError, match=r"residues.strand: canonical: the model reads proteins"):
+        ResiduePolicy(strand="canonical")

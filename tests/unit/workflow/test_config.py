@@ -208,6 +208,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
             'residues.unknown: "skp": must be one of skip, substitute; did you mean skip?',
         ),
         (
+            {"residues": {"strand": "canonical"}},
+            "residues.strand: canonical: the model reads proteins, which have no other strand",
+        ),
+        (
             {"embedding": {"pooling": ["mean", "men"]}},
             'embedding.pooling[1]: "men": must be one of ',
         ),

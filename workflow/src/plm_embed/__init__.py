@@ -29,7 +29,7 @@ if _typing.TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling
+    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
     from plm_embed.inference.inputs import Given, OnError
     from plm_embed.inference.language_model import LanguageModel, Pooled
     from plm_embed.reading.master import Embeddings
@@ -43,6 +43,7 @@ if _typing.TYPE_CHECKING:
         device: Literal["auto", "cpu", "cuda"]
         dtype: ComputeDtype | Literal["auto"]
         threads: int | None
+        strand: Strand
         bar: bool
 
 
@@ -91,6 +92,7 @@ def load(
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
+    strand: "Strand" = "as_given",
 ) -> "LanguageModel":
     """A model in memory, for as many calls of `embed` and `stream` as wanted.
 
@@ -100,6 +102,7 @@ def load(
     device: auto is the GPU if there is one.
     dtype: numbers to compute with; auto is bfloat16 on a GPU from Ampere on, else float32.
     threads: of the CPU; None leaves torch's setting.
+    strand: of DNA; canonical: a sequence and its reverse complement have one vector.
 
     The device is checked against vectors of the reference implementation first: DeviceError when it
     computes wrongly. WeightsError for weights that are not to be had or not the model's.
@@ -109,7 +112,8 @@ def load(
         from plm_embed.inference.prepare_weights import weights_folder
         from plm_embed.models.registry import find_model
 
-        return LanguageModel(weights_folder(find_model(model), weights), device, dtype, threads)
+        folder = weights_folder(find_model(model), weights)
+        return LanguageModel(folder, device, dtype, threads, strand)
 
 
 @_typing.overload
@@ -140,6 +144,7 @@ def embed(
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
+    strand: "Strand" = "as_given",
     bar: bool = True,
 ) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
     """The vectors (n, D) of sequences, fp32, in the order given; (L, D) each for `per_residue`.
@@ -153,13 +158,15 @@ def embed(
     long_sequences: windows, or a limit; None embeds each sequence whole.
     on_error: raise InputError for a sequence that has no vector (it names the record), or skip it:
         its row is NaN (per residue, its matrix is empty), and a warning names it.
-    model, weights, device, dtype, threads: as in `load`.
+    model, weights, device, dtype, threads, strand: as in `load`.
     bar: whether progress is drawn on a terminal or in a notebook.
 
     Equal sequences are computed once. The numbers are those of a campaign with the same settings
     on the same kind of machine, bit by bit, in whatever order and company.
     """
-    with load(model, weights=weights, device=device, dtype=dtype, threads=threads) as loaded:
+    with load(
+        model, weights=weights, device=device, dtype=dtype, threads=threads, strand=strand
+    ) as loaded:
         vectors: NDArray[np.float32] | list[NDArray[np.float32]] = loaded.embed(
             sequences,
             pooling=pooling,

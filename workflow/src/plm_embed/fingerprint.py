@@ -4,10 +4,10 @@ mix.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from plm_embed.typed_json import from_json
+from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
@@ -16,6 +16,8 @@ ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """
 StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
+Strand = Literal["as_given", "canonical"]
+"""Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
     "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "
@@ -46,7 +48,8 @@ class Fingerprint:
     """Everything that decides a vector's numbers.
 
     The residue policy is not here: a vector is named by the hash of its normalized sequence, so
-    what the policy did to a record is already part of the key.
+    what the policy did to a record is already part of the key. But whoever looks a sequence up has
+    to know which strand names it.
     """
 
     model: str
@@ -58,6 +61,7 @@ class Fingerprint:
     storage_dtype: StorageDtype
     engine: str
     """Version of the arithmetic and label of the attention kernel, of the model's family."""
+    strand: Strand = field(default="as_given", metadata=IF_KNOWN)
 
     @property
     def batch_invariant(self) -> bool:
@@ -72,7 +76,7 @@ class Fingerprint:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(to_plain(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":

@@ -17,7 +17,9 @@ T = TypeVar("T")
 Read = Callable[[Any], Any]
 
 IF_KNOWN: Mapping[str, bool] = MappingProxyType({"if_known": True})
-"""Metadata of a field that is left out of the file while it is None."""
+"""Metadata of a field that is left out of the file while it has its default: None, or what was so
+before there was a choice.
+"""
 
 _WORDS: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "text"),
@@ -43,7 +45,8 @@ def to_plain(value: Any) -> Any:
         return {
             field.name: to_plain(found)
             for field in fields(value)
-            if (found := getattr(value, field.name)) is not None or "if_known" not in field.metadata
+            if (found := getattr(value, field.name)) != field.default
+            or "if_known" not in field.metadata
         }
     if isinstance(value, Mapping):
         return {name: to_plain(found) for name, found in value.items()}

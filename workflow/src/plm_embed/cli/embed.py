@@ -6,8 +6,15 @@ from typing import Literal, get_args
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step, Workers, choice
-from plm_embed.fingerprint import ComputeDtype, LongPolicy, LongSequences, Pooling, StorageDtype
+from plm_embed.cli.options import EXISTING, PATH, STRAND, Step, Workers, choice
+from plm_embed.fingerprint import (
+    ComputeDtype,
+    LongPolicy,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+    Strand,
+)
 from plm_embed.inference.settings import Settings
 
 
@@ -115,6 +122,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     type=click.IntRange(0),
     help="Residues that neighboring windows share.",
 )
+@STRAND
 @click.option("--device", default=Settings.device, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option(
     "--nodes",
@@ -180,6 +188,7 @@ def embed(
     long_sequences: LongPolicy,
     max_residues: int,
     overlap: int,
+    strand: Strand,
     device: Literal["auto", "cpu", "cuda"],
     nodes: int,
     workers: int,
@@ -220,6 +229,7 @@ def embed(
         compute_dtype=compute_dtype,
         storage_dtype=storage_dtype,
         long_sequences=LongSequences(long_sequences, max_residues, overlap),
+        strand=strand,
         device=device,
         toks_per_batch=toks_per_batch,
         scratch=scratch,

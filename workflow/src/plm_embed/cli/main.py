@@ -62,7 +62,7 @@ def main() -> None:
 @click.version_option(__version__)
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Protein sequences to language-model embeddings. Each step also runs by hand.
+    """Sequences of proteins and DNA to language-model embeddings. Each step also runs by hand.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from plm_embed.fingerprint import Strand
 from plm_embed.io.terminal import printable
 
 
@@ -62,6 +63,12 @@ ID_COLUMN = click.option(
 )
 SEQUENCE_COLUMN = click.option(
     "--sequence-column", default="sequence", help="Column with the residues (tables only)."
+)
+STRAND = click.option(
+    "--strand",
+    default="as_given",
+    type=choice(Strand),
+    help="Of DNA; canonical: a sequence and its reverse complement are one.",
 )
 MEMORY_MB = click.option(
     "--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within."

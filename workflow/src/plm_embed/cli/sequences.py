@@ -6,7 +6,16 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from plm_embed.cli.options import EXISTING, ID_COLUMN, MEMORY_MB, PATH, SEQUENCE_COLUMN, Step
+from plm_embed.cli.options import (
+    EXISTING,
+    ID_COLUMN,
+    MEMORY_MB,
+    PATH,
+    SEQUENCE_COLUMN,
+    STRAND,
+    Step,
+)
+from plm_embed.fingerprint import Strand
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -14,6 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def _reading(command: Command) -> Command:
     """Options about what is read and how it is judged."""
     for option in (
+        STRAND,
         click.option(
             "--gaps",
             default="remove",
@@ -24,7 +34,13 @@ def _reading(command: Command) -> Command:
             "--unknown-residues",
             default="skip",
             type=click.Choice(["skip", "substitute"]),
-            help="Letters that ESM-2 lacks: skip the record, or substitute X.",
+            help="Letters outside the alphabet: skip the record, or substitute X (of DNA N).",
+        ),
+        click.option(
+            "--alphabet",
+            default="protein",
+            type=click.Choice(["protein", "dna"]),
+            help="What the model reads.",
         ),
         click.option(
             "--keep",
@@ -56,8 +72,10 @@ def deduplicate(
     id_column: str,
     sequence_column: str,
     keep: tuple[str, ...],
+    alphabet: Literal["protein", "dna"],
     unknown_residues: Literal["skip", "substitute"],
     gaps: Literal["remove", "skip"],
+    strand: Strand,
     memory_mb: int,
 ) -> None:
     """Read sequence files, account for every record, find the unique sequences, cut them into
@@ -76,7 +94,7 @@ def deduplicate(
         output,
         buckets=buckets,
         table=Table(id_column, sequence_column, keep),
-        policy=ResiduePolicy(unknown=unknown_residues, gaps=gaps),
+        policy=ResiduePolicy(unknown_residues, gaps, alphabet, strand),
         memory_mb=memory_mb,
     )
 
@@ -102,8 +120,10 @@ def scan(
     id_column: str,
     sequence_column: str,
     keep: tuple[str, ...],
+    alphabet: Literal["protein", "dna"],
     unknown_residues: Literal["skip", "substitute"],
     gaps: Literal["remove", "skip"],
+    strand: Strand,
 ) -> None:
     """Read one of many sequence files: the first of three steps that do what deduplicate does, in
     parallel jobs.
@@ -123,7 +143,7 @@ def scan(
         output,
         buckets=buckets,
         table=table,
-        policy=ResiduePolicy(unknown_residues, gaps),
+        policy=ResiduePolicy(unknown_residues, gaps, alphabet, strand),
     )
 
 

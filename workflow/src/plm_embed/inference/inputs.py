@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from plm_embed.errors import ConfigError, InputError
+from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
 from plm_embed.sequences.columns import judge
-from plm_embed.sequences.fasta import Batch, CleanBatch, strings
+from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
@@ -51,9 +52,14 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
     """The sequences in the order given, one by one, as they are asked for.
 
     A file may be whatever the workflow reads; tables need the columns `id` and `sequence`.
-    InputError for a text that names no file, and for what is no sequence at all.
+    InputError for a text that names no file, for what is no sequence at all, and for nucleotides
+    where the model reads proteins, or the reverse.
     """
+    path = Path(given) if isinstance(given, Path | str) else None
+    letters = LetterCheck(ALPHABETS[policy.alphabet], path)
     for batch in _batches(given):
+        if letters.wanted:
+            letters.look(batch.residues)
         if batch.first == 0:
             log.warning("%s: what stands before the first header is left out", given)
             continue
@@ -70,7 +76,7 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
             yield Named(number, id, "" if wrong else next(sequences), wrong)
 
 
-def _batches(given: Given) -> Iterator[Batch | CleanBatch]:
+def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     if isinstance(given, Path | str):
         path = Path(given)
         if isinstance(given, str) and not _is_file(path):

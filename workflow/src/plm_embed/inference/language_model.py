@@ -15,6 +15,7 @@ from plm_embed.fingerprint import (
     Fingerprint,
     LongSequences,
     Pooling,
+    Strand,
     is_per_residue,
     pooling_and_layer,
 )
@@ -46,7 +47,7 @@ _LEFT_OUT: dict[LeftOut, str] = {
 
 
 class LanguageModel:
-    """A protein language model on one device, loaded and checked against its golden vectors.
+    """A language model on one device, loaded and checked against its golden vectors.
 
     A context manager. Threads may share it, and several models may be loaded: calls wait for each
     other. What a call changes of torch's settings (threads, precision) it puts back.
@@ -58,8 +59,10 @@ class LanguageModel:
         device: Literal["auto", "cpu", "cuda"] = "auto",
         dtype: ComputeDtype | Literal["auto"] = "auto",
         threads: int | None = None,
+        strand: Strand = "as_given",
     ) -> None:
         """`folder` is a weights folder; otherwise as `load`."""
+        known("strand", strand, get_args(Strand))
         known("device", device, ("auto", "cpu", "cuda"))
         known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
         if threads is not None and threads < 1:
@@ -67,14 +70,14 @@ class LanguageModel:
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads
+        family = read_manifest(folder).family
+        self.policy = ResiduePolicy(alphabet=family.alphabet.name, strand=strand)
         with devices.loading(self.device), self._settings():
             self.manifest, tensors = weights_folders.load(folder)
-            family = self.manifest.family
             self._engine: Engine | None = family.engine(
                 self.manifest, tensors, self.device, self.dtype
             )
             self_test(self._engine, folder)
-        self.policy = ResiduePolicy(alphabet=family.alphabet)
         self._budget = 0
 
     def __enter__(self) -> Self:
@@ -114,6 +117,7 @@ class LanguageModel:
             compute_dtype=self.dtype,
             storage_dtype="float32",
             long_sequences=long_sequences or LongSequences(),
+            strand=self.policy.strand,
         )
         return fingerprint_of(self.manifest, asked, self.device)
 
@@ -278,7 +282,7 @@ def embed_like(
     dtype = fingerprint.compute_dtype
     if dtype == "tfloat32" and not torch.cuda.is_available():
         dtype = "float32"
-    with LanguageModel(folder, "auto", dtype) as model:
+    with LanguageModel(folder, "auto", dtype, strand=fingerprint.strand) as model:
         named = list(named_sequences(sequences, model.policy))
         like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
         vectors = model.vectors(named, like)

@@ -9,6 +9,7 @@ from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models.manifest import Manifest
+from plm_embed.sequences.normalize import ONE_STRAND
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
@@ -35,6 +36,8 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
             "have no row each\nset mean, mean_special, max or bos",
             key="embedding.pooling",
         )
+    if settings.strand == "canonical" and not manifest.family.alphabet.complements:
+        raise ConfigError(ONE_STRAND, key="residues.strand")
     dtype = devices.choose_dtype(settings.compute_dtype, device)
     return Fingerprint(
         model=manifest.model,
@@ -45,6 +48,7 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         compute_dtype=dtype,
         storage_dtype=settings.storage_dtype,
         engine=manifest.family.engine_name(manifest, device, dtype),
+        strand=settings.strand,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling, StorageDtype
+from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling, StorageDtype, Strand
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Settings:
     """auto: bfloat16 on GPUs that have it, else float32."""
     storage_dtype: StorageDtype = "float16"
     long_sequences: LongSequences = field(default_factory=LongSequences)
+    strand: Strand = "as_given"
     device: Literal["auto", "cuda", "cpu"] = "auto"
     toks_per_batch: int = 0
     """Tokens per batch; 0: chosen for the device."""

@@ -39,7 +39,7 @@ from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.models import weights
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed_batch import Engine
-from plm_embed.sequences.summary import bucket_table
+from plm_embed.sequences.summary import bucket_table, check_kind
 from plm_embed.sites.scheduler import job_id
 from plm_embed.store.replaced import current_parts
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
@@ -97,6 +97,7 @@ class Embedder:
         before a kill stays published; the record is written last. Returns the record.
         """
         started = datetime.now(UTC)
+        check_kind(bucket, self._manifest.family.alphabet.name, self.settings.strand)
         table = bucket_table(bucket, ["key", "sequence"])
         keys = key_array(table["key"])
         sequences: list[str] = table["sequence"].to_pylist()

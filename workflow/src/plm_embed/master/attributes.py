@@ -16,9 +16,8 @@ def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> d
     inputs.
     """
     counted = to_plain(summary)
-    inputs = {
-        name: counted[name] for name in ("inputs", "records", "accepted", "skipped", "unique")
-    }
+    told = ("inputs", "records", "accepted", "skipped", "unique", "policy")
+    inputs = {name: counted[name] for name in told if name in counted}
     found: dict[str, Any] = plain_attributes(plan.fingerprint) | {
         "schema_version": SCHEMA_VERSION,
         "fingerprint": plan.fingerprint.to_json(),

@@ -13,10 +13,9 @@ import yaml
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
 from plm_embed.sequences.tables import Table
-from plm_embed.workflow.config import Config, checked
+from plm_embed.workflow.config import Config, checked, residue_policy
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,11 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
         return
     folder = Path(config["results"]) / "sequences"
     wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
+    policy = residue_policy(config)
     if (folder / "summary.json").is_file():
         summary = read_summary(folder)
-        if sorted((one.path, one.bytes) for one in summary.inputs) == wanted:
+        same = summary.has(policy.alphabet, policy.strand) and summary.policy in (None, policy)
+        if same and sorted((one.path, one.bytes) for one in summary.inputs) == wanted:
             yield _input(f"as deduplicated in {folder}", summary, folder)
             return
     with tempfile.TemporaryDirectory(
@@ -84,7 +85,7 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
             table=Table(
                 config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])
             ),
-            policy=ResiduePolicy(config["residues"]["unknown"], config["residues"]["gaps"]),
+            policy=policy,
             memory_mb=config["memory_mb"],
         )
         how = "counted just now; the workflow will do it again and keep the result"

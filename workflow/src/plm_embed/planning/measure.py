@@ -125,6 +125,7 @@ def _settings(config: Config, threads: int) -> Settings:
         compute_dtype=asked["compute_dtype"],
         storage_dtype=asked["storage_dtype"],
         long_sequences=LongSequences(**asked["long_sequences"]),
+        strand=config["residues"]["strand"],
         device=config["speed"]["device"],
         toks_per_batch=config["speed"]["toks_per_batch"],
         scratch="",

@@ -37,8 +37,9 @@ def methods(facts: Facts) -> str:
         return "There will be a paragraph here once something is computed."
     fingerprint, summary = facts.fingerprint, facts.summary
     skipped = summary.skipped.total()
+    kind = "DNA" if summary.policy and summary.policy.alphabet == "dna" else "protein"
     text = (
-        f"Embeddings of {summary.accepted:,} protein sequences ({summary.unique:,} distinct"
+        f"Embeddings of {summary.accepted:,} {kind} sequences ({summary.unique:,} distinct"
         + (f"; {skipped:,} of {summary.records:,} records were skipped" if skipped else "")
         + f") were computed with {_weights(facts)}, layers "
         f"{', '.join(map(str, fingerprint.layers))}, "
@@ -62,6 +63,8 @@ def methods(facts: Facts) -> str:
         "skip": f"Sequences of more than {long.max_residues:,} residues were left out.",
     }
     text += words[long.policy]
+    if fingerprint.strand == "canonical":
+        text += " A sequence and its reverse complement were taken for one."
     if facts.validation and facts.validation.status == "passed":
         spots = len(facts.validation.spot_checks)
         text += (

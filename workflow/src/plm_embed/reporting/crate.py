@@ -53,7 +53,7 @@ def write_crate(facts: Facts) -> None:
     action: Entity = {
         "@id": "#embedding",
         "@type": "CreateAction",
-        "name": f"Embedding of protein sequences with {facts.model}",
+        "name": f"Embedding of sequences with {facts.model}",
         "instrument": _references([{"@id": SOFTWARE}, *libraries]),
         "object": _references([*inputs, *weights]),
         "result": _references(files),
@@ -65,7 +65,7 @@ def write_crate(facts: Facts) -> None:
     root: Entity = {
         "@id": "./",
         "@type": "Dataset",
-        "name": f"Protein embeddings: {facts.model}",
+        "name": f"Embeddings: {facts.model}",
         "description": f"{facts.rows:,} vectors of {facts.dim:,} numbers for "
         f"{accepted:,} of {records:,} records"
         + (f"; weights {facts.caveat}" if facts.caveat else ""),

@@ -145,6 +145,8 @@ def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
         limit = f", at most {long.max_residues:,} residues" if long.max_residues else ""
         overlap = f", {long.overlap:,} shared" if long.overlap else ""
         yield "long sequences", f"{long.policy}{limit}{overlap}"
+        if fingerprint.strand == "canonical":
+            yield "strand", "a sequence and its reverse complement are one"
         yield (
             "precision",
             f"computed in {fingerprint.compute_dtype}, stored as {fingerprint.storage_dtype}",

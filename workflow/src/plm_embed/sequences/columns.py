@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES
-from plm_embed.sequences.fasta import Batch, CleanBatch, strings
+from plm_embed.sequences.alphabet import ALPHABETS
+from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalize
 
 _KEY_DIGITS = 2 * KEY_BYTES
@@ -61,9 +62,12 @@ class Judged(NamedTuple):
     ends: NDArray[np.int64]
 
 
-def judge(batch: Batch | CleanBatch, policy: ResiduePolicy) -> Judged:
+def judge(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    return _clean(batch) if isinstance(batch, CleanBatch) else _normalized(batch, policy)
+    as_they_are = _as_they_are(batch, policy)
+    if isinstance(batch, PlainBatch) and as_they_are:
+        return _clean(batch)
+    return _normalized(batch, None if as_they_are else policy)
 
 
 class Account(NamedTuple):
@@ -124,7 +128,7 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
 
 
-def _clean(batch: CleanBatch) -> Judged:
+def _clean(batch: PlainBatch) -> Judged:
     count = len(batch.ends)
     none = pa.nulls(count, pa.string())
     no_events = pa.repeat(pa.scalar(""), count)
@@ -133,13 +137,14 @@ def _clean(batch: CleanBatch) -> Judged:
     return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalized(batch: Batch, policy: ResiduePolicy) -> Judged:
+def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy | None) -> Judged:
+    """A batch by the rules of `policy`; None where nothing is left to do."""
     count = len(batch.ids)
     events = [""] * count
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
-    sequences, text = batch.residues, "".join(batch.residues)
-    if batch.faults or "" in batch.residues or not is_clean(text, policy.alphabet):
+    sequences = batch.residues
+    if policy:
         sequences = []
         for place, raw in enumerate(batch.residues):
             fault = batch.faults.get(place)
@@ -149,7 +154,6 @@ def _normalized(batch: Batch, policy: ResiduePolicy) -> Judged:
             else:
                 sequences.append(outcome.sequence)
                 events[place] = format_events(outcome.events)
-        text = "".join(sequences)
     ids, headers, told, why, particulars = (
         pa.array(values, pa.string())
         for values in (batch.ids, batch.headers, events, reasons, details)
@@ -157,7 +161,19 @@ def _normalized(batch: Batch, policy: ResiduePolicy) -> Judged:
     skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
     ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))
     columns = ids, headers, told, why, particulars
-    return Judged(batch.first, batch.kept, *columns, skipped, text.encode("ascii"), ends)
+    text = "".join(sequences).encode("ascii")
+    return Judged(batch.first, batch.kept, *columns, skipped, text, ends)
+
+
+def _as_they_are(batch: Batch | PlainBatch, policy: ResiduePolicy) -> bool:
+    """Whether the residues of all records are sequences already."""
+    if policy.strand == "canonical" or batch.faults:
+        return False
+    if isinstance(batch, PlainBatch):
+        return ALPHABETS[policy.alphabet].is_clean(batch.text)
+    return "" not in batch.residues and is_clean(
+        "".join(batch.residues), ALPHABETS[policy.alphabet]
+    )
 
 
 # Columns that the index and records.parquet have by themselves.

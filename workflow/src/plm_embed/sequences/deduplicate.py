@@ -46,7 +46,8 @@ def deduplicate(
     members/{bucket}.parquet: the accepted records (key, id, source, number, events, length, kept
     columns) sorted by key, then in input order. A file for every bucket, empty ones too. The bytes
     depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
-    PlmEmbedError: an input that cannot be read (see `records`), columns that cannot be kept,
+    PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
+    `LetterCheck`), columns that cannot be kept,
     `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no
     summary.json.
     """
@@ -56,7 +57,7 @@ def deduplicate(
     _check_names(inputs)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
-    tally = Tally(buckets, table.keep)
+    tally = Tally(buckets, table.keep, policy)
     working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
     total = sum(reader.bytes for reader in readers)
     try:

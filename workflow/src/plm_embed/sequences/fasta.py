@@ -1,7 +1,7 @@
 """FASTA cut into blocks of whole records; the blocks that need no second look are parsed as arrays.
 
-Most blocks of most files are ASCII with upper-case residues. `parse_clean` takes those and no
-others; what it declines, `records` parses line by line.
+Most blocks of most files are ASCII without blanks among the residues. `parse_plain` takes those and
+no others; what it declines, `records` parses line by line.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.formats import LARGEST_RECORD
 
 BATCH_RECORDS = 8_192
@@ -46,9 +45,9 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class CleanBatch:
-    """Consecutive records, numbered from `first`, whose residues are upper-case letters that the
-    model knows.
+class PlainBatch:
+    """Consecutive records, numbered from `first`, whose residues are one or more visible signs of
+    ASCII each.
 
     The fields that `Batch` has too are made when asked for.
     """
@@ -179,9 +178,9 @@ def _last_start(text: bytes) -> int:
     return max(text.rfind(b"\n>"), text.rfind(b"\r>")) + 1
 
 
-def parse_clean(block: bytes, first: int) -> CleanBatch | None:
-    """The records of a block, numbered from `first`; None unless each is an ASCII header and clean
-    residues.
+def parse_plain(block: bytes, first: int) -> PlainBatch | None:
+    """The records of a block, numbered from `first`; None unless each is an ASCII header and
+    residues that are visible signs of ASCII.
 
     A header with a control character, or a blank at either end, or none at all, is left to others
     too. Most of the work is done by calls that let other threads run.
@@ -211,9 +210,10 @@ def parse_clean(block: bytes, first: int) -> CleanBatch | None:
         _first_words(headers),
         memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())],
     )
-    if ids is None or not PROTEIN.is_clean(text):
+    signs = np.frombuffer(text, np.uint8)
+    if ids is None or signs.min() <= _SPACE or signs.max() > _TILDE:
         return None
-    return CleanBatch(first, ids, headers, text, np.cumsum(lengths))
+    return PlainBatch(first, ids, headers, text, np.cumsum(lengths))
 
 
 def _first_words(headers: pa.StringArray) -> pa.StringArray | None:

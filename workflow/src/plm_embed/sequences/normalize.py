@@ -5,27 +5,44 @@ record.
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 from typing import Literal, NamedTuple
 
-from plm_embed.sequences.alphabet import PROTEIN, Alphabet
+import numpy as np
 
-EVENTS = ("whitespace_removed", "upper_cased", "gaps_removed", "stop_removed", "substituted")
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import Strand
+from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, AlphabetName
+
+EVENTS = (
+    *("whitespace_removed", "upper_cased", "u_to_t", "gaps_removed", "stop_removed"),
+    *("substituted", "reverse_complemented"),
+)
 POSITIONS_SHOWN = 5
+ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
 
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
-_ASCII_UPPER = {ord(letter): letter.upper() for letter in "abcdefghijklmnopqrstuvwxyz"}
+_SHORT = 500  # letters; numpy takes longer to be called
+_ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
 
 
 @dataclass(frozen=True)
 class ResiduePolicy:
     """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
-    (`gaps`).
+    (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
+
+    ConfigError for strands of proteins.
     """
 
     unknown: Literal["skip", "substitute"] = "skip"
     gaps: Literal["remove", "skip"] = "remove"
-    alphabet: Alphabet = PROTEIN
+    alphabet: AlphabetName = "protein"
+    strand: Strand = "as_given"
+
+    def __post_init__(self) -> None:
+        if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
+            raise ConfigError(ONE_STRAND, key="residues.strand")
 
 
 class Normalized(NamedTuple):
@@ -48,6 +65,8 @@ def is_clean(text: str, alphabet: Alphabet) -> bool:
     """Whether every character is a letter of the alphabet, in upper case, so that nothing is left
     to normalize.
     """
+    if len(text) < _SHORT:
+        return alphabet.each.issuperset(text)
     return text.isascii() and alphabet.is_clean(text.encode("ascii"))
 
 
@@ -55,16 +74,26 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
     """Normalize the residues of one record.
 
     In this order: line ends are dropped (no event), other white space is dropped, ASCII letters are
-    upper-cased, the gap signs (of proteins '-' and '.') are removed or the record is skipped as
-    `gaps`, one terminal stop ('*') is dropped. What is then not a letter of the alphabet (J,
-    digits, an inner '*', '<', any letter beyond ASCII) makes the record `unknown_residues`, or
-    becomes X one for one. Nothing left: `empty`. A '>' is never replaced: it ends a word such as
-    <mask>, or else begins a header that lacks its line, and the record is skipped as
-    `glued_header`. Positions in `detail` are 1-based in `raw`.
+    upper-cased, U of DNA is read as T, the gap signs ('-' and '.') are removed or the record is
+    skipped as `gaps`, one terminal stop ('*') of proteins is dropped. What is then not a letter of
+    the alphabet (J, digits, an inner '*', '<', any letter beyond ASCII) makes the record
+    `unknown_residues`, or becomes X (of DNA N) one for one. Nothing left: `empty`. A '>' is never
+    replaced: it ends a word such as <mask>, or else begins a header that lacks its line, and the
+    record is skipped as `glued_header`. Of the two strands of DNA the alphabetically first one is
+    the sequence, if `strand` is canonical. Positions in `detail` are 1-based in `raw`.
     """
-    alphabet = policy.alphabet
-    if raw and is_clean(raw, alphabet):
-        return Normalized(raw, {})
+    alphabet = ALPHABETS[policy.alphabet]
+    clean = raw and is_clean(raw, alphabet)
+    found = Normalized(raw, {}) if clean else _mended(raw, policy, alphabet)
+    if policy.strand == "canonical" and isinstance(found, Normalized):
+        other = alphabet.reverse_complement(found.sequence)
+        if other < found.sequence:
+            return Normalized(other, found.events | {"reverse_complemented": len(other)})
+    return found
+
+
+def _mended(raw: str, policy: ResiduePolicy, alphabet: Alphabet) -> Normalized | Skipped:
+    """`normalize`, of the strand given."""
     events: dict[str, int] = {}
     one_line = raw.replace("\r", "").replace("\n", "")
     text = "".join(one_line.split())
@@ -72,9 +101,13 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
         events["whitespace_removed"] = len(one_line) - len(text)
     upper = text.translate(_ASCII_UPPER)  # str.upper() would make 'SS' of 'ß'
     if upper != text:
-        events["upper_cased"] = sum(
-            before != after for before, after in zip(text, upper, strict=True)
+        codes = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+        events["upper_cased"] = int(
+            np.count_nonzero(codes - np.uint8(ord("a")) < len(ascii_lowercase))
         )
+    if alphabet.uracil and "U" in upper:
+        events["u_to_t"] = upper.count("U")
+        upper = upper.replace("U", alphabet.uracil)
     gaps = sum(map(upper.count, alphabet.gaps))
     if gaps and policy.gaps == "skip":
         return Skipped("gaps", _positions(raw, alphabet.gaps))
@@ -82,12 +115,14 @@ def normalize(raw: str, policy: ResiduePolicy) -> Normalized | Skipped:
         events["gaps_removed"] = gaps
         upper = upper.translate(dict.fromkeys(map(ord, alphabet.gaps)))
     stop = 0
-    if upper.endswith(alphabet.stop):
+    if alphabet.stop and upper.endswith(alphabet.stop):
         events["stop_removed"] = 1
         upper = upper[:-1]
         stop = raw.rindex(alphabet.stop) + 1
     if not upper:
         return Skipped("empty", None)
+    if is_clean(upper, alphabet):
+        return Normalized(upper, events)
     if ">" in _IN_BRACKETS.sub("", upper):
         return Skipped("glued_header", _glued(raw))
     unknown = set(upper).difference(alphabet.letters)

@@ -18,15 +18,15 @@ from plm_embed.sequences.fasta import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
     Batch,
-    CleanBatch,
+    PlainBatch,
     TooLarge,
-    parse_clean,
+    parse_plain,
     record_blocks,
 )
 from plm_embed.sequences.formats import LARGEST_RECORD, Kind, sniff
 from plm_embed.sequences.tables import DelimitedText, ParquetTable, Table
 
-_BLOCKS_AHEAD = 2
+_BLOCKS_AHEAD = 1
 _BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
 
 
@@ -53,7 +53,7 @@ class Reader:
     def records(self) -> int:
         return self._source.records
 
-    def __iter__(self) -> Iterator[Batch | CleanBatch]:
+    def __iter__(self) -> Iterator[Batch | PlainBatch]:
         if isinstance(self._source, ParquetTable):
             yield from self._parquet(self._source)
         else:
@@ -65,9 +65,9 @@ class Reader:
                 record=1,
             )
 
-    def _text(self, source: "_Fasta | DelimitedText") -> Iterator[Batch | CleanBatch]:
+    def _text(self, source: "_Fasta | DelimitedText") -> Iterator[Batch | PlainBatch]:
         with Stream(self.path) as stream:
-            batches: Iterator[Batch | CleanBatch] = source.batches(stream)
+            batches: Iterator[Batch | PlainBatch] = source.batches(stream)
             while True:
                 with named_errors(self.path, lambda: source.records):
                     batch = next(batches, None)
@@ -104,7 +104,7 @@ class _Fasta:
     def __init__(self) -> None:
         self.records = 0
 
-    def batches(self, stream: Stream) -> Iterator[Batch | CleanBatch]:
+    def batches(self, stream: Stream) -> Iterator[Batch | PlainBatch]:
         # one thread reads, another one parses
         blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD)
         for batch in ahead(_parsed(blocks), _BLOCKS_AHEAD):
@@ -112,14 +112,14 @@ class _Fasta:
             yield batch
 
 
-def _parsed(blocks: Iterator[bytes | TooLarge]) -> Iterator[Batch | CleanBatch]:
+def _parsed(blocks: Iterator[bytes | TooLarge]) -> Iterator[Batch | PlainBatch]:
     number = 1
     for block in blocks:
         if isinstance(block, TooLarge):
-            found: Iterable[Batch | CleanBatch] = [_left_out(block, number)]
+            found: Iterable[Batch | PlainBatch] = [_left_out(block, number)]
         else:
-            clean = parse_clean(block, number)
-            found = [clean] if clean else _by_line(block, number)
+            plain = parse_plain(block, number)
+            found = [plain] if plain else _by_line(block, number)
         for batch in found:
             number += batch.count if batch.first else 0
             yield batch

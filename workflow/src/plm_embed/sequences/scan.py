@@ -23,6 +23,7 @@ from plm_embed.io.progress import progress
 from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
+from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
 from plm_embed.sequences.columns import (
     Account,
     Judged,
@@ -49,9 +50,6 @@ log = logging.getLogger(__name__)
 BEHIND = 2
 """Pieces of work that wait for a thread."""
 
-_NUCLEOTIDES = frozenset("ACGTUN")
-_NUCLEOTIDE_SAMPLE = 1000
-_NUCLEOTIDE_SHARE = 0.9
 _TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cache_key", "row"})
 
 
@@ -61,6 +59,7 @@ class Tally:
 
     buckets: int
     keep: tuple[str, ...]
+    policy: ResiduePolicy | None
     records: int = 0
     accepted: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -129,23 +128,13 @@ def first_pass(
     size = sum(reader.bytes for reader in readers.values())
     with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
         for source, reader in readers.items():
-            nucleotides = sampled = done = 0
-            for batch, digests in _hashed((judge(batch, policy) for batch in reader), hasher):
+            done = 0
+            for batch, digests in _hashed(_judged(reader, policy), hasher):
                 rows = account(batch, digests, str(reader.path), source, table.keep)
                 tally.count(rows)
                 yield rows
-                if sampled < _NUCLEOTIDE_SAMPLE:
-                    sample = rows.accepted["sequence"][: _NUCLEOTIDE_SAMPLE - sampled].to_pylist()
-                    sampled += len(sample)
-                    nucleotides += sum(_NUCLEOTIDES.issuperset(sequence) for sequence in sample)
                 meter.advance((reader.bytes_read - done) / 1e6)
                 done = reader.bytes_read
-            if nucleotides and nucleotides >= _NUCLEOTIDE_SHARE * sampled:
-                tally.warn(
-                    f"{reader.path}: {nucleotides} of the first {sampled} sequences consist of "
-                    "the letters ACGTUN: "
-                    "nucleotides, not proteins?",
-                )
             tally.inputs.append(
                 InputFile(
                     path=str(reader.path),
@@ -156,6 +145,15 @@ def first_pass(
                     records=reader.records,
                 )
             )
+
+
+def _judged(reader: Reader, policy: ResiduePolicy) -> Iterator[Judged]:
+    """The batches of a file. InputError when its letters are of the other kind."""
+    letters = LetterCheck(ALPHABETS[policy.alphabet], reader.path)
+    for batch in reader:
+        if letters.wanted:
+            letters.look(batch.residues)
+        yield judge(batch, policy)
 
 
 def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged, bytes]]:
@@ -232,7 +230,7 @@ def scan(
     reader = Reader(path, table)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    tally = Tally(buckets, table.keep)
+    tally = Tally(buckets, table.keep, policy)
     bounds = range_bounds(buckets)
     files = [output / range_file(each) for each in range(len(bounds) - 1)]
     with (

@@ -7,7 +7,7 @@ import hashlib
 import shlex
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +19,13 @@ from numpy.typing import NDArray
 
 from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
+from plm_embed.fingerprint import Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import read_table
 from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.sequences.alphabet import AlphabetName
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.typed_json import IF_KNOWN
 
 SUMMARY = "summary.json"
 
@@ -66,6 +70,13 @@ class Summary:
     warnings: tuple[str, ...]
     files: dict[str, str]
     """SHA-256 of each file that was written, by its name relative to the summary."""
+    policy: ResiduePolicy | None = field(default=None, metadata=IF_KNOWN)
+    """What was done with residues; None of version 0.1, which knew proteins alone."""
+
+    def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
+        """Whether these are sequences of this alphabet and strand."""
+        policy = self.policy or ResiduePolicy()
+        return (policy.alphabet, policy.strand) == (alphabet, strand)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +173,17 @@ def present(bucket: Path) -> None:
     if not bucket.exists():
         again = make_again(sequences) if (sequences / SUMMARY).is_file() else ""
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
+
+
+def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
+    """StoreError when the folder of a bucket holds sequences of another alphabet or strand."""
+    sequences = bucket.parent.parent
+    if (sequences / SUMMARY).is_file() and not read_summary(sequences).has(alphabet, strand):
+        raise StoreError(
+            f"{sequences}: was not made with --alphabet {alphabet} --strand {strand}",
+            remedy=make_again(sequences),
+            path=sequences,
+        )
 
 
 @lru_cache(1 << 15)

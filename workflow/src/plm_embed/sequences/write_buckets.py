@@ -161,7 +161,7 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     process.
     """
     stated = read_scans(scans)
-    buckets, keep = stated[0].buckets, stated[0].keep
+    buckets, keep, policy = stated[0].buckets, stated[0].keep, stated[0].policy
     sources = pa.array([entry.path for each in stated for entry in each.inputs], pa.string())
     low, high = range_bounds(buckets)[number : number + 2]
     names = bucket_ranges(bucket_names(buckets))[number]
@@ -169,7 +169,7 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     total = sum(path.stat().st_size for path in files)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    tally = Tally(buckets, keep)
+    tally = Tally(buckets, keep, policy)
     read = 0
     with (
         quick_turns(),
@@ -197,7 +197,7 @@ def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summ
     repeated.
     """
     stated = read_scans(scans)
-    tally = Tally(stated[0].buckets, stated[0].keep)
+    tally = Tally(stated[0].buckets, stated[0].keep, stated[0].policy)
     for each in stated:
         tally.add(each)
     for folder in splits:

@@ -13,6 +13,7 @@ from plm_embed.workflow.campaign import (
     master_of,
     options,
     plan_line,
+    reading,
     submissions,
     workflow_commit,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "plan_line",
     "printable",
     "quote_words",
+    "reading",
     "records_minutes",
     "submissions",
     "validate_minutes",

@@ -12,9 +12,7 @@ from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
 from plm_embed.typed_json import to_plain
-from plm_embed.workflow.config import (
-    Config,
-)
+from plm_embed.workflow.config import Config, residue_policy
 
 
 def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
@@ -32,6 +30,20 @@ def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
 def options(name: str, values: Iterable[Any]) -> list[str]:
     """A repeated command-line option: ['--layers=6', '--layers=12']."""
     return [f"--{name}={value}" for value in values]
+
+
+def reading(config: Config) -> list[str]:
+    """The options that say how sequence files are read."""
+    table, policy = config["table"], residue_policy(config)
+    return [
+        f"--id-column={table['id']}",
+        f"--sequence-column={table['sequence']}",
+        *options("keep", table["keep"]),
+        f"--alphabet={policy.alphabet}",
+        f"--unknown-residues={policy.unknown}",
+        f"--gaps={policy.gaps}",
+        f"--strand={policy.strand}",
+    ]
 
 
 def workflow_commit(root: Path) -> str:

@@ -12,6 +12,7 @@ from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
+from plm_embed.sequences.normalize import ONE_STRAND, ResiduePolicy
 from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
 
 Config = dict[str, Any]
@@ -53,6 +54,13 @@ def checked(raw: Mapping[str, Any]) -> Config:
     if problems:
         raise _refusal(problems)
     return config
+
+
+def residue_policy(config: Config) -> ResiduePolicy:
+    """What a campaign does with residues; its alphabet is that of the model's family."""
+    rules = config["residues"]
+    alphabet = find_model(config["model"]).family.alphabet.name
+    return ResiduePolicy(rules["unknown"], rules["gaps"], alphabet, rules["strand"])
 
 
 def _refusal(problems: Sequence[str]) -> ConfigError:
@@ -100,11 +108,11 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
         )
     if model and usable("embedding.layers"):
         yield from _layer_problems(config["embedding"], model)
-    pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
-    if model and not model.family.bos and "bos" in pooling:
-        yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
-    if model and not model.family.token_per_letter and "per_residue" in pooling:
-        yield f"embedding.pooling: per_residue: a token of {model.name} is several bases"
+    if model and usable("embedding.pooling"):
+        yield from _pooling_problems(config["embedding"]["pooling"], model)
+    canonical = usable("residues.strand") and config["residues"]["strand"] == "canonical"
+    if model and canonical and not model.family.alphabet.complements:
+        yield ONE_STRAND
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], model)
     if usable("embedding.compute_dtype", "speed.device"):
@@ -167,6 +175,16 @@ def _layer_problems(embedding: Config, model: Model) -> Iterator[str]:
     ]
     if len(set(embedding["layers"])) < len(embedding["layers"]):
         yield f"embedding.layers: {embedding['layers']}: names a layer twice"
+
+
+def _pooling_problems(pooling: Sequence[str], model: Model) -> Iterator[str]:
+    if "bos" in pooling and not model.family.bos:
+        yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
+    if "per_residue" in pooling and not model.family.token_per_letter:
+        yield (
+            f"embedding.pooling: per_residue: a token of {model.name} is several bases; choose "
+            "mean, mean_special, max or bos"
+        )
 
 
 def _length_problems(long: Config, model: Model | None) -> Iterator[str]:

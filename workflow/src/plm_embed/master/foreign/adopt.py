@@ -70,7 +70,7 @@ def adopt(
     done = Adopted()
     with open_hdf5(files.master) as file:
         limit = _check_claims(file, files.master, fingerprint, manifest)
-        known = KnownSequences(files)
+        known = KnownSequences(files, manifest.family.alphabet.name)
         names = row_names(file, files, len(file["emb"]))
         rows, keys, lengths = [], [], []
         seen: set[bytes] = set()

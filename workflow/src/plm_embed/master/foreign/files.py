@@ -1,7 +1,7 @@
 """What another program left: a master, its index, and the sequences behind it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -9,6 +9,7 @@ import h5py
 from plm_embed.errors import StoreError
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
+from plm_embed.sequences.alphabet import AlphabetName
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
@@ -27,7 +28,6 @@ class Files:
     sequences: Sequence[Path]
     table: Table
     id_column: str
-    policy: ResiduePolicy = field(default_factory=ResiduePolicy)
 
 
 class KnownSequences:
@@ -35,8 +35,9 @@ class KnownSequences:
     left out.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, alphabet: AlphabetName) -> None:
         self._files = files
+        self._policy = ResiduePolicy(alphabet=alphabet)
         self.by_name: dict[str, bytes] = {}
         self.length: dict[bytes, int] = {}
         doubtful = set()
@@ -53,7 +54,7 @@ class KnownSequences:
         for path in self._files.sequences:
             for batch in Reader(path, self._files.table):
                 for id, raw in zip(batch.ids, batch.residues, strict=True):
-                    found = normalize(raw, self._files.policy)
+                    found = normalize(raw, self._policy)
                     if isinstance(found, Normalized):
                         yield id, found.sequence
 

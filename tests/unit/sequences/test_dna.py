@@ -1,0 +1,158 @@
+"""DNA on its way from files to unique sequences."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from plm_embed.errors import InputError, StoreError
+from plm_embed.keys import bucket_names, key
+from plm_embed.sequences.alphabet import DNA
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.summary import Summary, check_kind, read_summary
+from plm_embed.sequences.tables import Table
+from plm_embed.sequences.write_buckets import collect, split
+from support.nasty_inputs import COMPRESS, M2, NEP, write
+
+GIVEN = ResiduePolicy(alphabet="dna")
+CANONICAL = ResiduePolicy("substitute", alphabet="dna", strand="canonical")
+GENE = "ATGGCGTTACCNRTAGGATTTACAGCC" * 5
+OTHER = DNA.reverse_complement(GENE)
+RECORDS = f"""\
+>plain
+{GENE[:60]}
+{GENE[60:]}
+>soft-masked
+{GENE[:9]}{GENE[9:].lower()}
+>RNA
+{GENE.replace("T", "U")}
+>aligned
+--{GENE[:30]}-.{GENE[30:]}
+>other strand
+{OTHER}
+>stop
+{GENE}*
+>masked
+{GENE[:9]}XX{GENE[11:]}
+>nothing
+--
+>glued
+{GENE}>next
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[Path]:
+    table = f"id,sequence\na,{GENE}\nb,{OTHER.lower()}\nc,ACGT\nd,NaN\n"
+    return [
+        write(tmp_path / "genes.fna.gz", COMPRESS["gzip"](RECORDS.encode())),
+        write(tmp_path / "genes.csv", table),
+    ]
+
+
+def run(inputs: list[Path], output: Path, policy: ResiduePolicy) -> Summary:
+    return deduplicate(inputs, output, buckets=2, table=Table(), policy=policy, memory_mb=500)
+
+
+def records(output: Path) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = pq.read_table(output / "records.parquet").to_pylist()
+    return found
+
+
+def sequences(output: Path) -> set[str]:
+    files = (output / "buckets").glob("*.parquet")
+    return {each for file in files for each in pq.read_table(file)["sequence"].to_pylist()}
+
+
+def test_each_record_of_dna_comes_to_its_end(tmp_path: Path, inputs: list[Path]) -> None:
+    output = tmp_path / "out"
+    summary = run(inputs, output, GIVEN)
+    assert sequences(output) == {GENE, OTHER, "ACGT"} and summary.unique == 3
+    assert summary.skipped == {
+        "unknown_residues": 2,
+        "empty": 1,
+        "glued_header": 1,
+        "missing_value": 1,
+    }
+    assert summary.events == {"upper_cased": 2, "u_to_t": 1, "gaps_removed": 1}
+    found = {row["header"]: row for row in records(output)}
+    assert found["RNA"]["events"] == f"u_to_t={GENE.count('T')}"
+    assert found["stop"]["detail"] == f"* at {len(GENE) + 1}"
+    assert found["masked"]["detail"] == "X at 10, 11"
+    assert found["aligned"]["key"] == found["plain"]["key"] == key(GENE)
+    assert found["other strand"]["key"] == found["b"]["key"] == key(OTHER)
+
+
+def test_the_two_strands_of_a_gene_are_one_sequence(tmp_path: Path, inputs: list[Path]) -> None:
+    output = tmp_path / "out"
+    summary = run(inputs, output, CANONICAL)
+    turned = min(GENE, OTHER)
+    assert turned in sequences(output) and max(GENE, OTHER) not in sequences(output)
+    found = {row["header"]: row for row in records(output)}
+    for name in ("plain", "soft-masked", "RNA", "aligned", "other strand", "a", "b"):
+        assert found[name]["key"] == key(turned), name
+    counted = sum("reverse_complemented" in (row["events"] or "") for row in found.values())
+    assert summary.events["reverse_complemented"] == counted > 0
+    assert "substituted=1" in found["stop"]["events"]
+
+
+@pytest.mark.parametrize("policy", [GIVEN, CANONICAL])
+def test_many_jobs_write_what_one_job_writes(
+    tmp_path: Path, inputs: list[Path], policy: ResiduePolicy
+) -> None:
+    run(inputs, tmp_path / "one", policy)
+    scans = [tmp_path / f"scan{number}" for number in range(len(inputs))]
+    for number, path in enumerate(inputs):
+        scan(path, number, scans[number], buckets=2, table=Table(), policy=policy)
+    splits = [tmp_path / f"split{number}" for number in range(2)]
+    for number, output in enumerate(splits):
+        split(scans, number, output, memory_mb=500)
+    collect(scans, splits, tmp_path / "many")
+    names = ["summary.json", "records.parquet", *(f"buckets/{n}.parquet" for n in bucket_names(2))]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
+
+
+def test_a_folder_of_sequences_says_of_what_kind_they_are(
+    tmp_path: Path, inputs: list[Path]
+) -> None:
+    run(inputs, tmp_path / "out", GIVEN)
+    assert read_summary(tmp_path / "out").policy == GIVEN
+    bucket = tmp_path / "out" / "buckets" / "0000.parquet"
+    check_kind(bucket, "dna", "as_given")
+    with pytest.raises(StoreError, match="--alphabet dna --strand canonical; run `snakemake --fo"):
+        check_kind(bucket, "dna", "canonical")
+    with pytest.raises(StoreError, match="was not made with --alphabet protein --strand as_given"):
+        check_kind(bucket, "protein", "as_given")
+
+
+def test_files_of_the_other_kind_are_refused_and_leave_nothing(
+    tmp_path: Path, inputs: list[Path]
+) -> None:
+    proteins = write(tmp_path / "proteins.csv", f"id,sequence\na,{M2}\nb,{NEP}\n")
+    for given in inputs:
+        with pytest.raises(InputError, match=f"{given.name}: these are nucleotides") as error:
+            run([proteins, given], tmp_path / "out", ResiduePolicy())
+        assert error.value.path == given
+    with pytest.raises(InputError, match=r"proteins\.csv: these are proteins") as error:
+        run([*inputs, proteins], tmp_path / "out", GIVEN)
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("policy", [GIVEN, CANONICAL])
+def test_contigs_and_lines_of_any_length_are_read(tmp_path: Path, policy: ResiduePolicy) -> None:
+    contig = (GENE * 1000)[:100_003]
+    lines = "\n".join(contig[at : at + 80] for at in range(0, len(contig), 80))
+    whole = GENE * 8000
+    path = write(
+        tmp_path / "contigs.fa",
+        f">wrapped\n{lines}\n>one line\n{whole.lower()}\n>chromosome\n{'ACGT' * (5 << 20)}\n"
+        f">last\n{contig}\n",
+    )
+    summary = run([path], tmp_path / "out", policy)
+    assert summary.skipped == {"too_large": 1} and summary.accepted == 3
+    assert summary.lengths == {len(contig): 1, len(whole): 1}
+    if policy is GIVEN:
+        assert sequences(tmp_path / "out") == {contig, whole}
