@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save_file
 
+from plm_embed.models import registry
 from plm_embed.models.encoder.description import Learned
 from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.esmc import ESMC
@@ -20,6 +22,7 @@ from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.registry import Model
+from plm_embed.sequences.alphabet import DNA
 
 SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"
 LARGER = os.environ.get("PLM_EMBED_GOLDEN_FAMILIES")
@@ -90,6 +93,16 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
         tokens,
         None if special is None else special[kept],
     )
+
+
+def read_dna(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a model of ESM's tokens, which know the letters of DNA, pass for one of DNA."""
+    model = registry.MODELS[name]
+    family = replace(model.family, alphabet=DNA)
+    for word, known in list(registry._BY_NAME.items()):
+        if known is model:
+            monkeypatch.setitem(registry._BY_NAME, word, replace(model, family=family))
+    monkeypatch.setattr(registry, "FAMILIES", (family,))
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -1,7 +1,5 @@
-"""Models of DNA, tried with the arithmetic of a model of proteins: its tokens know the letters."""
+"""Models of DNA in memory and in jobs: strands, and what is refused."""
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,11 @@ from plm_embed.inference.language_model import embed_like
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.keys import key
-from plm_embed.models import registry
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table
+from support.families import read_dna
 from support.nasty_inputs import M2, NEP, write
 
 MODEL = "esm2_t3_untrained"
@@ -27,13 +25,8 @@ FIRST = min(GENE, OTHER)
 
 
 @pytest.fixture
-def dna(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The demo's model, as if it had been trained on DNA."""
-    model = registry.MODELS[MODEL]
-    reading_dna = replace(model, family=replace(model.family, alphabet=DNA))
-    monkeypatch.setitem(registry._BY_NAME, MODEL, reading_dna)
-    monkeypatch.setattr(registry, "FAMILIES", (reading_dna.family,))
-    yield
+def dna(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_dna(monkeypatch, MODEL)
 
 
 @pytest.mark.usefixtures("dna")

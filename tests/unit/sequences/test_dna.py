@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.errors import InputError, StoreError
+from plm_embed.cli.main import group
+from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate
@@ -113,6 +114,17 @@ def test_many_jobs_write_what_one_job_writes(
     names = ["summary.json", "records.parquet", *(f"buckets/{n}.parquet" for n in bucket_names(2))]
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "many" / name).read_bytes()
+
+
+def test_the_command_takes_the_alphabet_and_the_strand(tmp_path: Path, inputs: list[Path]) -> None:
+    options = ["--alphabet=dna", "--strand=canonical", "--unknown-residues=substitute"]
+    command = ["deduplicate", *map(str, inputs), "--output", str(tmp_path / "out"), *options]
+    group.main([*command, "--buckets=2"], standalone_mode=False)
+    assert read_summary(tmp_path / "out").policy == CANONICAL
+    run(inputs, tmp_path / "same", CANONICAL)
+    assert sequences(tmp_path / "out") == sequences(tmp_path / "same")
+    with pytest.raises(ConfigError, match="strand: canonical: the model reads proteins"):
+        group.main([*command, "--alphabet=protein"], standalone_mode=False)
 
 
 def test_a_folder_of_sequences_says_of_what_kind_they_are(
