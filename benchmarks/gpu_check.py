@@ -34,6 +34,7 @@ NEEDED = {
     "h5py": "h5py",
     "pyarrow": "pyarrow",
     "safetensors": "safetensors",
+    "tokenizers": "tokenizers",
     "requests": "requests",
     "rich": "rich",
     "pytest": "pytest",
