@@ -23,6 +23,8 @@ pytestmark = pytest.mark.gpu
 @cache
 def engine_of(name: str, dtype: str) -> Engine:
     model, path = TINY[name], source(name)
+    if name == "dnabert":
+        pytest.importorskip("tokenizers")
     set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
     shape = model.layers, model.dim, model.heads, model.max_residues
     manifest = Manifest(
