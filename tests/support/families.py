@@ -22,7 +22,6 @@ from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import DNA
 
 SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"
 LARGER = os.environ.get("PLM_EMBED_GOLDEN_FAMILIES")
@@ -95,14 +94,10 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
     )
 
 
-def read_dna(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let a model of ESM's tokens, which know the letters of DNA, pass for one of DNA."""
-    model = registry.MODELS[name]
-    family = replace(model.family, alphabet=DNA)
-    for word, known in list(registry._BY_NAME.items()):
-        if known is model:
-            monkeypatch.setitem(registry._BY_NAME, word, replace(model, family=family))
-    monkeypatch.setattr(registry, "FAMILIES", (family,))
+def add_model(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    """Let a tiny model be found by its name, for the time of a test."""
+    monkeypatch.setitem(registry.MODELS, model.name, model)
+    monkeypatch.setitem(registry._BY_NAME, model.name, model)
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:

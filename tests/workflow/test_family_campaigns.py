@@ -10,11 +10,10 @@ import plm_embed
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
-from plm_embed.models import registry
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model
 from support import tiny_campaign
-from support.families import TINY, source, write_dnabert_s
+from support.families import TINY, add_model, source, write_dnabert_s
 
 pytestmark = pytest.mark.workflow
 
@@ -27,8 +26,7 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = TINY[name]
-    monkeypatch.setitem(registry.MODELS, model.name, model)
-    monkeypatch.setitem(registry._BY_NAME, model.name, model)
+    add_model(monkeypatch, model)
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3)
     printed = run_campaign(tmp_path, name, source(name))
@@ -44,8 +42,7 @@ def test_a_campaign_of_dna_in_windows_with_two_poolings(
 ) -> None:
     """DNABERT-S by the layout of its checkpoint."""
     model = TINY["dnabert"]
-    monkeypatch.setitem(registry.MODELS, model.name, model)
-    monkeypatch.setitem(registry._BY_NAME, model.name, model)
+    add_model(monkeypatch, model)
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3, "ACGTacgtNRY", 500)
     long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]

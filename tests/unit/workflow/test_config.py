@@ -23,7 +23,6 @@ from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.campaign import options, plan_line, reading, workflow_commit
 from plm_embed.workflow.config import checked, residue_policy, schema
 from support.campaigns import counted
-from support.families import read_dna
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = schema()
@@ -124,11 +123,10 @@ def test_defaults_are_filled_in_and_names_made_canonical() -> None:
     assert checked(complete) == complete
 
 
-def test_the_alphabet_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alphabet_is_that_of_the_model() -> None:
     assert residue_policy(checked(config())) == ResiduePolicy()
     assert "--alphabet=protein" in reading(checked(config()))
-    read_dna(monkeypatch, "esm2_t6_8M_UR50D")
-    complete = checked(config(model="esm2_8m", residues={"strand": "canonical"}))
+    complete = checked(config(model="DNABERT-S", residues={"strand": "canonical"}))
     assert residue_policy(complete) == ResiduePolicy(alphabet="dna", strand="canonical")
     assert {"--alphabet=dna", "--strand=canonical"} < set(reading(complete))
 
