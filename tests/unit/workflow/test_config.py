@@ -255,6 +255,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
             {"model": "prott5", "embedding": {"pooling": ["mean", "bos"]}},
             "embedding.pooling: bos: prot_t5_xl_half_uniref50-enc has no <cls> token",
         ),
+        (
+            {"model": "DNABERT-S", "embedding": {"pooling": ["per_residue"]}},
+            "embedding.pooling: per_residue: a token of DNABERT-S is several bases",
+        ),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
         (
             {"embedding": {"compute_dtype": "tfloat32"}, "speed": {"device": "cpu"}},
