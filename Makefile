@@ -19,7 +19,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib
 .PHONY: demo test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
-	@test -e results/report.html || $(BIN)/python -m plm_embed plan
+	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
 	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results
 

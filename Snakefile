@@ -1,4 +1,4 @@
-# plm-embed: protein sequences to ESM-2 embeddings. What each rule does: workflow/rules; settings: config/README.md.
+# plm-embed: sequences to embeddings by language models. What each rule does: workflow/rules; settings: config/README.md.
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -18,11 +18,11 @@ localrules:
 
 
 rule all:
-    """The proven result: master file, index, every record's fate, checksums, the report."""
+    """The proven result of each model: master file, index, every record's fate, checksums, the report."""
     input:
-        "<vectors>/gathered.json",
-        "<vectors>/checksums.sha256",
-        "<results>/report.html",
+        expand("<results>/{model}/gathered.json", model=MODELS),
+        expand("<results>/{model}/checksums.sha256", model=MODELS),
+        expand("<results>/{model}/report.html", model=MODELS),
 
 
 include: "workflow/rules/weights.smk"
@@ -36,4 +36,5 @@ by_cause(workflow.rules, notes_file(workflow))
 
 
 if workflow.is_main_process:
-    print(printable(plan_line(config)), file=sys.stderr)
+    for model in MODELS.values():
+        print(printable(plan_line(model)), file=sys.stderr)

@@ -33,9 +33,11 @@ from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning import plan as planning
 from plm_embed.planning.campaign_input import read_config
+from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table
+from plm_embed.workflow.by_model import by_model
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4
@@ -108,7 +110,7 @@ def fact(folder: Path, config: dict[str, Any], name: str) -> float:
 
     buckets = sorted((folder / "results" / "sequences" / "buckets").glob("*.parquet"))
     began = time.monotonic()
-    with ThreadPoolExecutor(planning.workers_here(config)) as pool:
+    with ThreadPoolExecutor(workers_here(config)) as pool:
         list(pool.map(embed, buckets))
     return time.monotonic() - began
 
@@ -126,7 +128,7 @@ def compare(shape: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         question = campaign(folder, shape)
-        config = read_config(question.configfile)
+        (config,) = by_model(read_config(question.configfile)).values()
         sequences = folder / "results" / "sequences"
         policy = ResiduePolicy("skip", "remove")
         inputs, table = [folder / "input.fasta"], Table("id", "sequence", ())
@@ -134,7 +136,7 @@ def compare(shape: str) -> dict[str, Any]:
         facts, plans, loads, rates = [], [], [], []
         for turn in range(ROUNDS):
             loads.append(os.getloadavg()[0])
-            plans.append(planning.plan(question))
+            plans += planning.plan(question)
             facts.append(fact(folder, config, str(turn)))
             (speed,) = costs.measured(
                 config["model"], "auto", folder / str(turn) / "embedded", "measured here"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from plm_embed.models.esm.tensors import tensor_shapes
 
+from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.registry import Model
 
 

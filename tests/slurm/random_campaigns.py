@@ -100,7 +100,7 @@ def contents(campaign: Campaign) -> dict[str, object]:
     """What users read: the master, but for the commit, and digests of the tables."""
     results = campaign.folder / "results"
     found = campaign.master()
-    for name in (f"{MODEL}/master_esm2_embeddings.parquet", "records.parquet"):
+    for name in (f"{MODEL}/master_esm2_embeddings.parquet", f"{MODEL}/records.parquet"):
         found[name] = hashlib.sha256(
             repr(pq.read_table(results / name).to_pylist()).encode()
         ).hexdigest()

@@ -4,10 +4,16 @@ Each campaign ends with the master of an undisturbed run, value for value.
 """
 
 import contextlib
+import os
 from pathlib import Path
 
+import pytest
+import yaml
 from cluster import NODES, Cluster
-from slurm_campaign import GATHERED, MODEL, Campaign, kill
+from slurm_campaign import GATHERED, MODEL, ROOT, Campaign, kill
+
+from plm_embed.master.validation import read_validation
+from support.families import source
 
 
 def scratch_folders(cluster: Cluster) -> set[Path]:
@@ -19,6 +25,24 @@ def test_a_whole_campaign(undisturbed: Campaign) -> None:
     assert set(map(tuple, undisturbed.states().values())) == {("COMPLETED",)}
     scratch = undisturbed.cluster.folder / "scratch"
     assert not [path for node in NODES for path in (scratch / node).iterdir()]
+
+
+def test_two_models(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's."""
+    folders = (ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests")
+    monkeypatch.setitem(cluster.env, "PYTHONPATH", os.pathsep.join(map(str, folders)))
+    campaign = Campaign(tmp_path / "c", cluster, buckets=2, sequences=40, lengths=(50, 200))
+    path, other = campaign.folder / "config" / "config.yaml", "protbert_tiny"
+    config = yaml.safe_load(path.read_text())
+    weights = {MODEL: config["weights"], other: str(source("protbert"))}
+    path.write_text(yaml.safe_dump(config | {"model": [MODEL, other], "weights": weights}))
+    with campaign.running():
+        pass
+    assert set(map(tuple, campaign.states().values())) == {("COMPLETED",)}
+    assert len(campaign.states()) == 1 + 2 * (2 + 3)
+    for model in weights:
+        proof = read_validation(campaign.folder / "results" / model / "validation.json")
+        assert proof and proof.status == "passed" and proof.counts.statuses == {"embedded": 40}
 
 
 def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:

@@ -83,7 +83,7 @@ class Campaign:
 
     @property
     def records(self) -> Path:
-        return self.results / "records.parquet"
+        return self.master.with_name("records.parquet")
 
     @property
     def outputs(self) -> list[Path]:

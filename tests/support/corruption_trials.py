@@ -135,7 +135,7 @@ class Trial:
             if status:
                 return use, f"exit status {status}\n{words}" if status != 1 else words
             said.append(words)
-        said.append((self.folder / "results" / "report.html").read_text(encoding="utf-8"))
+        said.append((self.folder / VECTORS / "report.html").read_text(encoding="utf-8"))
         numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
         return "", "\n".join(
             [numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])]

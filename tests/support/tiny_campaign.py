@@ -43,7 +43,7 @@ VECTORS = f"results/{MODEL}"
 WEIGHTS = f"resources/weights/{MODEL}"
 MASTER = f"{VECTORS}/master_esm2_embeddings.h5"
 INDEX = f"{VECTORS}/master_esm2_embeddings.parquet"
-RECORDS = "results/records.parquet"
+RECORDS = f"{VECTORS}/records.parquet"
 GATHERED = f"{VECTORS}/gathered.json"
 PROOF = f"{VECTORS}/checksums.sha256"
 BUCKETS = ("0000", "0001", "0002")
@@ -70,7 +70,7 @@ OUTPUTS = {
     "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
     "gather": [GATHERED],
     "validate": [PROOF],
-    "report": ["results/report.html", "results/ro-crate-metadata.json"],
+    "report": [f"{VECTORS}/report.html", f"{VECTORS}/ro-crate-metadata.json"],
 }
 """What Snakemake deletes before it runs a rule, and what makes it run the rule when it is
 missing.
@@ -93,7 +93,7 @@ def commands(step: str) -> list[list[str]]:
         MASTER,
     ]
     places += ["--index", INDEX, "--records", RECORDS]
-    proofs = ["--report", "results/validation.json", "--checksums", PROOF]
+    proofs = ["--report", f"{VECTORS}/validation.json", "--checksums", PROOF]
     adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
     count = ["--buckets", str(len(BUCKETS))]
     found: dict[str, list[list[str]]] = {
@@ -114,7 +114,7 @@ def commands(step: str) -> list[list[str]]:
         "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
         "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
         "report": [
-            ["report", "results", "--output", "results/report.html"],
+            ["report", VECTORS, "--output", f"{VECTORS}/report.html"],
             ["summary", "results"],
         ],
     }

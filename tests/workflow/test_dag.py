@@ -40,6 +40,11 @@ SCIENCE: list[tuple[dict[str, Any], str]] = [
     ({"table": {"keep": []}}, "deduplicate"),
     ({"validate": {"spot_checks": 3}}, "validate"),
 ]
+OTHER = "esm2_t6_8M_UR50D"
+BOTH: dict[str, Any] = {
+    "model": ["esm2_t3_untrained", OTHER],
+    "weights": {"esm2_t3_untrained": "config/demo/esm2_t3_untrained.pt"},
+}
 DOWNSTREAM = {
     "deduplicate": {
         "deduplicate": 1,
@@ -237,6 +242,43 @@ def test_another_model_leaves_the_sequences_alone() -> None:
 
 
 @pytest.mark.usefixtures("finished")
+def test_one_more_model_runs_its_own_jobs_and_nothing_else() -> None:
+    plan = Plan(BOTH)
+    assert plan.runs == DOWNSTREAM["weights"]
+    assert {job.wildcards.get("model", OTHER) for job in plan.jobs} == {OTHER}
+    assert all(f"results/{OTHER}/" in path for job in plan.jobs for path in job.output)
+    assert plan.total == {"deduplicate": 1, "all": 1} | {
+        name: 2 * count for name, count in DOWNSTREAM["weights"].items() if name != "all"
+    }
+
+
+def test_each_of_several_models_has_jobs_of_its_own() -> None:
+    plan = Plan(BOTH | {"speed": {"buckets_per_submission": 3}})
+    assert plan.runs["deduplicate"] == 1 and plan.runs["embed"] == 4
+    for model in BOTH["model"]:
+        jobs = {job.rule.name: job for job in plan.jobs if job.wildcards.get("model") == model}
+        assert set(jobs) == {"weights", "embed", "gather", "validate", "report"}
+        for job in jobs.values():
+            assert job.log[0].startswith(f"results/logs/{model}/")
+            assert job.benchmark.startswith(f"results/benchmarks/{model}/")
+            assert f"results/{model}/" in job.shellcmd
+            assert (set(BOTH["model"]) - {model}).isdisjoint(job.shellcmd.replace("/", " ").split())
+        layer = {OTHER: 6}.get(model, 3)
+        assert f" --layers={layer} " in jobs["embed"].shellcmd
+        assert ("--source=" in jobs["weights"].shellcmd) == (model != OTHER)
+    memory = [job.resources.mem_mb for job in plan.jobs if job.rule.name == "embed"]
+    assert len(set(memory)) == 2
+
+
+def test_jobs_of_one_model_are_called_by_their_submission_alone() -> None:
+    jobs = [job for job in Plan().jobs if job.rule.name != "all"]
+    assert {tuple(job.wildcards.keys()) for job in jobs} == {(), ("submission",)}
+    assert {tuple(sorted(job.wildcards.keys())) for job in Plan(BOTH).jobs} == {
+        (), ("model",), ("model", "submission"),
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize(
     ("changed", "first"),
     [("config/demo/proteins.csv", "deduplicate"), ("config/demo/esm2_t3_untrained.pt", "weights")],
@@ -244,7 +286,7 @@ def test_another_model_leaves_the_sequences_alone() -> None:
 def test_a_changed_file_runs_what_depends_on_it(changed: str, first: str) -> None:
     with Path(changed).open("ab") as handle:
         handle.write(b"\n")
-    later = Path("results/report.html").stat().st_mtime + 10
+    later = Path("results/esm2_t3_untrained/report.html").stat().st_mtime + 10
     os.utime(changed, (later, later))
     assert Plan().runs == DOWNSTREAM[first]
 

@@ -85,7 +85,7 @@ def run_campaign(
 
 def check_campaign(tmp_path: Path, model: Model, printed: str) -> None:
     assert f"license of the weights: {model.license}" in printed  # by summary, the last of all
-    report = (tmp_path / "results" / "report.html").read_text()
+    report = (tmp_path / "results" / model.name / "report.html").read_text()
     assert model.license in report
     assert model.family.papers[0][:20] in report
     assert "the published formulas in float64" in report

@@ -33,6 +33,7 @@ POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
 
 BLOCKS = [
     (README, "make demo"),
+    (README, "plm-embed run proteins.fasta --model esm2_8m"),
     (README, "inputs: [protein_final.csv, more.fasta.gz]"),
     (README, "make .venv/installed"),
     (README, "python3 -m venv .venv && source .venv/bin/activate"),
@@ -41,6 +42,7 @@ BLOCKS = [
     (README, "import plm_embed"),
     (README, "import plm_embed"),
     (README, "plm-embed search results query.fasta --top 10"),
+    (README, "from torch.utils.data import DataLoader"),
     (README, "plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5"),
     (README, "plm-embed plan --configfile my_config.yaml"),
     (README, "plm-embed watch results"),
@@ -58,11 +60,22 @@ BLOCKS = [
     (EXTENDING, "base: generic"),
     (EXTENDING, "plm-embed plan --site our_cluster"),
     (CONFIG, "snakemake --cores 4 --configfile my_config.yaml"),
+    (CONFIG, "model: [esm2_t33_650M_UR50D, prot_bert]"),
     (CONFIG, "set-threads:"),
 ]
 """Page and first line of every fenced block, in order."""
 
 INSTEAD: dict[str, tuple[str, str]] = {
+    "plm-embed run proteins.fasta --model esm2_8m": (
+        "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained"
+        " --set weights=config/demo/esm2_t3_untrained.pt --set buckets=1 --results run",
+        "real weights, and hours without a GPU",
+    ),
+    "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id brc_fea_id "
+    "--sequence esm2_ready_seq --keep function --results flu": (
+        "",
+        "test_standalone.py runs a table",
+    ),
     "make test": ("make help", "this test is a part of it"),
     "python3 -m venv .venv && source .venv/bin/activate": (
         "",
@@ -110,12 +123,14 @@ FILES = {
     "import plotly.express": "umap_of_proteins.py",
     "import numpy as np": "neighbors.py",
     "import plm_embed": "read.py",
+    "from torch.utils.data import DataLoader": "train.py",
     "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
+    "model: [esm2_t33_650M_UR50D, prot_bert]": "",
     "set-threads:": "",
 }
-"""Blocks that are the content of a file, by their first line. '': a piece of a profile, which has
-to be YAML.
+"""Blocks that are the content of a file, by their first line. '': a piece of a file, which has to
+be YAML.
 """
 
 SMALLER = {
@@ -125,6 +140,7 @@ SMALLER = {
     "weights: my_finetuned.pt": "weights: config/demo/esm2_t3_untrained.pt",
     "buckets: 64": "buckets: 3",
     "--id P0DTC2": "--id WXH67530.1",
+    "--ids protein_1,protein_2": "--ids WXH67530.1,FLUASM_00001_PB2",
     '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',
 }
 """What stands for a real model here: the demo's, and ids of the demo's records."""
@@ -214,14 +230,15 @@ def test_the_manual_runs_from_the_first_block_to_the_last(here: Path) -> None:
         "report.zip",
         "so_far.html",
         "per-protein.h5",
-        "tutorial/report.html",
+        "tutorial/esm2_t3_untrained/report.html",
     ):
         assert (here / result).stat().st_size > 1000, result
     with zipfile.ZipFile(
         here / "report.zip"
     ) as shown:  # what `snakemake --report` shows is the report itself
         (mine,) = [name for name in shown.namelist() if name.startswith("report/data/raw/")]
-        assert shown.read(mine) == (here / "results" / "report.html").read_bytes()
+        page = here / "results" / "esm2_t3_untrained" / "report.html"
+        assert shown.read(mine) == page.read_bytes()
     assert "hemagglutinin" in said(here, "python neighbors.py").splitlines()[1].lower()
     said(here, "snakemake --configfile finetuned.yaml --cores 1 -n")
 

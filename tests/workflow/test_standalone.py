@@ -3,6 +3,7 @@ nothing else.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -15,11 +16,13 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import plm_embed
 from support.campaigns import Campaign, make_campaign
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
 READING = ("numpy", "h5py", "pyarrow")
+EXTRAS = ("torch", "requests", "safetensors", "fair-esm", "jinja2", "plotly", "snakemake", "pandas")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -48,7 +51,7 @@ try:
 except plm_embed.StoreError as error:
     print(error.path)
 
-from plm_embed.reading.export import export
+from plm_embed.reading.exports.export import export
 
 export(Path(sys.argv[1]), "npy", Path("vectors.npy"))
 """
@@ -151,7 +154,52 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         names = set(held.namelist())
     assert {str(path.relative_to(package.parent)) for path in files} <= names
     kinds = {path.suffix for path in files}
-    assert kinds == {".py", ".typed", ".yaml", ".j2", ".npz"}
+    assert kinds == {".py", ".typed", ".yaml", ".j2", ".npz", ""}
+    for folder, suffix in (("workflow/rules", "smk"), ("profiles", "yaml"), ("envs", "yaml")):
+        for path in (ROOT / folder).rglob(f"*.{suffix}"):
+            assert f"plm_embed/clone/{path.relative_to(ROOT)}" in names
+
+
+def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
+    packages = installed(wheel, tmp_path / "venv")
+    (about,) = packages.glob("plm_embed-*.dist-info")
+    link([*requirements(Distribution.at(about)), *EXTRAS], packages)
+    copytree(ROOT / "config" / "demo", tmp_path / "demo")
+    weights = ("--weights", "demo/esm2_t3_untrained.pt")
+    columns = ("--id", "protein_id", "--keep", "protein_name")
+
+    def campaign(*more: str) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "venv" / "bin" / "plm-embed"
+        common = ("demo/proteins.csv", "--model", "esm2_t3_untrained", "--cores", "2")
+        return run(tmp_path, program, "run", *common, *more)
+
+    wrong = campaign(*weights)
+    assert wrong.returncode == 1
+    *_, cause, log = wrong.stderr.splitlines()
+    assert cause.startswith("plm-embed: error: demo/proteins.csv: no column 'id'")
+    assert log.startswith("log: results/logs/deduplicate.log; ")
+
+    done = campaign(*weights, *columns, "--set", "buckets=1")
+    assert done.returncode == 0, done.stderr
+    assert "steps (100%) done" in done.stderr
+    *_, last = done.stdout.splitlines()
+    assert "results/esm2_t3_untrained/report.html" in done.stdout
+    assert "plm-embed search results" in done.stdout
+    with plm_embed.open(tmp_path / "results") as embeddings:
+        assert len(embeddings) > 30 and "protein_name" in embeddings.to_pandas().columns
+
+    master = (tmp_path / "results").glob("*/master*.h5")
+    before = {path: path.stat().st_mtime_ns for path in master}
+    again = campaign(*weights, *columns, "--set", "buckets=1")
+    assert again.returncode == 0 and again.stdout.startswith("nothing to do"), again.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    other = campaign(*weights, *columns, "--set", "buckets=2")
+    assert other.returncode == 1 and "buckets: 1 there, 2 asked for" in other.stderr
+
+    repeat = shlex.split(last.partition(", then ")[2])
+    python = tmp_path / "venv" / "bin" / "python"
+    repeated = run(tmp_path, python, "-m", *repeat)
+    assert repeated.returncode == 0 and "Nothing to be done" in repeated.stderr
 
 
 def test_reading_needs_three_packages(wheel: Path, campaign: Campaign, tmp_path: Path) -> None:

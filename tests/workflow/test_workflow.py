@@ -64,7 +64,7 @@ def by_input(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    files = (MASTER, INDEX, "results/records.parquet")
+    files = (MASTER, INDEX, f"results/{MODEL}/records.parquet")
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
 
 
@@ -83,14 +83,14 @@ def rows_in_store(folder: Path) -> int:
 
 
 def report(folder: Path) -> Validation:
-    found = read_validation(folder / "results" / "validation.json")
+    found = read_validation(folder / "results" / MODEL / "validation.json")
     assert found
     return found
 
 
 def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
     counts = read_summary(demo / "results/sequences")
-    records = pq.read_table(demo / "results/records.parquet").to_pylist()
+    records = pq.read_table(demo / f"results/{MODEL}/records.parquet").to_pylist()
     assert len(records) == counts.records == counts.accepted + counts.skipped.total()
     assert (
         sum(record["status"] != "skipped" for record in records)
@@ -178,7 +178,7 @@ def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
     )
     run = snakemake(folder, "--cores", "2", "--configfile", str(folder / "mine.yaml"))
     assert run.returncode == 0, run.stdout
-    records = pq.read_table(folder / "results/records.parquet")
+    records = pq.read_table(folder / f"results/{MODEL}/records.parquet")
     assert "assembly_id" not in records.column_names
     assert records["status"].to_pylist() == ["embedded"] * 3
 
@@ -249,7 +249,7 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
     run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=2)
     assert run.returncode == 0, run.stdout
     assert pq.read_metadata(folder / INDEX).num_rows == 0
-    assert "records skipped when read" in (folder / "results/report.html").read_text(
+    assert "records skipped when read" in (folder / f"results/{MODEL}/report.html").read_text(
         encoding="utf-8"
     )
     said = subprocess.run(
@@ -304,7 +304,7 @@ def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
     assert sorted(record.unique for record in completion_records(folder)) == [0, 1]
     fates = [
         (row["id"], row["status"])
-        for row in pq.read_table(folder / "results/records.parquet").to_pylist()
+        for row in pq.read_table(folder / f"results/{MODEL}/records.parquet").to_pylist()
     ]
     assert fates == [("good", "embedded"), ("bad", "skipped"), ("empty", "skipped")]
 

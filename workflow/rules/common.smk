@@ -1,4 +1,5 @@
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(SOURCES))
 from plm_embed.workflow import (
     PlmEmbedError,
     bucket_files,
+    by_model,
     bucket_names,
     by_cause,
     check_folders,
@@ -25,7 +27,7 @@ from plm_embed.workflow import (
     host_memory_mb,
     job_memory_mb,
     job_minutes,
-    master_of,
+    master_files,
     notes_file,
     options,
     plan_line,
@@ -35,6 +37,7 @@ from plm_embed.workflow import (
     submissions,
     validate_minutes,
     watch_failures,
+    weights_folder,
     workflow_commit,
 )
 
@@ -53,13 +56,17 @@ try:
     config.update(checked(config))
     if workflow.is_main_process:
         check_folders([SOURCES, Path(sys.executable).parent])
-        check_reuse(config)
-        vectors = Path(config["results"], config["model"])
-        forget(vectors / "gathered.json", vectors / "checksums.sha256")
         lay_under()
         quote_words(utils)
         freeze(workflow, config)
         watch_failures(AbstractExecutor, RealExecutor)
+    # the settings of each model; what differs between them is a function of wildcards in the rules
+    MODELS = by_model(config)
+    if workflow.is_main_process:
+        for name, settings in MODELS.items():
+            check_reuse(settings)
+            vectors = Path(config["results"], name)
+            forget(vectors / "gathered.json", vectors / "checksums.sha256")
 except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
@@ -72,7 +79,16 @@ SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = (
     {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
 )
-WEIGHTS = f"{config['weights_folder']}/{config['model']}"
+# A wildcard only where there are several: with one model, jobs are called what they are about.
+MODEL = "{model}" if len(MODELS) > 1 else next(iter(MODELS))
+VECTORS = f"{config['results']}/{MODEL}"
+
+
+def of(wildcards):
+    """The settings of a job's model."""
+    return MODELS[wildcards.get("model", MODEL)]
+
+
 for name in config["speed"]["local_rules"]:
     workflow.localrules(*BY_INPUT.get(name, [name]))
 
@@ -80,10 +96,11 @@ for name in config["speed"]["local_rules"]:
 pathvars:
     results=config["results"],
     sequences=f"{config['results']}/sequences",
-    vectors=f"{config['results']}/{config['model']}",
+    vectors=VECTORS,
     logs=f"{config['results']}/logs",
     benchmarks=f"{config['results']}/benchmarks",
 
 
 wildcard_constraints:
     submission=r"[0-9]+",
+    model="|".join(map(re.escape, MODELS)),

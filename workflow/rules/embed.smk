@@ -12,9 +12,9 @@ rule embed:
     output:
         "<vectors>/submissions/{submission}.json",
     log:
-        f"<logs>/{config['model']}/embed/{{submission}}.log",
+        f"<logs>/{MODEL}/embed/{{submission}}.log",
     benchmark:
-        f"<benchmarks>/{config['model']}/embed/{{submission}}.jsonl"
+        f"<benchmarks>/{MODEL}/embed/{{submission}}.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1  # the most efficient on a CPU; profiles of GPU clusters ask for more
@@ -23,9 +23,10 @@ rule embed:
         gpu=1,
         nodes=1,
         mem_mb=lambda wildcards, attempt: attempt
-        * job_memory_mb(config, SUBMISSIONS[wildcards.submission]),
+        * job_memory_mb(of(wildcards), SUBMISSIONS[wildcards.submission]),
         runtime=lambda wildcards, attempt: min(
-            LONGEST_MINUTES, attempt * job_minutes(config, SUBMISSIONS[wildcards.submission])
+            LONGEST_MINUTES,
+            attempt * job_minutes(of(wildcards), SUBMISSIONS[wildcards.submission]),
         ),
         device=config["speed"]["device"],
         toks_per_batch=config["speed"]["toks_per_batch"],
@@ -35,12 +36,12 @@ rule embed:
     # What decides the numbers: a change computes again.
     params:
         buckets=lambda wildcards: bucket_files(config["results"], SUBMISSIONS[wildcards.submission]),
-        weights=lambda wildcards, input: WEIGHTS,
-        store=config["store"],
-        embedded=f"{config['results']}/{config['model']}/embedded",
+        weights=lambda wildcards, input: weights_folder(of(wildcards)),
+        store=lambda wildcards: of(wildcards)["store"],
+        embedded=f"{VECTORS}/embedded",
         # A function of `input` never causes a rerun: where vectors come from is no reason to take them again.
-        reuse=lambda wildcards, input: options("reuse", config["reuse"]),
-        layers=options("layers", config["embedding"]["layers"]),
+        reuse=lambda wildcards, input: options("reuse", of(wildcards)["reuse"]),
+        layers=lambda wildcards: options("layers", of(wildcards)["embedding"]["layers"]),
         pooling=options("pooling", config["embedding"]["pooling"]),
         compute_dtype=config["embedding"]["compute_dtype"],
         storage_dtype=config["embedding"]["storage_dtype"],

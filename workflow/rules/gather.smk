@@ -1,14 +1,8 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
 # OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_{family}_embeddings.h5, its
-#                  index (.parquet) and <results>/records.parquet. They are not declared: Snakemake would remove the
-#                  old ones before the new ones are whole. <vectors>/checksums.sha256, <results>/validation.json: the
+#                  index (.parquet) and <vectors>/records.parquet. They are not declared: Snakemake would remove the
+#                  old ones before the new ones are whole. <vectors>/checksums.sha256, <vectors>/validation.json: the
 #                  proof of them
-
-GATHERED = {
-    "master": f"{config['results']}/{config['model']}/{master_of(config['model'])}.h5",
-    "index": f"{config['results']}/{config['model']}/{master_of(config['model'])}.parquet",
-    "records": f"{config['results']}/records.parquet",
-}
 
 
 rule gather:
@@ -22,21 +16,21 @@ rule gather:
     output:
         "<vectors>/gathered.json",
     log:
-        f"<logs>/{config['model']}/gather.log",
+        f"<logs>/{MODEL}/gather.log",
     benchmark:
-        f"<benchmarks>/{config['model']}/gather.jsonl"
+        f"<benchmarks>/{MODEL}/gather.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 2
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 8000,
-        runtime=lambda wildcards, attempt: attempt * gather_minutes(config),
+        runtime=lambda wildcards, attempt: attempt * gather_minutes(of(wildcards)),
     # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=f"{config['results']}/{config['model']}/embedded",
-        store=config["store"],
-        files=GATHERED,
+        embedded=f"{VECTORS}/embedded",
+        store=lambda wildcards: of(wildcards)["store"],
+        files=lambda wildcards: master_files(of(wildcards)),
         commit=lambda wildcards, input: workflow_commit(ROOT),
     shell:
         "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
@@ -56,22 +50,22 @@ rule validate:
         "<vectors>/checksums.sha256",
     # The report is listed as a log because Snakemake deletes the outputs of a job that fails, and it must survive.
     log:
-        f"<logs>/{config['model']}/validate.log",
-        report="<results>/validation.json",
+        f"<logs>/{MODEL}/validate.log",
+        report="<vectors>/validation.json",
     benchmark:
-        f"<benchmarks>/{config['model']}/validate.jsonl"
+        f"<benchmarks>/{MODEL}/validate.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 2
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * (4000 + host_memory_mb(config["model"])),
-        runtime=lambda wildcards, attempt: attempt * validate_minutes(config),
+        mem_mb=lambda wildcards, attempt: attempt * (4000 + host_memory_mb(of(wildcards)["model"])),
+        runtime=lambda wildcards, attempt: attempt * validate_minutes(of(wildcards)),
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=f"{config['results']}/{config['model']}/embedded",
-        store=config["store"],
-        weights=lambda wildcards, input: WEIGHTS,
-        files=GATHERED,
+        embedded=f"{VECTORS}/embedded",
+        store=lambda wildcards: of(wildcards)["store"],
+        weights=lambda wildcards, input: weights_folder(of(wildcards)),
+        files=lambda wildcards: master_files(of(wildcards)),
         spot_checks=config["validate"]["spot_checks"],
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"

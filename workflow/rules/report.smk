@@ -1,5 +1,5 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions and weights.json, the master and its proof
-# OUTPUTS          <results>/report.html, also shown by `snakemake --report`; <results>/ro-crate-metadata.json
+# OUTPUTS          <vectors>/report.html, also shown by `snakemake --report`; <vectors>/ro-crate-metadata.json
 
 
 rule report:
@@ -11,12 +11,12 @@ rule report:
         proof="<vectors>/checksums.sha256",
         weights="<vectors>/weights.json",
     output:
-        report=report("<results>/report.html", category="Report"),
-        crate="<results>/ro-crate-metadata.json",
+        report=report("<vectors>/report.html", category="Report", labels={"model": MODEL}),
+        crate="<vectors>/ro-crate-metadata.json",
     log:
-        f"<logs>/{config['model']}/report.log",
+        f"<logs>/{MODEL}/report.log",
     benchmark:
-        f"<benchmarks>/{config['model']}/report.jsonl"
+        f"<benchmarks>/{MODEL}/report.jsonl"
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1

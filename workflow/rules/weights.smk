@@ -11,24 +11,24 @@ localrules:
 rule weights:
     """Adopt or download the model's weights, verify and convert them once, on the submitting machine."""
     input:
-        source=[config["weights"]] if config["weights"] else [],
+        source=lambda wildcards: list(filter(None, [of(wildcards)["weights"]])),
     output:
         "<vectors>/weights.json",
     log:
-        f"<logs>/{config['model']}/weights.log",
+        f"<logs>/{MODEL}/weights.log",
     benchmark:
-        f"<benchmarks>/{config['model']}/weights.jsonl"
+        f"<benchmarks>/{MODEL}/weights.jsonl"
     priority: 100  # a missing network is seen before the sequences are read, which may take hours
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1
     resources:
-        mem_mb=host_memory_mb(config["model"]),
+        mem_mb=lambda wildcards: host_memory_mb(of(wildcards)["model"]),
         runtime=240,
     params:
-        model=config["model"],
-        source=options("source", [config["weights"]] if config["weights"] else []),
-        folder=WEIGHTS,
+        model=MODEL,
+        source=lambda wildcards: options("source", filter(None, [of(wildcards)["weights"]])),
+        folder=lambda wildcards: weights_folder(of(wildcards)),
     shell:
         "python -m plm_embed weights --model {params.model} {params.source:q} --output {params.folder:q}"
         " --record {output:q} &> {log:q}"

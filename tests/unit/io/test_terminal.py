@@ -86,7 +86,7 @@ def test_looks_at_an_unfinished_campaign(tmp_path: Path) -> None:
     (logs / "0000.log").write_text(f"plm-embed: error: {EVIL}\n", encoding="utf-8", newline="")
     assert r"a\x1b" in plm_embed("watch", results, "--once")
     plm_embed("report", results)
-    page = (results / "report.html").read_text(encoding="utf-8")
+    page = (results / "model" / "report.html").read_text(encoding="utf-8")
     assert SHOWN in page and not {"\x1b", "\x07", "\x9b"} & set(page)
 
 

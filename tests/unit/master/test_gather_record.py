@@ -91,7 +91,7 @@ def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
     healed = snakemake(folder, "--cores", "2", "--forcerun", "embed", **options)
     assert healed.returncode == 0, healed.stdout
     assert compare(old, master, 0).equal
-    proof = read_validation(folder / "results/validation.json")
+    proof = read_validation(folder / "results/esm2_t3_untrained/validation.json")
     assert proof and proof.status == "passed"
     assert part.with_name(f"{part.name}.damaged").exists() and part.exists()
     assert "Nothing to be done" in snakemake(folder, "-n", **options).stdout

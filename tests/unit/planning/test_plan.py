@@ -24,9 +24,9 @@ from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
-from plm_embed.planning import costs, plan, proposals
+from plm_embed.planning import costs, plan, proposals, speeds
 from plm_embed.planning.campaign_input import given_input, read_config
-from plm_embed.planning.forecast import read_plan
+from plm_embed.planning.forecast import Forecast, Plan, read_plan
 from plm_embed.planning.view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
@@ -60,7 +60,13 @@ def configfile(tmp_path: Path) -> Path:
     return path
 
 
-def text(found: plan.Plan) -> str:
+def planned(question: plan.Question) -> Plan:
+    """The plan of a campaign of one model."""
+    (found,) = plan.plan(question)
+    return found
+
+
+def text(*found: Plan) -> str:
     console = Console(width=200)
     with console.capture() as capture:
         show(found, console)
@@ -108,11 +114,11 @@ def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
 def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
     with pytest.raises(PlmEmbedError, match="V100: it is not made for bfloat16; name another one"):
-        plan.plan(plan.Question(configfile, site="gadi"))
+        planned(plan.Question(configfile, site="gadi"))
 
 
 def test_an_input_that_nobody_has_counted_is_counted(configfile: Path) -> None:
-    found = plan.plan(plan.Question(configfile))
+    found = planned(plan.Question(configfile))
     assert (found.records, found.accepted, found.unique, found.residues) == (181, 180, 129, 39_565)
     assert found.stored is None and found.todo.tokens == 39_565 + 2 * 129
     assert "counted just now" in text(found)
@@ -152,7 +158,7 @@ def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(
 ) -> None:
     weights = tmp_path / "weights" / "esm2_t3_untrained"
     prepare(MODELS["esm2_t3_untrained"], checkpoints.DEMO, weights)
-    found = plan.plan(plan.Question(configfile, measure=True, workers=2))
+    found = planned(plan.Question(configfile, measure=True, workers=2))
     speed, hours = found.forecasts[0].speed, found.forecasts[0].hours or 0
     assert (speed.basis, speed.workers) == (
         "measured here",
@@ -166,12 +172,14 @@ def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(
 def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> None:
     speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
     todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
-    assert plan._hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
-    assert plan._local_hours(plan.Forecast(speed, 3.0), 3) == pytest.approx(
+    assert speeds.device_hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
+    assert speeds.local_hours(Forecast(speed, 3.0), 3) == pytest.approx(
         2.0
     )  # three jobs, two at a time
-    assert plan._hours(replace(todo, sequences=1), speed, 3) == pytest.approx((5 + 100) / 3600)
-    assert plan._hours(replace(todo, tokens=0), speed, 3) == 0
+    assert speeds.device_hours(replace(todo, sequences=1), speed, 3) == pytest.approx(
+        (5 + 100) / 3600
+    )
+    assert speeds.device_hours(replace(todo, tokens=0), speed, 3) == 0
 
 
 def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
@@ -187,7 +195,7 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     prepare(
         MODELS["esm2_t3_untrained"], checkpoints.DEMO, tmp_path / "weights" / "esm2_t3_untrained"
     )
-    before = plan.plan(plan.Question(configfile))
+    before = planned(plan.Question(configfile))
     embedder = Embedder(
         tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch="")
     )
@@ -197,7 +205,7 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
         )
     outputs = tmp_path / "master.h5", tmp_path / "index.parquet", tmp_path / "records.parquet"
     gather(sequences, model / "embedded", model / "store", *outputs, {"workflow_commit": ""})
-    after = plan.plan(plan.Question(configfile))
+    after = planned(plan.Question(configfile))
     assert (after.stored, after.todo.sequences, after.todo.tokens) == (129, 0, 0)
     speed = after.forecasts[0].speed
     assert speed.basis == "measured here" and speed.why.startswith("1 completion records")
@@ -206,10 +214,10 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
         attempt.seconds - record.tokens / (record.tokens_per_second or 1)
     )
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
-    elsewhere = plan.plan(plan.Question(configfile, elsewhere=(model / "embedded",)))
+    elsewhere = planned(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
-    assert {one.speed.basis for one in plan.plan(plan.Question(configfile)).forecasts} == {
+    assert {one.speed.basis for one in planned(plan.Question(configfile)).forecasts} == {
         "estimated",
         "not known",
     }
@@ -217,7 +225,7 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
 
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no weights yet"):
-        plan.plan(plan.Question(configfile, measure=True))
+        planned(plan.Question(configfile, measure=True))
 
 
 @pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
@@ -266,7 +274,7 @@ def test_whole_nodes_are_paid_whole() -> None:
 
 def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
     def words(**asked: str) -> list[str]:
-        return list(plan.plan(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
+        return list(planned(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
 
     mine = ["--configfile", str(configfile), "--config"]
     for asked, expected in (
@@ -301,15 +309,15 @@ def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
     monkeypatch.delenv("PBS_ACCOUNT", raising=False)
     configfile.write_text(configfile.read_text().replace("buckets: 1\n", "buckets: 16\n"))
     for site in ("", "polaris"):
-        found = plan.plan(plan.Question(configfile, site=site))
+        found = planned(plan.Question(configfile, site=site))
         assert found.command == ("snakemake", "--profile", "pbs", "--configfile", str(configfile))
         assert (found.site, found.device) == ("polaris", "A100")
     shown = text(found)
     assert "submissions at polaris (by the PBS server polaris-pbs-01." in shown
     assert "run it, with an account: --pbs-account NAME" in shown
     monkeypatch.setenv("PBS_ACCOUNT", "mine")
-    assert plan.plan(plan.Question(configfile)).missing == ""
-    other = plan.plan(plan.Question(configfile, site="sophia"))
+    assert planned(plan.Question(configfile)).missing == ""
+    other = planned(plan.Question(configfile, site="sophia"))
     assert other.command[3:5] == ("--pbs-site", "sophia")
 
 
@@ -327,7 +335,7 @@ def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) ->
     ]
     own = configfile.parent / "own.yaml"
     own.write_text(yaml.safe_dump(site))
-    assert "minute: too short" in text(plan.plan(plan.Question(configfile, site=str(own))))
+    assert "minute: too short" in text(planned(plan.Question(configfile, site=str(own))))
 
 
 SINFO = """#!/bin/sh
@@ -350,7 +358,7 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     tool.write_text(SINFO)
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    found = plan.plan(plan.Question(configfile, site="slurm", queue="gpu"))
+    found = planned(plan.Question(configfile, site="slurm", queue="gpu"))
     assert (
         found.command[:3] == ("snakemake", "--profile", "slurm")
         and "embed:slurm_partition=gpu" in found.command
@@ -389,25 +397,25 @@ def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> 
     )
     with configfile.open("a") as handle:
         handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
-    found = plan.plan(plan.Question(configfile))
+    found = planned(plan.Question(configfile))
     assert (found.stored, found.reused, found.todo.sequences) == (0, 50, 79)
     assert "0 are in the store, 50 in earlier results" in text(found)
     (part,) = (tmp_path / "earlier").glob("*/parts/*.h5")
     part.write_bytes(part.read_bytes()[:5000])
-    assert plan.plan(plan.Question(configfile)).reused == 0
+    assert planned(plan.Question(configfile)).reused == 0
     assert part.exists(), "a plan changes nothing"
 
 
 def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.tsv"
     lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
-    found = plan.plan(plan.Question(configfile, lengths=lengths))
+    found = planned(plan.Question(configfile, lengths=lengths))
     assert (found.unique, found.residues, found.todo.tokens) == (41, 6000, 6082)
     assert set(found.bytes) == {"store", "master"} and f"by the lengths in {lengths}" in text(found)
     by_length = Counter({100: 40, 2000: 1})
     summary = counted(records=41, accepted=41, unique=41, residues=6000, lengths=by_length)
     write_summary(tmp_path, summary)
-    again = plan.plan(plan.Question(configfile, lengths=tmp_path / "summary.json"))
+    again = planned(plan.Question(configfile, lengths=tmp_path / "summary.json"))
     assert again.todo == found.todo
     for content, message in (
         ("100\n", "line 1: 100: must be"),
@@ -416,7 +424,7 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     ):
         lengths.write_text(content)
         with pytest.raises(PlmEmbedError, match=message):
-            plan.plan(plan.Question(configfile, lengths=lengths))
+            planned(plan.Question(configfile, lengths=lengths))
 
 
 def test_what_does_not_exist_is_said(configfile: Path) -> None:
@@ -427,7 +435,7 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
         (plan.Question(configfile.with_name("absent.yaml")), "there is no such file"),
     ):
         with pytest.raises(PlmEmbedError, match=message):
-            plan.plan(question)
+            planned(question)
 
 
 def test_a_file_of_the_users_own_stands_alone(tmp_path: Path) -> None:
@@ -450,7 +458,7 @@ def test_on_the_command_line(configfile: Path) -> None:
     )
     told = json.loads(result.stdout)
     assert told["unique"] == 129 and told["forecasts"][0]["speed"]["basis"] == "estimated"
-    kept = read_plan(configfile.parent / "results" / "plan.json")
+    kept = read_plan(configfile.parent / "results" / "esm2_t3_untrained" / "plan.json")
     assert kept and json.loads(json.dumps(to_plain(kept))) == told
     shown = (
         CliRunner()
@@ -458,6 +466,41 @@ def test_on_the_command_line(configfile: Path) -> None:
         .stdout
     )
     assert "run it" in shown and "preemptable" in shown and "free: enough" in shown
+
+
+def test_several_models_stand_side_by_side_and_share_the_sequences(configfile: Path) -> None:
+    alone = planned(plan.Question(configfile, site="polaris"))
+    words = configfile.read_text().replace(
+        "model: esm2_t3_untrained", "model: [esm2_t3_untrained, 3B]"
+    )
+    words = words.replace("weights: ", "weights: {esm2_t3_untrained: ", 1)
+    lines = [f"{line}}}" if line.startswith("weights:") else line for line in words.splitlines()]
+    configfile.write_text("\n".join(lines) + "\n")
+    small, large = plan.plan(plan.Question(configfile, site="polaris"))
+    assert (small.model, large.model) == ("esm2_t3_untrained", "esm2_t36_3B_UR50D")
+    assert small.todo == alone.todo and small.bytes == alone.bytes
+    assert small.unique == large.unique == 129 and large.todo.flops > 1000 * small.todo.flops
+    assert small.command == large.command
+    cuts = [(one.submissions, one.buckets) for one in large.proposals]
+    assert cuts == [(one.submissions, one.buckets) for one in small.proposals]
+    assert small.proposals[0].hours_each < large.proposals[0].hours_each
+    both = proposals.together(small.proposals[0], large.proposals[0])
+    assert both.submissions == 2 * large.proposals[0].submissions
+    assert both.node_hours == small.proposals[0].node_hours + large.proposals[0].node_hours
+    hours = sum(
+        one.hours for each in (small, large) for one in each.forecasts
+        if one.speed.device == "A100" and one.hours
+    )  # fmt: skip
+    assert both.charged_hours * (1 - both.wasted) == pytest.approx(hours)
+    shown = text(small, large)
+    row, _ = [line.split() for line in shown.splitlines() if line.strip().startswith("all ")]
+    assert row[:3] == ["all", "258", f"{small.todo.tokens + large.todo.tokens:,}"]
+    everything = [*small.bytes.values(), *large.bytes.values()]
+    total = sum(everything) - small.bytes["sequences"]
+    assert f"{readable(total)} in all" in shown
+    CliRunner().invoke(group, ["plan", "--configfile", str(configfile)], catch_exceptions=False)
+    for one in (small, large):
+        assert read_plan(configfile.parent / "results" / one.model / "plan.json")
 
 
 def test_the_histogram_counts_every_sequence_once() -> None:

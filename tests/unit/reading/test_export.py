@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import get_args
 
 import h5py
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
-from plm_embed.reading.export import export
-from plm_embed.reading.file_names import FileNames
+from plm_embed.reading.exports.export import Format, export
+from plm_embed.reading.exports.file_names import FileNames
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
 
 LONG = "L" * 400
@@ -263,7 +264,7 @@ def test_a_failure_leaves_nothing(
 def test_an_empty_master(tmp_path: Path) -> None:
     empty = make_campaign(tmp_path, fingerprint=MEAN, records=[])
     empty.gather()
-    for to in ("uniprot-h5", "npy", "anndata", "pt"):
+    for to in get_args(Format):
         export(empty.master, to, tmp_path / f"out.{to}")
     assert np.load(tmp_path / "out.npy").shape == (0, 0)
     assert pytest.importorskip("anndata").read_h5ad(tmp_path / "out.anndata").shape == (0, 0)

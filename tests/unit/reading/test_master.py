@@ -20,7 +20,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from plm_embed.reading.export import export
+from plm_embed.reading.exports.export import export
 from plm_embed.reading.vectors import Vectors
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 from plm_embed.store.store import part_files

@@ -88,7 +88,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     killed["started"] = collect(folder).runs[1].started
     (model / "attempts" / "killed.json").write_text(json.dumps(killed))
     master = model / "master_esm2_embeddings.h5"
-    outputs = master, master.with_suffix(".parquet"), folder / "records.parquet"
+    outputs = master, master.with_suffix(".parquet"), model / "records.parquet"
     gather(
         sequences,
         model / "embedded",
@@ -105,7 +105,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         index=outputs[1],
         records=outputs[2],
         spot_checks=2,
-        report=folder / "validation.json",
+        report=model / "validation.json",
         checksums=model / "checksums.sha256",
     )
     assert not problems
@@ -136,7 +136,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         proposals=(),
         command=(),
     )
-    write_plan(folder / "plan.json", plan)
+    write_plan(model / "plan.json", plan)
     return folder
 
 
@@ -193,40 +193,43 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "missing", ["validation.json", "plan.json", f"{MODEL}/master_esm2_embeddings.h5", MODEL]
+    "missing", ["validation.json", "plan.json", "master_esm2_embeddings.h5", ""]
 )
 def test_an_unfinished_campaign_has_what_there_is(
     results: Path, tmp_path: Path, missing: str
 ) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
-    for name in ("validation.json", missing):
-        path = copy / name
+    model = copy / MODEL
+    for path in (model / "validation.json", model / missing):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     result = CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
-    assert str(copy / "report.html") in result.output
-    text = words(copy / "report.html")
+    page = (model if missing else copy) / "report.html"
+    assert str(page) in result.output
+    text = words(page)
     assert (
         "not finished yet" in text
         and "Not validated yet" in text
         and "Lengths of the unique sequences" in text
     )
-    assert ("There is no master file yet" in text) == missing.startswith(MODEL)
-    assert ("No bucket is finished yet" in text) == (missing == MODEL)
+    assert ("There is no master file yet" in text) == (missing in ("", "master_esm2_embeddings.h5"))
+    assert ("No bucket is finished yet" in text) == (missing == "")
 
 
 def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "results"
     shutil.copytree(results, copy)
     CliRunner().invoke(group, ["report", str(copy)], catch_exceptions=False)
-    crate = json.loads((copy / "ro-crate-metadata.json").read_text())
+    crate = json.loads((copy / MODEL / "ro-crate-metadata.json").read_text())
     entities = {entity["@id"]: entity for entity in crate["@graph"]}
     assert len(entities) == len(crate["@graph"])
     root = entities["./"]
     assert entities["ro-crate-metadata.json"]["about"] == {"@id": "./"}
     for part in root["hasPart"]:
-        assert (copy / part["@id"]).stat().st_size == int(entities[part["@id"]]["contentSize"])
-    assert {"report.html", "records.parquet", f"{MODEL}/master_esm2_embeddings.h5"} <= set(entities)
+        assert (copy / MODEL / part["@id"]).stat().st_size == int(
+            entities[part["@id"]]["contentSize"]
+        )
+    assert {"report.html", "records.parquet", "master_esm2_embeddings.h5"} <= set(entities)
     told = {entities[one["@id"]]["name"] for one in root["additionalProperty"]}
     assert told == set(collect(copy).metadata) and "workflow_commit" in told
     assert entities["#plm-embed"]["license"] == {"@id": "https://spdx.org/licenses/MIT"}
@@ -247,7 +250,7 @@ def test_the_crate_is_flattened_json_ld_after_the_specification(
     assert facts.weights is not None
     facts.weights = replace(facts.weights, published="sha256")
     write_crate(facts)
-    crate = json.loads((copy / "ro-crate-metadata.json").read_text())
+    crate = json.loads((copy / MODEL / "ro-crate-metadata.json").read_text())
     assert crate["@context"] == "https://w3id.org/ro/crate/1.1/context" and set(crate) == {
         "@context",
         "@graph",
@@ -270,7 +273,7 @@ def test_the_crate_is_flattened_json_ld_after_the_specification(
     assert entities["#weights"]["url"].endswith("esm2_t6_8M_UR50D.pt")
     for entity in crate["@graph"]:
         assert {"@id", "@type"} <= set(entity)
-        assert entity["@type"] != "File" or (copy / entity["@id"]).is_file()
+        assert entity["@type"] != "File" or (copy / MODEL / entity["@id"]).is_file()
         for name, value in entity.items():
             for one in value if isinstance(value, list) else [value]:
                 assert not isinstance(one, dict) or set(one) == {"@id"}, f"{name}: not flat"
@@ -307,8 +310,8 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
     first, *others = read_summary(copy / "sequences").inputs
     named = replace(first, path="<script>alert(1)</script>")
     seal_sequences(copy / "sequences", inputs=(named, *others))
-    write_report(collect(copy), copy / "report.html")
-    assert "<script>alert(1)" not in (copy / "report.html").read_text()
+    write_report(collect(copy), tmp_path / "report.html")
+    assert "<script>alert(1)" not in (tmp_path / "report.html").read_text()
 
 
 def test_methods_and_citation_name_what_was_done(results: Path) -> None:
@@ -322,10 +325,11 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
 def said_of_weights(results: Path) -> dict[str, str]:
     """Every text that names the model of a campaign."""
     facts = collect(results)
-    write_report(facts, results / "report.html")
+    write_report(facts, facts.folder / "report.html")
     write_crate(facts)
     texts = {
-        name: (results / name).read_text() for name in ("report.html", "ro-crate-metadata.json")
+        name: (facts.folder / name).read_text()
+        for name in ("report.html", "ro-crate-metadata.json")
     }
     texts["report.html"] = texts["report.html"].partition("</header>")[0].partition("</script>")[2]
     return texts | {

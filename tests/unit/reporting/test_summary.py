@@ -48,7 +48,7 @@ def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path)
     campaign.gather()
-    report = campaign.results / "validation.json"
+    report = campaign.master.with_name("validation.json")
     keys = Check(check="keys", result="passed", problems=0, listed=())
     finite = replace(keys, check="finite")
     spot = Spot(row=0, key="", representation="mean_l3", relative_l2=0.0, cosine=1.0)

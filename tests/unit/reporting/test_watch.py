@@ -94,7 +94,31 @@ def test_nothing_runs_yet_or_everything_is_done(tmp_path: Path) -> None:
     assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
     finish(model, 0)
     finish(model, 1)
+    assert not look(tmp_path).finished and "100.0 %  embedded; master and" in shown(tmp_path)
+    (model / "checksums.sha256").touch()
     assert look(tmp_path).finished and "100.0 %  finished" in shown(tmp_path)
+    later = time.time() + 60
+    (model / "submissions").mkdir()
+    os.utime(model / "submissions", (later, later))  # more is embedded since
+    assert not look(tmp_path).finished
+
+
+def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
+    campaign(tmp_path, 2)
+    other = tmp_path / "prot_bert"
+    (other / "embedded").mkdir(parents=True)
+    finish(other, 0)
+    (tmp_path / "esmc_300m").mkdir()
+    (tmp_path / "esmc_300m" / "weights.json").touch()  # its turn comes later
+    states = Watch(tmp_path).look()
+    assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
+    head, *rows = shown(tmp_path).splitlines()[:4]
+    assert head.split()[:3] == ["model", "done", "buckets"]
+    assert [row.split()[:5] for row in rows] == [
+        [MODEL, "0.0", "%", "0", "of"],
+        ["esmc_300m", "0.0", "%", "0", "of"],
+        ["prot_bert", "50.0", "%", "1", "of"],
+    ]
 
 
 def test_stalled_workers_stand_out(tmp_path: Path) -> None:

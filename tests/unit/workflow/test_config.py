@@ -20,6 +20,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.summary import write_summary
+from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.campaign import options, plan_line, reading, workflow_commit
 from plm_embed.workflow.config import checked, residue_policy, schema
 from support.campaigns import counted
@@ -108,7 +109,7 @@ def test_unknown_keys_are_refused_everywhere() -> None:
 
 def test_the_shipped_file_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert checked(SHIPPED)["model"] == "esm2_t3_untrained"
+    assert checked(SHIPPED)["model"] == ["esm2_t3_untrained"]
 
 
 def test_defaults_are_filled_in_and_names_made_canonical() -> None:
@@ -116,11 +117,13 @@ def test_defaults_are_filled_in_and_names_made_canonical() -> None:
     before = copy.deepcopy(raw)
     complete = checked(raw)
     assert raw == before
-    assert complete["model"] == "esm2_t6_8M_UR50D"
-    assert complete["store"] == "results/esm2_t6_8M_UR50D/store"
-    assert complete["embedding"]["layers"] == [6, 3, 0]
+    assert complete["model"] == ["esm2_t6_8M_UR50D"]
     assert set(flat(complete)) == set(keys(SCHEMA))
     assert checked(complete) == complete
+    mine = by_model(complete)["esm2_t6_8M_UR50D"]
+    assert (mine["model"], mine["weights"]) == ("esm2_t6_8M_UR50D", "")
+    assert mine["store"] == "results/esm2_t6_8M_UR50D/store"
+    assert mine["embedding"]["layers"] == [6, 3, 0]
 
 
 def test_the_alphabet_is_that_of_the_model() -> None:
@@ -352,7 +355,7 @@ def test_the_commit_is_that_of_the_clone(tmp_path: Path) -> None:
 
 
 def test_the_plan_line_says_what_is_known() -> None:
-    complete = checked(config(buckets=1))
+    complete = by_model(checked(config(buckets=1)))["esm2_t6_8M_UR50D"]
     assert plan_line(complete) == (
         "plm-embed: esm2_t6_8M_UR50D, 1 bucket; records not counted yet; 0 parts in "
         "results/esm2_t6_8M_UR50D/store"

@@ -137,5 +137,8 @@ def test_a_clone_and_results_anywhere(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert (
-        json.loads((folder / f"out {NASTY}" / "validation.json").read_text())["status"] == "passed"
+        json.loads((folder / f"out {NASTY}" / "esm2_t3_untrained/validation.json").read_text())[
+            "status"
+        ]
+        == "passed"
     )

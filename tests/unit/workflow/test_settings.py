@@ -14,7 +14,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.reading.export import Format
+from plm_embed.reading.exports.export import Format
 from plm_embed.reading.nearest import Metric
 from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
 from plm_embed.sequences.normalize import ResiduePolicy

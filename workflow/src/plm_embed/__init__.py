@@ -1,7 +1,8 @@
 """Protein sequences to language-model embeddings, from ten in a notebook to a billion on a cluster.
 
 `plm_embed.embed(sequences)` computes vectors in memory, `plm_embed.load(model)` keeps the model for
-more of them, and `plm_embed.open(path)` reads what the workflow made.
+more of them, and `plm_embed.open(path)` reads what the workflow made; `plm_embed.Dataset(path)`
+streams it into training.
 
 What is wrong with files, settings or ids is raised as a `PlmEmbedError`; its subclasses say of what
 kind it is.
@@ -32,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
     from plm_embed.inference.inputs import Given, OnError
     from plm_embed.inference.language_model import LanguageModel, Pooled
+    from plm_embed.reading.dataset import Dataset as Dataset
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store_vectors import StoreVectors
 
@@ -61,6 +63,15 @@ __all__ = [
     "load",
     "open",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`Dataset` needs torch, which is not loaded before it is asked for."""
+    if name != "Dataset":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _errors.extra():
+        from plm_embed.reading.dataset import Dataset
+    return Dataset
 
 
 def open(path: "str | Path") -> "Embeddings | StoreVectors":

@@ -8,7 +8,7 @@ import sys
 import click
 
 from plm_embed._version import __version__
-from plm_embed.cli import embed, reading, results, sequences, show, startup
+from plm_embed.cli import embed, reading, results, run, sequences, show, startup
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
@@ -66,6 +66,7 @@ def group(context: click.Context) -> None:
 
     \b
     Examples:
+      plm-embed run proteins.fasta --model esm2_8m
       plm-embed plan --configfile my_config.yaml
       plm-embed watch results
       plm-embed COMMAND --help
@@ -73,6 +74,6 @@ def group(context: click.Context) -> None:
     startup.set_up(context.invoked_subcommand or "")
 
 
-for module in (show, sequences, embed, results, reading):
+for module in (run, show, sequences, embed, results, reading):
     for command in module.COMMANDS:
         group.add_command(command)

@@ -3,17 +3,19 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from plm_embed.cli.options import EXISTING, PATH
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
+from plm_embed.wording import readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from plm_embed.reading.exports.export import Format
     from plm_embed.reading.nearest import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
@@ -42,6 +44,11 @@ def _suffix(_: click.Context, option: click.Parameter, path: Path | None) -> Pat
     "--name", default="emb", help="Which representation; emb is the first that is pooled."
 )
 @click.option(
+    "--index",
+    is_flag=True,
+    help="Compare only with what the index proposes, which `plm-embed index` has made.",
+)
+@click.option(
     "--weights",
     type=EXISTING,
     help="The weights that made the vectors: a weights folder, or what `weights:` was. Otherwise "
@@ -61,6 +68,7 @@ def search(
     top: int,
     metric: "Metric",
     name: str,
+    index: bool,
     weights: Path | None,
     output: Path | None,
 ) -> None:
@@ -81,7 +89,13 @@ def search(
         raise click.UsageError("give a file of queries, or --id")
     with plm_embed.open(results) as embeddings:
         found = embeddings.nearest(
-            ids or None, sequences=queries, k=top, metric=metric, name=name, weights=weights
+            ids or None,
+            sequences=queries,
+            k=top,
+            metric=metric,
+            name=name,
+            weights=weights,
+            index=index,
         )
     if output is None:
         _print(found)
@@ -111,41 +125,120 @@ def _write(found: "pa.Table", path: Path, suffix: str) -> None:
 
 
 @click.command()
+@click.argument("results", type=EXISTING)
+@click.option(
+    "--metric",
+    default="cosine",
+    type=click.Choice(["cosine", "euclidean"]),
+    help="What near means.",
+)
+@click.option("--name", default="emb", help="Which representation; emb: the first pooled one.")
+@click.option(
+    "--recall",
+    default=0.95,
+    type=click.FloatRange(0, 1),
+    help="Share of the true neighbors to find: more take longer.",
+)
+def index(*, results: Path, metric: "Metric", name: str, recall: float) -> None:
+    """Make an index, for `search --index` among more than ten million vectors.
+
+    Until then, comparing every vector takes some seconds for each million, and misses nothing.
+    RESULTS is a results folder or a master; the index lies beside the master. What it finds of the
+    true neighbors is measured and printed.
+
+    \b
+    Example:
+      plm-embed index results
+    """
+    from plm_embed.reading.approximate import TRIAL, TRIED, build
+
+    note = build(results, metric, name, recall)
+    say(
+        f"{note.representation}, {note.metric}: {readable(note.bytes)}; probing {note.probed} of "
+        f"{note.cells} cells, recall {note.recall:.3f} (of the {TRIAL} nearest of {TRIED} rows, "
+        f"against all rows compared)\nnext: plm-embed search {results} QUERIES.fasta --index"
+    )
+
+
+FORMATS = (
+    "parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss", "uniprot-h5", "anndata", "pt",
+    "pt-dict",
+)  # fmt: skip
+
+
+def _ids(_: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
+    """A list with commas, or of a file the first word of each line."""
+    if given is None:
+        return None
+    try:
+        lines = Path(given).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        lines = given.split(",")
+    except (OSError, UnicodeDecodeError):
+        raise click.BadParameter(f"{given}: not a file of ids", param=option) from None
+    return [line.partition("\t")[0].strip() for line in lines if line.strip()]
+
+
+def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := [each for each, (_, equals, _) in zip(given, pairs, strict=True) if not equals]:
+        raise click.BadParameter(f"{wrong[0]}: write COLUMN=VALUE", param=option)
+    return {column: value for column, _, value in pairs}
+
+
+@click.command()
 @click.argument("master", type=EXISTING)
 @click.argument("output", type=PATH)
-@click.option(
-    "--to",
-    required=True,
-    type=click.Choice(["uniprot-h5", "npy", "anndata", "pt", "pt-dict"]),
-    help="What other tools expect.",
-)
+@click.option("--to", required=True, type=click.Choice(FORMATS), help="What other tools expect.")
 @click.option(
     "--representation",
     default="emb",
     help="Such as mean_l33 or per_residue_l33; emb: the first pooled one.",
 )
+@click.option(
+    "--ids",
+    callback=_ids,
+    metavar="FILE|ID,...",
+    help="Only these records: a file with an id in each line, or ids.",
+)
+@click.option(
+    "--where",
+    multiple=True,
+    callback=_where,
+    metavar="COLUMN=VALUE",
+    help="Only records with this value in a column of the index; repeatable.",
+)
 def export(
+    *,
     master: Path,
     output: Path,
-    to: Literal["uniprot-h5", "npy", "anndata", "pt", "pt-dict"],
+    to: "Format",
     representation: str,
+    ids: list[str] | None,
+    where: dict[str, str],
 ) -> None:
     """Write embeddings in the form that another tool loads.
 
     \b
-    uniprot-h5  one dataset per id, as UniProt's per-protein.h5 and per-residue.h5
-    npy         one array, to be memory-mapped, and OUTPUT.ids.tsv
-    anndata     .h5ad, an observation per record
-    pt          a folder with fair-esm's .pt file for each id
-    pt-dict     one .pt file, a tensor by id; needs memory for all
+    parquet      a table with a column of vectors: pandas, Polars, DuckDB, R
+    csv, tsv     a table with a column for each dimension
+    npy          one array, to be memory-mapped, and OUTPUT.ids.tsv
+    zarr         a group of Zarr v3: emb, id, cache_key
+    safetensors  one tensor, emb, and OUTPUT.ids.tsv
+    faiss        a flat index of unit vectors, and OUTPUT.ids.tsv
+    uniprot-h5   one dataset per id, as UniProt's per-protein.h5 and per-residue.h5; for ProtSpace
+    anndata      .h5ad, an observation per record
+    pt           a folder with fair-esm's .pt file for each id
+    pt-dict      one .pt file, a tensor by id; needs memory for all
 
     \b
-    Example:
+    Examples:
       plm-embed export results/esm2_t33_650M_UR50D per-protein.h5 --to uniprot-h5
+      plm-embed export results some.parquet --to parquet --where function=hemagglutinin
     """
-    from plm_embed.reading.export import export as run
+    from plm_embed.reading.exports.export import export as run
 
-    run(master, to, output, representation)
+    run(master, to, output, representation, ids=ids, where=where)
 
 
 @click.command()
@@ -175,4 +268,4 @@ def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
         sys.exit(1)
 
 
-COMMANDS = (search, export, diff)
+COMMANDS = (search, index, export, diff)

@@ -160,7 +160,7 @@ def gather(
     Example (with M for results/esm2_t33_650M_UR50D):
       plm-embed gather --sequences results/sequences --embedded M/embedded --store M/store \\
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
-        --records results/records.parquet
+        --records M/records.parquet
 """
     from plm_embed.master.gather import gather as run
     from plm_embed.master.gather_record import write_record
@@ -213,8 +213,8 @@ def validate(
     Example (with M for results/esm2_t33_650M_UR50D):
       plm-embed validate --sequences results/sequences --embedded M/embedded --store M/store \\
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
-        --records results/records.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
-        --report validation.json --checksums M/checksums.sha256
+        --records M/records.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
+        --report M/validation.json --checksums M/checksums.sha256
     """
     from plm_embed.master.validate import validate as run
 

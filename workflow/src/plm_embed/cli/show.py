@@ -79,7 +79,12 @@ def watch(results: Path, once: bool) -> None:
     help="Folder of completion records (results/MODEL/embedded) of another "
     "campaign with this model (repeatable).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the plan as JSON, a document for each model.",
+)
 def plan(
     *,
     configfile: Path | None,
@@ -96,8 +101,8 @@ def plan(
     """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions,
     bytes, the command.
 
-    The plan is kept as plan.json in the results folder, and the report compares it with what
-    happened. Once vectors of the campaign are stored, a plan is only shown.
+    The plan of each model is kept as plan.json in its folder, and the report compares it with what
+    happened. Once vectors of the model are stored, a plan is only shown.
 
     \b
     Example:
@@ -115,40 +120,46 @@ def plan(
     question = planning.Question(
         configfile, site, queue, device, measure, threads, workers, elsewhere, lengths
     )
-    found = planning.plan(question)
-    kept = Path(read_config(configfile)["results"]) / PLAN
-    if not (found.stored and kept.exists()):
-        write_plan(kept, found)
+    plans = planning.plan(question)
+    results = Path(read_config(configfile)["results"])
+    for found in plans:
+        kept = results / found.model / PLAN
+        if not (found.stored and kept.exists()):
+            write_plan(kept, found)
     if as_json:
-        say(json.dumps(to_plain(found), indent=2))
+        say("\n".join(json.dumps(to_plain(found), indent=2) for found in plans))
     else:
-        show(found, Terminal(highlight=False))
+        show(plans, Terminal(highlight=False))
 
 
 @click.command(cls=Step)
 @click.argument("results", type=EXISTING, default=Path("results"))
 @click.option(
-    "--output", type=PATH, help="The HTML file to write; without it, report.html in RESULTS."
+    "--output",
+    type=PATH,
+    help="The HTML file to write; without it, report.html in the folder of the model.",
 )
 def report(results: Path, output: Path | None) -> None:
-    """Write the report: one HTML file about a campaign, finished or not, that needs neither network
-    nor server.
+    """Write the report: one HTML file about a model of a campaign, finished or not, that needs
+    neither network nor server.
 
-    For machines, the same goes into ro-crate-metadata.json in RESULTS.
+    RESULTS is the folder of one model, or a results folder: then each of its models gets one. For
+    machines, the same goes into ro-crate-metadata.json in the folder of the model.
 
     \b
     Example:
       plm-embed report results --output so_far.html
     """
     from plm_embed.reporting.crate import write_crate
-    from plm_embed.reporting.facts import collect
+    from plm_embed.reporting.facts import collect, model_folders
     from plm_embed.reporting.report import write_report
 
-    output = output or results / "report.html"
-    facts = collect(results)
-    write_report(facts, output)
-    write_crate(facts)
-    say(f"{output}: open it in a browser")
+    for folder in [results] if output else model_folders(results) or [results]:
+        facts = collect(folder)
+        page = output or facts.folder / "report.html"
+        write_report(facts, page)
+        write_crate(facts)
+        say(f"{page}: open it in a browser")
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What validate says, `validation.json` in the results folder: every check with its result, and
+"""What validate says, `validation.json` in the model's folder: every check with its result, and
 what was counted on the way.
 """
 

@@ -1,4 +1,4 @@
-"""What `plm-embed plan` says, and keeps as `plan.json` in the results folder."""
+"""What `plm-embed plan` says, and keeps as `plan.json` in the folder of the model."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -29,6 +29,7 @@ from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import Speed, device_label
 from plm_embed.sequences.summary import bucket_names, verified
+from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 SLICES, SLICE_SECONDS = 3, 8.0
@@ -53,11 +54,11 @@ def measure(config: Config, sequences: Path, threads: int, workers: int) -> Spee
 
     PlmEmbedError when there are no weights yet, nothing to embed, or a worker is killed.
     """
-    weights = Path(config["weights_folder"]) / config["model"]
+    weights = Path(weights_folder(config))
     if not (weights / MANIFEST).is_file():
         raise WeightsError(
             f"--measure: {weights}: no weights yet",
-            remedy="run `snakemake weights --cores 1`",
+            remedy="run `snakemake --until weights --cores 1`",
             path=weights,
         )
     table = _some(sequences)

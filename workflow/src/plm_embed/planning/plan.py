@@ -2,9 +2,8 @@
 where, what disk.
 """
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,19 +11,28 @@ from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.models import published
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
-from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.costs import Work
 from plm_embed.planning.forecast import Forecast, Plan
-from plm_embed.planning.proposals import Proposal, command, proposals
-from plm_embed.planning.remaining import outstanding
+from plm_embed.planning.proposals import Proposal, command, cut_alike, proposals
+from plm_embed.planning.remaining import Outstanding, outstanding
 from plm_embed.planning.sizes import table_bytes, vector_bytes
+from plm_embed.planning.speeds import (
+    Trial,
+    best_speeds,
+    cores,
+    device_hours,
+    jobs_of,
+    local_hours,
+    workers_here,
+)
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
+from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
 
@@ -50,27 +58,85 @@ class Question:
     lengths: Path | None = None
 
 
-def plan(question: Question) -> Plan:
-    """Work out a plan. Reads the sequences of an earlier deduplicate if they are those of the
-    configuration.
+@dataclass(frozen=True)
+class _Draft:
+    """What one model has to do, and how long that takes by device; chosen: the one to plan for."""
+
+    config: Config
+    model: Model
+    found: Outstanding | None
+    todo: Work
+    forecasts: tuple[Forecast, ...]
+    chosen: Forecast
+    bytes: dict[str, int]
+
+    @property
+    def jobs(self) -> int:
+        return jobs_of(self.config)
+
+    @property
+    def on_cpu(self) -> bool:
+        known = costs.gpu_table()["gpus"]
+        return self.chosen.speed.basis == "measured here" and self.chosen.speed.device not in known
+
+
+def plan(question: Question) -> list[Plan]:
+    """Work out a plan for each model. Reads the sequences of an earlier deduplicate if they are
+    those of the configuration.
+
+    Submissions of all models are cut alike, for the one that takes longest.
     """
     config = read_config(question.configfile)
-    model = find_model(config["model"])
     here, site = _where(question.site or config["site"])
-    policy = LongSequences(**config["embedding"]["long_sequences"])
     with given_input(config, question.lengths, question.measure) as given:
-        found = outstanding(config, given.sequences) if given.sequences else None
-        todo = costs.work(model, found.lengths if found else given.lengths, policy)
-        whole = costs.work(model, given.lengths, policy)
-        speeds = _speeds(question, config, model, todo if todo.tokens else whole, given)
-        sizes = vector_bytes(config, model, given.lengths)
-        if given.sequences:
-            sizes = table_bytes(given.sequences, given.accepted) | sizes
-    weights, verified = _weights(config, model)
-    if model.license != "MIT":
-        weights += f"; license: {model.license}"
-    jobs = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
-    forecasts = tuple(Forecast(speed, _hours(todo, speed, jobs)) for speed in speeds)
+        drafts = [
+            _draft(question, settings, given, here, site) for settings in by_model(config).values()
+        ]
+    longest = max(draft.chosen.hours or 0.0 for draft in drafts)
+    ways = [one for one in proposals(site, longest) if question.queue in ("", one.queue)]
+    if not ways:
+        raise ConfigError(
+            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs",
+            key="--queue",
+        )
+    on_cpu = all(draft.on_cpu for draft in drafts)
+    submits = bool(question.site) or (bool(here.site) and not on_cpu)
+    words = tuple(_command(question, config, site, ways[0], here if submits else None))
+    missing = _missing(site) if submits else ""
+    free = shutil.disk_usage(existing(Path(config["results"]))).free
+    return [
+        _plan(
+            draft,
+            given,
+            alone=not question.site,
+            free_bytes=free,
+            here=here,
+            missing=missing,
+            ways=ways,
+            words=words,
+        )
+        for draft in drafts
+    ]
+
+
+def _draft(
+    question: Question, config: Config, given: Input, here: Here, site: dict[str, Any]
+) -> _Draft:
+    model = find_model(config["model"])
+    policy = LongSequences(**config["embedding"]["long_sequences"])
+    found = outstanding(config, given.sequences) if given.sequences else None
+    todo = costs.work(model, found.lengths if found else given.lengths, policy)
+    whole = costs.work(model, given.lengths, policy)
+    trial = None
+    if question.measure and given.sequences:
+        trial = Trial(given.sequences, question.threads, question.workers or workers_here(config))
+    speeds = best_speeds(config, model, todo if todo.tokens else whole, trial, question.elsewhere)
+    sizes = vector_bytes(config, model, given.lengths)
+    if given.sequences:
+        sizes = table_bytes(given.sequences, given.accepted) | sizes
+    forecasts = tuple(
+        Forecast(speed, device_hours(todo, speed, jobs_of(config))) for speed in speeds
+    )
     chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens:
         raise ConfigError(
@@ -78,23 +144,28 @@ def plan(question: Question) -> Plan:
             "--measure",
             key="--device",
         )
-    ways = [
-        one for one in proposals(site, chosen.hours or 0.0) if question.queue in ("", one.queue)
-    ]
-    if not ways:
-        raise ConfigError(
-            f"--queue: {question.queue}: {here.site or 'no site'} has no such queue with GPUs",
-            key="--queue",
-        )
-    on_cpu = (
-        chosen.speed.basis == "measured here"
-        and chosen.speed.device not in costs.gpu_table()["gpus"]
-    )
-    submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    local = chosen.hours is not None and chosen.speed.basis == "measured here" and not question.site
+    return _Draft(config, model, found, todo, forecasts, chosen, sizes)
+
+
+def _plan(
+    draft: _Draft,
+    given: Input,
+    *,
+    alone: bool,
+    free_bytes: int,
+    here: Here,
+    missing: str,
+    ways: Sequence[Proposal],
+    words: tuple[str, ...],
+) -> Plan:
+    weights, verified = _weights(draft.config, draft.model)
+    if draft.model.license != "MIT":
+        weights += f"; license: {draft.model.license}"
+    found, chosen = draft.found, draft.chosen
+    local = chosen.hours is not None and chosen.speed.basis == "measured here" and alone
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        model=model.name,
+        model=draft.model.name,
         weights=weights,
         verified=verified,
         counted=given.counted,
@@ -105,17 +176,17 @@ def plan(question: Question) -> Plan:
         lengths=dict(given.lengths),
         stored=found.stored if found else None,
         reused=found.reused if found else None,
-        todo=todo,
-        forecasts=forecasts,
+        todo=draft.todo,
+        forecasts=draft.forecasts,
         device=chosen.speed.device,
-        local_hours=_local_hours(chosen, jobs) if local else None,
-        bytes=sizes,
-        free_bytes=shutil.disk_usage(existing(Path(config["results"]))).free,
+        local_hours=local_hours(chosen, draft.jobs) if local else None,
+        bytes=draft.bytes,
+        free_bytes=free_bytes,
         site=here.site,
         recognized=here.why if here.site else "",
-        missing=_missing(site) if submits else "",
-        proposals=tuple(ways),
-        command=tuple(_command(question, config, site, ways[0], here if submits else None)),
+        missing=missing,
+        proposals=tuple(cut_alike(one, chosen.hours or 0.0) for one in ways),
+        command=words,
     )
 
 
@@ -123,7 +194,7 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
     """In words, which weights will be used, and whether nothing speaks against their being the
     published ones.
     """
-    folder = Path(config["weights_folder"]) / model.name
+    folder = Path(weights_folder(config))
     if (folder / MANIFEST).is_file():
         found = published.caveat(model.name, read_manifest(folder))
         return (
@@ -144,64 +215,6 @@ def _weights(config: Config, model: Model) -> tuple[str, bool]:
         "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
     )
     return f"downloaded from {model.address}{size}, {check}", bool(known)
-
-
-def _speeds(
-    question: Question, config: Config, model: Model, work: Work, given: Input
-) -> list[Speed]:
-    """The best-founded speed of each device: measured here, else measured elsewhere, else estimated
-    for `work`.
-    """
-    found: dict[str, Speed] = {}
-    dtype = config["embedding"]["compute_dtype"]
-    if question.measure and given.sequences:
-        from plm_embed.planning.measure import measure
-
-        speed = measure(
-            config, given.sequences, question.threads, question.workers or workers_here(config)
-        )
-        found[speed.device] = speed
-    for speed in costs.measured(
-        model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"
-    ):
-        found.setdefault(speed.device, speed)
-    for folder in question.elsewhere:
-        for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
-            found.setdefault(speed.device, speed)
-    for speed in costs.estimates(model, work, dtype):
-        found.setdefault(speed.device, speed)
-    return list(found.values())
-
-
-def workers_here(config: Config) -> int:
-    """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core;
-    never idle ones.
-    """
-    gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
-    jobs: int = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
-    return min(gpus or _cores(), jobs)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _hours(todo: Work, speed: Speed, jobs: int) -> float | None:
-    """Of one device: every job starts once, then all tokens."""
-    if speed.tokens_per_second is None:
-        return None
-    jobs = min(jobs, todo.sequences)
-    return (
-        (speed.startup * jobs + todo.tokens / speed.tokens_per_second) / 3600
-        if todo.tokens
-        else 0.0
-    )
-
-
-def _local_hours(forecast: Forecast, jobs: int) -> float:
-    """Buckets are equal but for chance, so the last round of jobs counts as a whole one."""
-    workers = min(forecast.speed.workers, jobs)
-    return (forecast.hours or 0.0) / jobs * -(-jobs // workers)
 
 
 def _where(named: str) -> tuple[Here, dict[str, Any]]:
@@ -262,6 +275,6 @@ def _command(
             proposal, "" if here.why else here.site, site, question.configfile, config
         )
         return
-    yield from ("snakemake", "--cores", str(_cores()))
+    yield from ("snakemake", "--cores", str(cores()))
     if question.configfile:
         yield from ("--configfile", str(question.configfile))

@@ -112,6 +112,35 @@ def _propose(
     )
 
 
+def cut_alike(proposal: Proposal, gpu_hours: float) -> Proposal:
+    """The same submissions for a model with this much to do: they end earlier."""
+    each = gpu_hours / (proposal.submissions * proposal.nodes * proposal.gpus_per_node)
+    share = (each + STARTUP_HOURS) / proposal.hours_each
+    charged = proposal.charged_hours * share
+    return replace(
+        proposal,
+        hours_each=each + STARTUP_HOURS,
+        node_hours=proposal.node_hours * share,
+        charged_hours=charged,
+        wasted=1 - gpu_hours / charged if charged else 0.0,
+    )
+
+
+def together(first: Proposal, *others: Proposal) -> Proposal:
+    """The submissions of several models that are cut alike, as one; hours_each: of the longest."""
+    ways = (first, *others)
+    charged = sum(one.charged_hours for one in ways)
+    worked = sum(one.charged_hours * (1 - one.wasted) for one in ways)
+    return replace(
+        first,
+        submissions=sum(one.submissions for one in ways),
+        hours_each=max(one.hours_each for one in ways),
+        node_hours=sum(one.node_hours for one in ways),
+        charged_hours=charged,
+        wasted=1 - worked / charged if charged else 0.0,
+    )
+
+
 def _hours(text: str) -> float:
     hours, minutes, seconds = map(int, text.split(":"))
     return hours + minutes / 60 + seconds / 3600

@@ -21,6 +21,7 @@ from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.store.parts import read_part
 from plm_embed.store.reuse import fingerprints
 from plm_embed.store.store import parts_between
+from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 
@@ -93,7 +94,7 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
     anything runs.
     """
     asked, model = config["embedding"], find_model(config["model"])
-    folder = Path(config["weights_folder"]) / model.name
+    folder = Path(weights_folder(config))
     digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
     stored = (
         list(fingerprints(Path(config["store"])))

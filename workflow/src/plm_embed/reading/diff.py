@@ -18,7 +18,7 @@ from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint, is_per_residue
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
-from plm_embed.reading.find import MAKE_AGAIN
+from plm_embed.reading.find import MAKE_AGAIN, find_master
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
 
@@ -79,11 +79,12 @@ class Difference:
 
 
 def compare(first: Path, second: Path, tolerance: float) -> Difference:
-    """Compare two masters row by row, in bounded memory.
+    """Compare two masters, or those of two folders with one, row by row, in bounded memory.
 
     tolerance: the largest difference of two numbers that counts as equal. NaN equals NaN.
     """
     found = Difference()
+    first, second = find_master(first), find_master(second)
     with open_hdf5(first, remedy=MAKE_AGAIN) as a, open_hdf5(second, remedy=MAKE_AGAIN) as b:
         _compare_settings(found, (first, second), (a, b))
         for keys, rows in _common(found, a["emb_keys"], b["emb_keys"]):

@@ -1,5 +1,6 @@
 """Reading a master and its index: what `plm_embed.open` returns."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 16
 _SPREAD = 4  # standard deviations
-_FEW = 10_000
-"""Records among whose ids a similar one is looked for."""
 
 
 def open_vectors(path: Path, embedder: Embedder | None = None) -> "Embeddings | StoreVectors":
@@ -106,6 +105,15 @@ class Embeddings(Vectors):
     @property
     def fingerprint(self) -> Fingerprint:
         return Fingerprint.from_json(self._file.attrs["fingerprint"])
+
+    @property
+    def identity(self) -> str:
+        """What tells it from masters of other sequences or settings: a SHA-256."""
+        with reading(self.path):
+            file = self._file
+            sums = file[checksums.GROUP]["emb_keys"] if checksums.GROUP in file else self.keys
+            told = f"{file.attrs['fingerprint_id']} {len(self)} ".encode() + sums[...].tobytes()
+        return hashlib.sha256(told).hexdigest()
 
     @cached_property
     def keys(self) -> Keys:

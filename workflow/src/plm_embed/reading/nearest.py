@@ -6,7 +6,7 @@ less than fp32 can tell (some 1e-6 of them) may come in another order, or make r
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,15 @@ row.
 """
 _SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
+PROPOSED = 10
+"""Candidates for each of the k best that an approximate index proposes."""
+
+
+class Proposer(Protocol):
+    """An approximate index."""
+
+    def candidates(self, queries: NDArray[np.float32], count: int) -> Rows:
+        """(q, count) rows that may be the nearest, -1 where it found fewer."""
 
 
 class Neighbors(NamedTuple):
@@ -73,7 +82,8 @@ def table(found: Neighbors, queries: Sequence[str], metric: Metric, lines: pa.Ta
 
 @dataclass(frozen=True)
 class Search:
-    """Looks for the k nearest rows of a pooled representation, by a metric.
+    """Looks for the k nearest rows of a pooled representation, by a metric: among all rows, or
+    among those that an approximate index proposes.
 
     PlmEmbedError for a metric that is not known.
     """
@@ -82,6 +92,7 @@ class Search:
     k: int = 10
     metric: Metric = "cosine"
     name: str = "emb"
+    index: Proposer | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in get_args(Metric):
@@ -109,16 +120,30 @@ class Search:
         parts = [Neighbors(np.empty((0, self._k), np.int64), np.empty((0, self._k)))]
         for start in range(0, len(queries), QUERIES_AT_ONCE):
             asked = queries[start : start + QUERIES_AT_ONCE]
-            candidates = self._candidates(asked)
-            parts += map(self._settle, asked, candidates)
+            candidates = (
+                self._proposed(asked, self.index) if self.index else self._candidates(asked)
+            )
+            parts += self._settled(asked, candidates)
         return Neighbors(*map(np.concatenate, zip(*parts, strict=True)))
 
     @property
     def _k(self) -> int:
         return min(self.k, len(self.embeddings))
 
+    @property
+    def width(self) -> int:
+        """Candidates for each query."""
+        return min((PROPOSED * self.k if self.index else self.k) + _SPARE, len(self.embeddings))
+
+    def _proposed(self, queries: Array, index: Proposer) -> Rows:
+        rows = index.candidates(queries, self.width)
+        short = (rows < 0).any(axis=1)
+        if short.any():
+            rows[short] = self._candidates(queries[short])
+        return rows
+
     def _candidates(self, queries: Array) -> Rows:
-        best = _Best(len(queries), min(self.k + _SPARE, len(self.embeddings)))
+        best = _Best(len(queries), self.width)
         for start, block in self._blocks():
             best.add(start, self._compare(queries, block))
         if (best.rows < 0).any():
@@ -149,9 +174,19 @@ class Search:
             found -= squares
         return found
 
-    def _settle(self, query: Array, rows: Rows) -> Neighbors:
+    def _settled(self, queries: Array, candidates: Rows) -> Iterator[Neighbors]:
+        """Of each query; the candidates of as many queries as a block holds are read together."""
+        at_once = max(BLOCK_BYTES // (8 * max(self.embeddings.dim, 1) * max(self.width, 1)), 1)
+        for start in range(0, len(queries), at_once):
+            rows = candidates[start : start + at_once]
+            unique, back = np.unique(rows, return_inverse=True)
+            vectors = self.embeddings.rows(unique.tolist(), self.name).astype(np.float64)
+            asked = queries[start : start + at_once]
+            for query, mine, places in zip(asked, rows, back.reshape(rows.shape), strict=True):
+                yield self._settle(query, mine, vectors[places])
+
+    def _settle(self, query: Array, rows: Rows, vectors: Array) -> Neighbors:
         """The k best of a query's candidates, compared once more in fp64: (1, k) each."""
-        vectors = self.embeddings.rows(rows.tolist(), self.name).astype(np.float64)
         asked = query.astype(np.float64)
         scores = vectors @ asked
         if self.metric == "euclidean":

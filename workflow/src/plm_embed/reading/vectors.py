@@ -5,6 +5,7 @@ sorted keys.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -136,8 +137,10 @@ class Vectors(ABC):
         metric: Metric = "cosine",
         name: str = "emb",
         weights: str | Path | None = None,
+        index: bool = False,
     ) -> "pa.Table":
-        """The k nearest rows of each query, by comparison with every row, in bounded memory.
+        """The k nearest rows of each query, by comparison with every row, in bounded memory; with
+        `index`, with those that the master's index proposes (`plm-embed index`).
 
         Queries are records of these ids (each finds itself first), vectors (q, D), or sequences,
         given as to `plm_embed.embed`: they are embedded by the model and the settings of these
@@ -151,6 +154,10 @@ class Vectors(ABC):
         if sum(each is not None for each in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
         search = Search(self, k, metric, self._pooled(name))
+        if index:
+            from plm_embed.reading.approximate import Approximate
+
+            search = replace(search, index=Approximate(self, metric, search.name))
         if ids is not None:
             labels = [ids] if isinstance(ids, str) else list(ids)
             vectors = self.get(labels, name)

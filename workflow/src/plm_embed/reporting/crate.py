@@ -1,5 +1,5 @@
-"""Provenance for machines: one RO-Crate 1.1 per campaign, the vocabulary of schema.org in
-JSON-LD.
+"""Provenance for machines: one RO-Crate 1.1 per model of a campaign, the vocabulary of schema.org
+in JSON-LD.
 """
 
 import json
@@ -32,7 +32,7 @@ LICENSES: tuple[Entity, ...] = (
 
 
 def write_crate(facts: Facts) -> None:
-    """Write ro-crate-metadata.json into the results folder, which becomes the crate's root."""
+    """Write ro-crate-metadata.json into the model's folder, which becomes the crate's root."""
     files = list(_files(facts))
     inputs = list(_inputs(facts))
     weights = list(_weights(facts))
@@ -101,7 +101,7 @@ def write_crate(facts: Facts) -> None:
         *LICENSES,
     ]
     write_json(
-        facts.results / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
+        facts.folder / NAME, {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
     )
 
 
@@ -151,19 +151,18 @@ def _weights(facts: Facts) -> Iterator[Entity]:
 
 def _files(facts: Facts) -> Iterator[Entity]:
     """The files that a campaign leaves, those that exist."""
-    model, digests = facts.model, facts.validation.files if facts.validation else {}
+    digests = facts.validation.files if facts.validation else {}
     what = {}
     if facts.master:
         index = facts.master.with_suffix(".parquet").name
         what = {
-            f"{model}/{facts.master.name}": "vectors, one row per distinct sequence in "
-            "the order of the keys",
-            f"{model}/{index}": "index: one row per record that has a vector",
+            facts.master.name: "vectors, one row per distinct sequence in the order of the keys",
+            index: "index: one row per record that has a vector",
         }
     what |= {
         "records.parquet": "what became of every input record",
         "validation.json": "every check of the proof and its result",
-        f"{model}/checksums.sha256": "checksums of the result",
+        "checksums.sha256": "checksums of the result",
         "report.html": "report for people",
     }
     types = {
@@ -172,7 +171,7 @@ def _files(facts: Facts) -> Iterator[Entity]:
         ".sha256": "text/plain",
     }
     for name, description in what.items():
-        path = facts.results / name
+        path = facts.folder / name
         if path.is_file():
             kind = types.get(path.suffix) or mimetypes.guess_type(name)[0]
             digest = {"sha256": digests[path.name]} if path.name in digests else {}

@@ -1,7 +1,8 @@
-"""What the report tells: everything that the files of a results folder say about a campaign,
-finished or not.
+"""What the report tells: everything that its files say about one model of a campaign, finished
+or not.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,9 +62,13 @@ class Run:
 
 @dataclass
 class Facts:
-    """All about one model's campaign; parts that do not exist yet are None or empty."""
+    """All about one model's campaign; parts that do not exist yet are None or empty.
+
+    results: the folder that the models of a campaign share; folder: that of the model.
+    """
 
     results: Path
+    folder: Path
     model: str
     summary: Summary | None = None
     plan: Plan | None = None
@@ -114,39 +119,65 @@ def license_of(name: str) -> str:
     return model.license if model and model.trained else ""
 
 
-def collect(results: Path) -> Facts:
-    """Read a results folder. StoreError when there is nothing of a campaign in it."""
-    models = sorted(path.parent for path in results.glob("*/embedded"))
+def model_folders(path: Path) -> list[Path]:
+    """The folders of the models in a results folder that something is known of, by name; of a
+    model's folder, itself.
+    """
+    if _is_of_a_model(path):
+        return [path]
+    return sorted(filter(_is_of_a_model, path.glob("*/")))
+
+
+def _is_of_a_model(path: Path) -> bool:
+    # earlier versions kept the plan in the results folder
+    begun = (path / "embedded").is_dir() or (path / PLAN).is_file()
+    return begun and not (path / "sequences").exists()
+
+
+def collect(folder: Path) -> Facts:
+    """Read the folder of a model, or a results folder with one model or none yet. StoreError when
+    there is nothing of a campaign in it, or there are several models.
+    """
+    models = model_folders(folder)
+    if len(models) > 1:
+        raise StoreError(
+            f"{folder}: holds {len(models)} models; name the folder of one: "
+            f"{', '.join(map(str, models))}",
+            path=folder,
+        )
+    if not models:
+        return Facts(folder, folder, "", _summary(folder))
+    (folder,) = models
+    results = Path(os.path.normpath(folder / ".."))
+    summary = _summary(results, required=not (folder / "embedded").exists())
+    facts = Facts(results, folder, folder.resolve().name, summary, read_plan(folder / PLAN))
+    records = _records(folder / "embedded", summary)
+    _add_runs(facts, records)
+    sha256 = facts.fingerprint.weights_sha256 if facts.fingerprint else None
+    facts.weights = weights_of(folder, sha256)
+    facts.attempts = read_attempts(folder)
+    facts.spared = savings(records)
+    facts.master = master = _master(folder, facts.model)
+    if master.is_file():
+        _add_master(facts, master)
+    facts.sizes = {
+        "store": size(folder / "store"),
+        "master": size(master),
+        "index": size(master.with_suffix(".parquet")),
+        "sequences": size(results / "sequences"),
+        "records": size(folder / "records.parquet"),
+    }
+    facts.validation = read_validation(folder / VALIDATION)
+    return facts
+
+
+def _summary(results: Path, required: bool = True) -> Summary | None:
     sequences = results / "sequences"
-    summary = read_summary(sequences) if (sequences / SUMMARY).is_file() else None
-    if not summary and not models:
+    if required and not (sequences / SUMMARY).is_file():
         raise StoreError(
             f"{results}: nothing of a campaign in it yet; run the workflow first", path=results
         )
-    newest = (
-        max(models, key=lambda path: (path / "embedded").stat().st_mtime) if models else results
-    )
-    facts = Facts(results, newest.name if models else "", summary, read_plan(results / PLAN))
-    facts.model = facts.model or (facts.plan.model if facts.plan else "")
-    if models:
-        records = _records(newest / "embedded", summary)
-        _add_runs(facts, records)
-        facts.weights = weights_of(
-            newest, facts.fingerprint.weights_sha256 if facts.fingerprint else None
-        )
-        facts.attempts = read_attempts(newest)
-        facts.spared = savings(records)
-        facts.master = master = _master(newest)
-        if master.is_file():
-            _add_master(facts, master)
-        facts.sizes = {"store": size(newest / "store")}
-        facts.sizes |= {"master": size(master), "index": size(master.with_suffix(".parquet"))}
-    facts.sizes |= {
-        "sequences": size(results / "sequences"),
-        "records": size(results / "records.parquet"),
-    }
-    facts.validation = read_validation(results / VALIDATION)
-    return facts
+    return read_summary(sequences) if (sequences / SUMMARY).is_file() else None
 
 
 def outdated(sequences: Path, summary: Summary | None, metadata: Mapping[str, Any]) -> str:
@@ -212,12 +243,12 @@ def place(host: str, job: str | None) -> str:
     return f"{host}, job {job}" if job else host
 
 
-def _master(folder: Path) -> Path:
+def _master(folder: Path, name: str) -> Path:
     """The master of a model's folder. Earlier versions gave it ESM-2's name, whatever the model
     was.
     """
     found = masters(folder)
-    model = MODELS.get(folder.name)
+    model = MODELS.get(name)
     own = folder / f"{model.family.master}.h5" if model else folder / MASTERS
     return own if own in found or not found else found[0]
 

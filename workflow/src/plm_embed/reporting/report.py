@@ -130,7 +130,7 @@ def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
-    yield "results", str(facts.results)
+    yield "results", str(facts.folder)
     yield "model", facts.model
     if facts.runs:
         yield "weights", facts.caveat or "the published file, by its SHA-256"

@@ -1,5 +1,6 @@
 """A few lines about a campaign: what came in, what came out, where it lies and how to open it."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,21 +12,32 @@ from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation import VALIDATION, read_validation
 from plm_embed.models import published
-from plm_embed.reading.find import MAKE_AGAIN, MASTERS
+from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
 from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.facts import license_of, outdated, weights_of
+from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
 from plm_embed.sequences.summary import read_summary
 
 
-def summarize(results: Path) -> str:
-    """Plain text about the results folder of a gathered campaign. StoreError while there is no
-    master.
+def summarize(path: Path) -> str:
+    """Plain text about each gathered model of a results folder, or about that of one model's
+    folder. StoreError while there is no master.
     """
-    masters = sorted(results.glob(f"*/{MASTERS}"))
-    if not masters:
-        raise StoreError(f"{results}: no {MASTERS} in it yet; run the workflow first", path=results)
-    statuses, reasons = _fates(results / "records.parquet")
-    counts = read_summary(results / "sequences")
+    folders = [folder for folder in model_folders(path) if masters(folder)]
+    if not folders:
+        raise StoreError(f"{path}: no {MASTERS} in it yet; run the workflow first", path=path)
+    blocks = [_of_model(folder) for folder in folders]
+    if len(folders) > 1:
+        blocks = [
+            f"model       {folder.name}\n{block}"
+            for folder, block in zip(folders, blocks, strict=True)
+        ]
+    return "\n\n\n".join(blocks)
+
+
+def _of_model(folder: Path) -> str:
+    sequences = Path(os.path.normpath(folder / ".." / "sequences"))
+    statuses, reasons = _fates(folder / "records.parquet")
+    counts = read_summary(sequences)
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
     embedded = statuses["embedded"] + statuses["embedded_with_events"]
     lines = [
@@ -36,17 +48,17 @@ def summarize(results: Path) -> str:
             f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events",
         ),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
-        ("validation", _validation(results)),
-        ("fates", f"{results / 'records.parquet'}"),
+        ("validation", _validation(folder)),
+        ("fates", f"{folder / 'records.parquet'}"),
     ]
-    if saved := str(savings(campaign_records(masters[0].parent / "embedded", counts.buckets))):
+    if saved := str(savings(campaign_records(folder / "embedded", counts.buckets))):
         lines.insert(3, ("spared", saved))
-    for path in masters:
+    for path in masters(folder):
         with Embeddings(path) as embeddings:
-            lines.append(("warning", outdated(results / "sequences", counts, embeddings.metadata)))
+            lines.append(("warning", outdated(sequences, counts, embeddings.metadata)))
     lines += [("warning", warning) for warning in counts.warnings]
     text = "\n".join(f"{name:<11} {value}" for name, value in lines if value)
-    return "\n\n".join([text, *(_opening(path) for path in masters)])
+    return "\n\n".join([text, *(_opening(path) for path in masters(folder))])
 
 
 def _records(count: int) -> str:
@@ -63,8 +75,8 @@ def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
     return statuses, reasons
 
 
-def _validation(results: Path) -> str:
-    path = results / VALIDATION
+def _validation(folder: Path) -> str:
+    path = folder / VALIDATION
     report = read_validation(path)
     if not report:
         return "not done"

@@ -69,9 +69,17 @@ class State:
     tokens_per_second: float
     eta: float | None
 
+    proven: bool
+    """Whether checksums.sha256, the proof, is of what was embedded last."""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether every bucket is."""
+        return self.done == self.buckets and not self.workers
+
     @property
     def finished(self) -> bool:
-        return self.done == self.buckets and not self.workers
+        return self.embedded and self.proven
 
 
 class Watch:
@@ -103,12 +111,17 @@ class Watch:
             self._seen = changed
             self._done.clear()
             self._sizes, self._times = _bucket_files(sequences, bucket_names(summary.buckets))
-        models = (
-            name for name in _names(self.results) if name not in ("sequences", "logs", "benchmarks")
+        folders = (
+            self.results / name
+            for name in _names(self.results)
+            if name not in ("sequences", "logs", "benchmarks")
         )
-        folders = [self.results / name for name in models if (self.results / name).is_dir()]
+        # the weights of all models are prepared before anything else
+        marks = ("weights.json", "embedded")
         return [
-            self._campaign(folder, summary) for folder in folders if (folder / "embedded").is_dir()
+            self._campaign(folder, summary)
+            for folder in folders
+            if any((folder / mark).exists() for mark in marks)
         ]
 
     def failures(self, model: str) -> Iterator[Failure]:
@@ -153,6 +166,7 @@ class Watch:
             tokens=tokens,
             tokens_per_second=rate,
             eta=0.0 if complete else left / rate if rate else None,
+            proven=_is_proven(folder),
         )
 
     def _finished(self, folder: Path) -> set[str]:
@@ -219,6 +233,12 @@ def _time_of(path: Path) -> int | None:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return None
+
+
+def _is_proven(folder: Path) -> bool:
+    """Whether the proof is there, and not older than the last submission that came or went."""
+    proof = _time_of(folder / "checksums.sha256")
+    return proof is not None and proof >= (_time_of(folder / SUBMISSIONS) or 0)
 
 
 def _names(folder: Path) -> list[str]:

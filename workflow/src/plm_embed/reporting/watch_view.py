@@ -24,8 +24,8 @@ MOST_ROWS = 100
 
 
 def watch(results: Path, *, once: bool) -> None:
-    """Show the campaign until it is finished or Ctrl-C; with `once`, print one look at it as plain
-    text.
+    """Show the campaign until all its models are validated or Ctrl-C; with `once`, print one look
+    at it as plain text.
     """
     looker = Watch(results)
     if once:
@@ -45,12 +45,48 @@ def watch(results: Path, *, once: bool) -> None:
 
 
 def view(states: Sequence[State], *, rows: int | None, plain: bool = False) -> RenderableType:
-    """Everything about the campaigns, with at most `rows` lines of workers each."""
+    """Everything about the models, with at most `rows` lines of workers in all; several of them
+    first side by side.
+    """
     if not states:
         return Text(
             "Nothing is embedded yet: the sequences are being read, or jobs wait in the queue."
         )
-    return Group(*(part for state in states for part in _campaign(state, rows, plain)))
+    parts = [part for state in states for part in _campaign(state, _share(rows, states), plain)]
+    return Group(*([_side_by_side(states)] if len(states) > 1 else []), *parts)
+
+
+def _share(rows: int | None, states: Sequence[State]) -> int | None:
+    """Lines for one of the models that have workers."""
+    return rows and max(1, rows // max(1, sum(bool(state.workers) for state in states)))
+
+
+def _side_by_side(states: Sequence[State]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", no_wrap=True)
+    for title in ("done", "buckets", "workers", "queued", "tokens/s", "left", "failed"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for state in states:
+        table.add_row(
+            state.folder.name,
+            f"{100 * state.fraction:.1f} %",
+            f"{state.done:,} of {state.buckets:,}",
+            f"{len(state.workers):,}",
+            f"{state.queued:,}",
+            f"{state.tokens_per_second:,.0f}",
+            _left(state),
+            f"{len(state.failures):,}" if state.failures else "",
+            style="bold red" if state.failures else "",
+        )
+    return table
+
+
+def _left(state: State) -> str:
+    if state.finished:
+        return "finished"
+    if state.embedded:
+        return "the proof"
+    return "?" if state.eta is None else duration(state.eta)
 
 
 def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableType]:
@@ -93,6 +129,8 @@ def _campaign(state: State, rows: int | None, plain: bool) -> list[RenderableTyp
 def _when(state: State) -> str:
     if state.finished:
         return "finished"
+    if state.embedded:
+        return "embedded; master and proof are not finished"
     if state.eta is None:
         alive = any(not worker.trouble for worker in state.workers)
         return "no speed known yet" if alive else "no worker is at work"

@@ -7,10 +7,11 @@ from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
+from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import (
     bucket_files,
     check_reuse,
-    master_of,
+    master_files,
     options,
     plan_line,
     reading,
@@ -37,6 +38,7 @@ __all__ = [
     "bucket_names",
     "bucket_ranges",
     "by_cause",
+    "by_model",
     "check_folders",
     "check_reuse",
     "checked",
@@ -48,7 +50,7 @@ __all__ = [
     "job_memory_mb",
     "job_minutes",
     "layer",
-    "master_of",
+    "master_files",
     "notes_file",
     "options",
     "plan_line",
@@ -59,5 +61,6 @@ __all__ = [
     "submissions",
     "validate_minutes",
     "watch_failures",
+    "weights_folder",
     "workflow_commit",
 ]

@@ -12,6 +12,7 @@ from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
 from plm_embed.typed_json import to_plain
+from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, residue_policy
 
 
@@ -69,7 +70,7 @@ def workflow_commit(root: Path) -> str:
 
 
 def plan_line(config: Config) -> str:
-    """The campaign in one line: model, buckets, records once they were counted, parts in the
+    """A model's campaign in one line: model, buckets, records once they were counted, parts in the
     store.
     """
     from plm_embed.jobs.completion_record import campaign_records
@@ -103,7 +104,7 @@ def _standing(config: Config) -> str:
     from plm_embed.models.published import caveat
 
     try:
-        manifest = read_manifest(Path(config["weights_folder"]) / config["model"])
+        manifest = read_manifest(Path(weights_folder(config)))
     except (
         PlmEmbedError
     ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
@@ -140,12 +141,16 @@ def _known_settings(config: Config) -> Config:
     with suppress(
         PlmEmbedError
     ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
-        known["weights_sha256"] = read_manifest(
-            Path(config["weights_folder"]) / model.name
-        ).weights_sha256
+        known["weights_sha256"] = read_manifest(Path(weights_folder(config))).weights_sha256
     return known
 
 
-def master_of(model: str) -> str:
-    """The name of a model's master and of its index, without .h5 or .parquet."""
-    return find_model(model).family.master
+def master_files(config: Config) -> dict[str, str]:
+    """What gather writes of a model, by what it is."""
+    folder = f"{config['results']}/{config['model']}"
+    master = f"{folder}/{find_model(config['model']).family.master}"
+    return {
+        "master": f"{master}.h5",
+        "index": f"{master}.parquet",
+        "records": f"{folder}/records.parquet",
+    }

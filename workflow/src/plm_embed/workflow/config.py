@@ -13,6 +13,7 @@ from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
 from plm_embed.sequences.normalize import ONE_STRAND, ResiduePolicy
+from plm_embed.wording import did_you_mean
 from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
 
 Config = dict[str, Any]
@@ -27,7 +28,8 @@ def schema() -> Config:
 
 
 def checked(raw: Mapping[str, Any]) -> Config:
-    """The complete configuration: defaults filled in, model and layers by their canonical names.
+    """The complete configuration: defaults filled in, models by their canonical names. What it
+    means for each of them: `by_model`.
 
     Relative paths are looked up from the working directory. Checking a checked configuration
     changes nothing. Raises ConfigError with one line per problem, all of them at once: the key, its
@@ -57,9 +59,9 @@ def checked(raw: Mapping[str, Any]) -> Config:
 
 
 def residue_policy(config: Config) -> ResiduePolicy:
-    """What a campaign does with residues; its alphabet is that of the model's family."""
+    """What a campaign does with residues; its alphabet is that of its models."""
     rules = config["residues"]
-    alphabet = find_model(config["model"]).family.alphabet.name
+    alphabet = find_model(config["model"][0]).family.alphabet.name
     return ResiduePolicy(rules["unknown"], rules["gaps"], alphabet, rules["strand"])
 
 
@@ -74,8 +76,8 @@ def _refusal(problems: Sequence[str]) -> ConfigError:
 
 
 def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
-    """Problems that the schema cannot see. Puts the canonical model, layers and store in place on
-    the way.
+    """Problems that the schema cannot see. Puts the canonical names of models in place on the
+    way.
     """
 
     def usable(*places: str) -> bool:
@@ -84,21 +86,22 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
         )
         return not bad and all(place.split(".")[0] in config for place in places)
 
-    model = None
+    models: list[Model] = []
     if usable("model"):
-        try:
-            model = find_model(config["model"])
-            config["model"] = model.name
-        except PlmEmbedError as error:
-            yield str(error).replace("\n", "\n    ")
+        problems, models = _found_models(config["model"])
+        yield from problems
+    if usable("weights"):
+        yield from _shared_weights(config, models)
     paths = ("results", "weights_folder", "store", "weights", "reuse")
     yield from _path_problems({key: config[key] for key in paths if usable(key)})
     if isinstance(config.get("inputs"), list):
         yield from _inputs_problems(config["inputs"], wrong)
-    if model and usable("weights") and not config["weights"] and not model.address:
-        yield (
+    if usable("weights"):
+        yield from (
             f"weights: {model.name} is not published anywhere: give a "
             ".pt file or a Hugging Face folder"
+            for model in models
+            if not source_of(config["weights"], model) and not model.address
         )
     if usable("table.keep"):
         taken = "the index has a column of its own of this name; rename yours"
@@ -106,21 +109,72 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
             f"table.keep: {name}: {taken}"
             for name in sorted(OWN_COLUMNS & set(config["table"]["keep"]))
         )
-    if model and usable("embedding.layers"):
-        yield from _layer_problems(config["embedding"], model)
-    if model and usable("embedding.pooling"):
-        yield from _pooling_problems(config["embedding"]["pooling"], model)
-    canonical = usable("residues.strand") and config["residues"]["strand"] == "canonical"
-    if model and canonical and not model.family.alphabet.complements:
+    layers = config["embedding"]["layers"] if usable("embedding.layers") else []
+    pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
+    strand = config["residues"]["strand"] if usable("residues.strand") else ""
+    for model in models:
+        yield from _layer_problems(layers, model)
+        yield from _pooling_problems(pooling, model)
+    if strand == "canonical" and not all(model.family.alphabet.complements for model in models):
         yield ONE_STRAND
     if usable("embedding.long_sequences"):
-        yield from _length_problems(config["embedding"]["long_sequences"], model)
+        yield from _length_problems(config["embedding"]["long_sequences"], models)
     if usable("embedding.compute_dtype", "speed.device"):
         yield from _device_problems(config["embedding"]["compute_dtype"], config["speed"]["device"])
     if usable("speed.scratch"):
         yield from _scratch_problems(config["speed"]["scratch"])
-    if model and usable("results", "store"):
-        config["store"] = config["store"] or f"{config['results']}/{model.name}/store"
+    if models:
+        config["model"] = [model.name for model in models]
+
+
+def _found_models(names: Sequence[str]) -> tuple[list[str], list[Model]]:
+    """Problems with the models of a campaign, and the models when there are none."""
+    problems: list[str] = []
+    found: dict[str, Model] = {}
+    for name in names:
+        try:
+            model = find_model(name)
+        except PlmEmbedError as error:
+            problems.append(str(error).replace("\n", "\n    "))
+            continue
+        if model.name in found:
+            problems.append(f"model: {name}: names {model.name} twice")
+        found[model.name] = model
+    alphabets = {model.family.alphabet.name: model.name for model in found.values()}
+    if len(alphabets) > 1:
+        words = ", ".join(f"{name} reads {alphabet}" for alphabet, name in alphabets.items())
+        problems.append(f"model: {words}: sequences are of one kind; make it several campaigns")
+    return problems, [] if problems else list(found.values())
+
+
+def _shared_weights(config: Config, models: Sequence[Model]) -> Iterator[str]:
+    """Problems with whose weights `weights` names; puts canonical names of models in place."""
+    weights = config["weights"] if models else ""
+    if isinstance(weights, str):
+        if weights and len(models) > 1:
+            yield (
+                f"weights: {weights}: of which of the {len(models)} models? Write "
+                f"`weights: {{{models[0].name}: {weights}}}`"
+            )
+        return
+    named: dict[str, str] = {}
+    for name, source in weights.items():
+        try:
+            model = find_model(name)
+        except PlmEmbedError:
+            model = None
+        if model not in models:
+            known = [one.name for one in models]
+            yield f"weights.{name}: is not a model of this campaign{did_you_mean(name, known)}"
+        elif model and model.name in named:
+            yield f"weights.{name}: names {model.name} twice"
+        named[model.name if model else name] = source
+    config["weights"] = named
+
+
+def source_of(weights: str | Mapping[str, str], model: Model) -> str:
+    """Where the weights of a model are to be taken from; '' for a download."""
+    return weights if isinstance(weights, str) else weights.get(model.name, "")
 
 
 def _path_problems(paths: Config) -> Iterator[str]:
@@ -133,10 +187,11 @@ def _path_problems(paths: Config) -> Iterator[str]:
             "the commands take for an option"
         )
     weights = paths.get("weights", "")
-    if words := unusable(weights):
-        yield f"weights: {weights}: {words}"
-    elif weights and (words := missing(Path(weights))):
-        yield f'weights: {weights}: {words}; write "" to download the published weights'
+    for source in [weights] if isinstance(weights, str) else weights.values():
+        if words := unusable(source):
+            yield f"weights: {source}: {words}"
+        elif source and (words := missing(Path(source))):
+            yield f'weights: {source}: {words}; write "" to download the published weights'
     for path in paths.get("reuse", []):
         if words := unusable(path, in_rules=False) or missing(Path(path)):
             yield f"reuse: {path}: {words}"
@@ -160,21 +215,23 @@ def _scratch_problems(scratch: str) -> Iterator[str]:
         yield f"speed.scratch: {scratch}: {unusable(scratch)}"
 
 
-def _layer_problems(embedding: Config, model: Model) -> Iterator[str]:
+def layers_of(asked: Sequence[int], model: Model) -> list[int]:
+    """Layers of a model, counted from its input, 0."""
+    return [layer if layer >= 0 else model.layers + 1 + layer for layer in asked]
+
+
+def _layer_problems(asked: Sequence[int], model: Model) -> Iterator[str]:
+    layers = layers_of(asked, model)
     outside = [
-        layer for layer in embedding["layers"] if not -model.layers - 1 <= layer <= model.layers
+        given for given, layer in zip(asked, layers, strict=True) if not 0 <= layer <= model.layers
     ]
     if outside:
         yield (
             f"embedding.layers: {outside}: {model.name} has layers 0 to "
             f"{model.layers}, and -1 for the last"
         )
-        return
-    embedding["layers"] = [
-        layer if layer >= 0 else model.layers + 1 + layer for layer in embedding["layers"]
-    ]
-    if len(set(embedding["layers"])) < len(embedding["layers"]):
-        yield f"embedding.layers: {embedding['layers']}: names a layer twice"
+    elif len(set(layers)) < len(layers):
+        yield f"embedding.layers: {layers}: names a layer twice, of {model.name}"
 
 
 def _pooling_problems(pooling: Sequence[str], model: Model) -> Iterator[str]:
@@ -187,7 +244,7 @@ def _pooling_problems(pooling: Sequence[str], model: Model) -> Iterator[str]:
         )
 
 
-def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
+def _length_problems(long: Config, models: Sequence[Model]) -> Iterator[str]:
     policy, limit, overlap = long["policy"], long["max_residues"], long["overlap"]
     place = "embedding.long_sequences"
     if policy == "whole" and limit:
@@ -197,11 +254,12 @@ def _length_problems(long: Config, model: Model | None) -> Iterator[str]:
         )
     if policy != "whole" and not limit:
         yield f"{place}.max_residues: 0: policy {policy} needs a limit, such as 1022"
-    if model and model.max_residues and limit > model.max_residues:
-        yield (
-            f"{place}.max_residues: {limit}: {model.name} takes at most "
-            f"{model.max_residues} residues"
-        )
+    for model in models:
+        if model.max_residues and limit > model.max_residues:
+            yield (
+                f"{place}.max_residues: {limit}: {model.name} takes at most "
+                f"{model.max_residues} residues"
+            )
     if overlap and policy != "window":
         yield f"{place}.overlap: {overlap}: means nothing with policy {policy}; choose window, or 0"
     if policy == "window" and limit and overlap >= limit:

@@ -38,7 +38,10 @@ def completed(value: Any, schema: Mapping[str, Any]) -> Any:
     (`--config`) parsed.
     """
     kind = schema.get("type", "string")
-    if isinstance(value, str) and kind != "string":
+    if isinstance(kind, list):  # text or a block, which --config gives as text too
+        parsed = _parsed(value) if isinstance(value, str) and value.startswith("{") else value
+        value = parsed if isinstance(parsed, Mapping) else value
+    elif isinstance(value, str) and kind != "string":
         parsed = _parsed(value)
         value = parsed if kind != "array" or isinstance(parsed, list) else [value] if value else []
     if kind == "array" and isinstance(value, int) and not isinstance(value, bool):
@@ -54,6 +57,8 @@ def completed(value: Any, schema: Mapping[str, Any]) -> Any:
             if key not in given and ("default" in sub or "properties" in sub):
                 given[key] = sub.get("default", {})
         return {key: completed(item, properties.get(key, {})) for key, item in given.items()}
+    if isinstance(value, Mapping) and isinstance(below := schema.get("additionalProperties"), dict):
+        return {key: completed(item, below) for key, item in value.items() if item is not None}
     if schema.get("format") == "path" and isinstance(value, str) and value == printable(value):
         return os.path.expanduser(value)  # noqa: PTH111 - a Path would make a dot of ""
     if isinstance(value, list) and "items" in schema:
@@ -127,7 +132,8 @@ def in_words(error: ValidationError) -> Iterator[str]:
             for key in (key for key in rule if f"'{key}'" in error.message):
                 yield f"{key}: missing: {schema['properties'][key]['description']}"
         case "type":
-            yield f"{place}: {value}: must be {_KINDS[rule]}"
+            kinds = [rule] if isinstance(rule, str) else rule
+            yield f"{place}: {value}: must be {' or '.join(_KINDS[kind] for kind in kinds)}"
         case "enum":
             yield (
                 f"{place}: {value}: must be one of "

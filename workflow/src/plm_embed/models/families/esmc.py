@@ -12,7 +12,7 @@ from plm_embed.models.families.make import protein_family
 _QKV = ",".join(f"layers.N.self_attn.{part}_proj.weight" for part in "qkv")
 _GATE_UP = "layers.N.fc_gate.weight,layers.N.fc1.weight"
 _BLOCK = r"(?:esmc\.)?transformer\.blocks.N."
-_NATIVE = r"esmc\.layers.N."
+_NATIVE = r"(?:esmc\.)?layers.N."
 _RENAMES = (
     (r"(?:esmc\.)?embed(?:_tokens)?\.weight", "embed_tokens.weight"),
     (r"(?:esmc\.)?(?:transformer\.)?norm\.weight", "emb_layer_norm_after.weight"),

@@ -1,0 +1,99 @@
+"""`plm-embed run` up to the call of Snakemake: its configuration, and the command."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plm_embed.cli.campaign_run import CLONE, Command, configuration, write_configuration
+from plm_embed.errors import ConfigError
+from plm_embed.sequences.summary import write_summary
+from plm_embed.workflow.config import checked
+from support.campaigns import counted
+
+MODEL = "esm2_t6_8M_UR50D"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "some.fasta").write_text(">a\nMKTAYIAK\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return tmp_path
+
+
+def given(**more: object) -> dict[str, object]:
+    return {"inputs": ["some.fasta"], "model": MODEL, "results": "out", **more}
+
+
+def test_the_file_stands_for_the_options_and_holds_no_more() -> None:
+    settings = ["embedding.layers=[3,-1]", "embedding.long_sequences.max_residues=50"]
+    settings += ["embedding.long_sequences.policy=crop", "table.id=3", "speed.flush_minutes=1e-1"]
+    config = configuration(given(table={"keep": ["a"]}), settings)
+    path = write_configuration(config, Command.of(config, "", 2))
+    assert path == Path("out/config.yaml")
+    long = {"policy": "crop", "max_residues": 50}
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert written == {
+        **given(table={"keep": ["a"], "id": "3"}),
+        "embedding": {"layers": [3, -1], "long_sequences": long},
+        "speed": {"flush_minutes": 0.1},
+    }
+    assert checked(written) == checked(config)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("embeding.layers=[1]", "did you mean embedding?"),
+        ("embedding.layers=[99]", "has layers 0 to 6"),
+        ("speed.device=gpu", "did you mean cuda?"),
+        ("buckets", "write KEY=VALUE"),
+        ("=3", "write KEY=VALUE"),
+        ("model.name=x", "write KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"has 1 problem|--set") as caught:
+        configuration(given(), [setting])
+    assert words in str(caught.value)
+
+
+def test_a_campaign_that_has_begun_keeps_its_settings(here: Path) -> None:
+    def write(*settings: str) -> Path:
+        config = configuration(given(), settings)
+        return write_configuration(config, Command.of(config, "", 2))
+
+    write("buckets=2")
+    write("buckets=3")  # nothing has been read yet
+    (here / "out" / "sequences").mkdir()
+    write_summary(here / "out" / "sequences", counted())
+    path = write("buckets=3", "embedding.pooling=mean")
+    with pytest.raises(ConfigError, match="buckets: 3 there, 4 asked for\nchoose another") as found:
+        write()
+    assert "snakemake --snakefile" in str(found.value) and found.value.key == "buckets"
+    path.unlink()
+    with pytest.raises(ConfigError, match="holds a campaign of another configuration"):
+        write("buckets=3")
+
+
+def test_where_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configuration(given(), [])
+    snakefile = ("--snakefile", str(CLONE / "Snakefile"), "--configfile", "out/config.yaml")
+    assert Command.of(config, "", 3).words == (*snakefile, "--cores", "3")
+    shipped = str(CLONE / "profiles" / "slurm")
+    assert Command.of(config, "slurm", None).words == (*snakefile, "--profile", shipped)
+    assert Command.of(config, "mine", None).words[-1] == "mine"  # of ~/.config/snakemake
+    (here / "slurm").mkdir()
+    assert Command.of(config, "slurm", None).words[-1] == "slurm"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    words = " ".join(Command.of(config, "", None).words)
+    assert "--resources gpu=2 --set-resources embed:gpu=2 --profile" in words
+    on_cpu = configuration(given(), ["speed.device=cpu"])
+    assert "--profile" not in Command.of(on_cpu, "", None).words
+
+
+def test_in_the_clone_the_command_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = Command.of(configuration(given(), []), "", 1)
+    monkeypatch.chdir(CLONE)
+    assert command.shown == ["snakemake", "--configfile", "out/config.yaml", "--cores", "1"]

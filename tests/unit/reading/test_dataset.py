@@ -1,0 +1,159 @@
+"""Embeddings as a dataset of PyTorch, with real DataLoaders and real workers."""
+
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import plm_embed
+from plm_embed.errors import PlmEmbedError
+from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    campaign = make_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
+    campaign.gather()
+    return campaign
+
+
+def lines(campaign: Campaign) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(campaign.index).to_pylist()
+    return found
+
+
+def ids_of(loader: Any) -> list[str]:
+    return list(chain.from_iterable(batch["id"] for batch in loader))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_four_spawned_workers_bring_each_record_once(campaign: Campaign) -> None:
+    dataset = plm_embed.Dataset(campaign.results, block=8)
+    loader = DataLoader(
+        dataset,
+        batch_size=7,
+        num_workers=4,
+        multiprocessing_context="spawn",
+        persistent_workers=True,
+    )
+    wanted = sorted(line["id"] for line in lines(campaign))
+    with plm_embed.open(campaign.master) as embeddings:
+        epochs = []
+        for _ in range(2):
+            batches = list(loader)
+            assert all(batch["vector"].shape == (len(batch["id"]), DIM) for batch in batches)
+            epochs.append(ids_of(batches))
+            once = [id for id in epochs[-1] if epochs[-1].count(id) == 1]
+            vectors = {
+                id: vector
+                for batch in batches
+                for id, vector in zip(batch["id"], batch["vector"], strict=True)
+            }
+            for id, vector in zip(once, embeddings.get(once), strict=True):
+                np.testing.assert_array_equal(vectors[id].numpy(), vector)
+    assert sorted(epochs[0]) == sorted(epochs[1]) == wanted
+    assert epochs[0] != epochs[1]
+
+
+def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
+    orders = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        loader = DataLoader(plm_embed.Dataset(campaign.master, block=8), batch_size=5)
+        orders.append(ids_of(loader))
+    assert orders[0] == orders[1] != orders[2]
+    forked = []
+    for seed in (1, 1, 2):
+        loader = DataLoader(
+            plm_embed.Dataset(campaign.master, block=8),
+            num_workers=2,
+            multiprocessing_context="fork",
+            generator=torch.Generator().manual_seed(seed),
+        )
+        forked.append(ids_of(loader))
+    assert forked[0] == forked[1] != forked[2]
+    assert sorted(forked[0]) == sorted(orders[0])
+
+
+def test_unshuffled_it_is_the_index(campaign: Campaign) -> None:
+    dataset = plm_embed.Dataset(campaign.results, shuffle=False, columns=["function", "length"])
+    for found, line in zip(dataset, lines(campaign), strict=True):
+        told = {name: found[name] for name in ("id", "function", "length")}
+        assert told == {name: line[name] or "" for name in told}
+
+
+def test_matrices_come_one_by_one(campaign: Campaign) -> None:
+    dataset = plm_embed.Dataset(campaign.results, "per_residue_l3", ids=["p20", "p30"])
+    found = {each["id"]: each["vector"] for each in DataLoader(dataset, batch_size=None)}
+    with plm_embed.open(campaign.master) as embeddings:
+        assert set(found) == {"p20", "p30"}
+        for id, matrix in found.items():
+            wanted = embeddings.per_residue(id, "per_residue_l3")
+            np.testing.assert_array_equal(matrix.numpy(), wanted.astype(np.float32))
+
+
+def test_a_classifier_learns_from_it(campaign: Campaign) -> None:
+    """Of the made-up vectors a small network learns by heart which sequences are long."""
+    torch.manual_seed(0)
+    dataset = plm_embed.Dataset(campaign.results, columns=["length"])
+    network = torch.nn.Sequential(torch.nn.Linear(DIM, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    steps = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(30):
+        right = 0
+        for batch in DataLoader(dataset, batch_size=32):
+            found = network(batch["vector"])
+            long = (batch["length"] > 30).long()
+            right += int((found.argmax(dim=1) == long).sum())
+            steps.zero_grad()
+            torch.nn.functional.cross_entropy(found, long).backward()
+            steps.step()
+    assert right > 0.95 * len(lines(campaign))
+
+
+def test_what_is_not_there_is_said(campaign: Campaign) -> None:
+    with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
+        plm_embed.Dataset(campaign.results, columns=["functoin"])
+    with pytest.raises(PlmEmbedError, match="no representation mean_l9"):
+        plm_embed.Dataset(campaign.results, "mean_l9")
+    with pytest.raises(PlmEmbedError, match="no record is chosen"):
+        plm_embed.Dataset(campaign.results, where={"function": "nothing"})
+    with pytest.raises(AttributeError, match="has no attribute 'Datasets'"):
+        plm_embed.Datasets  # noqa: B018
+
+
+def test_torch_is_loaded_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, plm_embed; assert 'torch' not in sys.modules; sys.modules['torch'] = None;"
+        "plm_embed.Dataset"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "torch is not installed: pip install 'plm-embed[embed]'" in done.stderr
+
+
+class ByPlace(torch.utils.data.Dataset[Any]):
+    """A dataset of a user's own, which holds a reader that is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.embeddings = plm_embed.open(path)
+        self.embeddings[0]
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.embeddings[place]
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_open_readers_go_to_workers(campaign: Campaign, start: str) -> None:
+    dataset = ByPlace(campaign.master)
+    loader = DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context=start)
+    with dataset.embeddings as embeddings:
+        np.testing.assert_array_equal(torch.cat(list(loader)).numpy(), embeddings.to_numpy())

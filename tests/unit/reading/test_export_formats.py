@@ -1,0 +1,214 @@
+"""Exports of whole arrays and tables, and of a part of the records, each read back by the tool that
+it is meant for.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import faiss
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from click.testing import CliRunner
+from safetensors import safe_open
+
+import plm_embed
+from plm_embed.cli.main import group
+from plm_embed.errors import PlmEmbedError, UnknownIdError
+from plm_embed.reading.exports.export import Format, export
+from support.campaigns import DIM, Campaign, make_campaign
+
+ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss")
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    campaign = make_campaign(tmp_path_factory.mktemp("formats"))
+    campaign.gather()
+    return campaign
+
+
+@pytest.fixture(scope="module")
+def index(campaign: Campaign) -> pa.Table:
+    return pq.read_table(campaign.index)
+
+
+@pytest.fixture(scope="module")
+def vectors(campaign: Campaign, index: pa.Table) -> np.ndarray:
+    with plm_embed.open(campaign.master) as embeddings:
+        return embeddings.rows(index["row"].to_pylist())
+
+
+def exported(campaign: Campaign, folder: Path, to: Format, **part: object) -> Path:
+    export(campaign.master, to, folder / f"out.{to}", **part)
+    return folder / f"out.{to}"
+
+
+def test_tables_with_a_column_of_vectors(
+    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    path = exported(campaign, tmp_path, "parquet")
+    ids = index["id"].to_pylist()
+    by_pandas = pd.read_parquet(path)
+    assert by_pandas["id"].tolist() == ids and "function" in by_pandas.columns
+    np.testing.assert_array_equal(np.stack(by_pandas["embedding"]), vectors)
+    by_polars = pl.read_parquet(path)
+    assert by_polars["id"].to_list() == ids
+    assert by_polars.schema["embedding"] == pl.Array(pl.Float32, DIM)
+    np.testing.assert_array_equal(by_polars["embedding"].to_numpy(), vectors)
+    assert pq.read_schema(path).metadata[b"representation"] == b"mean_l3"
+    found = duckdb.sql(
+        f"SELECT id, array_cosine_similarity(embedding::FLOAT[{DIM}], embedding::FLOAT[{DIM}]),"
+        f" embedding FROM '{path}'"
+    ).fetchall()
+    assert [line[0] for line in found] == ids
+    np.testing.assert_allclose([line[1] for line in found], 1, rtol=1e-6)
+    np.testing.assert_array_equal([line[2] for line in found], vectors)
+
+
+@pytest.mark.parametrize(("to", "separator"), [("csv", ","), ("tsv", "\t")])
+def test_tables_of_text(
+    campaign: Campaign, vectors: np.ndarray, tmp_path: Path, to: Format, separator: str
+) -> None:
+    path = exported(campaign, tmp_path, to)
+    ids = pq.read_table(campaign.index)["id"].to_pylist()
+    for frame in (
+        pd.read_csv(path, sep=separator),
+        pl.read_csv(path, separator=separator).to_pandas(),
+    ):
+        assert frame["id"].tolist() == ids
+        numbers = frame[[f"e{number}" for number in range(DIM)]].to_numpy()
+        np.testing.assert_array_equal(numbers.astype(np.float16), vectors)
+
+
+def test_zarr_reads_arrays_of_one_height(
+    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    group = zarr.open_group(exported(campaign, tmp_path, "zarr"), mode="r")
+    assert group.metadata.zarr_format == 3
+    assert group.attrs["model_name"] == campaign.fingerprint.model
+    np.testing.assert_array_equal(group["emb"][:], vectors)
+    assert group["emb"].dtype == np.float16
+    assert group["emb"].metadata.dimension_names == ("record", "dimension")
+    for name in ("id", "cache_key"):
+        assert group[name][:].tolist() == index[name].to_pylist()
+
+
+def ids_beside(path: Path) -> list[str]:
+    return pl.read_csv(f"{path}.ids.tsv", separator="\t")["id"].to_list()
+
+
+def test_safetensors_maps_one_tensor(
+    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    path = exported(campaign, tmp_path, "safetensors")
+    with safe_open(path, framework="np") as file:
+        assert file.metadata()["model_name"] == campaign.fingerprint.model
+        np.testing.assert_array_equal(file.get_tensor("emb"), vectors)
+    assert ids_beside(path) == index["id"].to_pylist()
+
+
+def test_faiss_finds_each_by_itself(
+    campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    path = exported(campaign, tmp_path, "faiss")
+    asked = vectors.astype(np.float32)
+    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    found = faiss.read_index(str(path))
+    cosines, places = found.search(asked, 1)
+    np.testing.assert_allclose(cosines, 1, rtol=1e-5)
+    rows = index["row"].to_numpy()
+    assert (rows[places[:, 0]] == rows).all()  # of records with one sequence the first
+    assert ids_beside(path) == index["id"].to_pylist()
+
+
+@pytest.mark.parametrize("to", ALL)
+def test_a_part_of_the_records(
+    campaign: Campaign, index: pa.Table, tmp_path: Path, to: Format
+) -> None:
+    path = exported(campaign, tmp_path, to, ids=["p3", "p2", "p70"])
+    wanted = [id for id in index["id"].to_pylist() if id in ("p2", "p3", "p70")]
+    if to == "parquet":
+        assert pl.read_parquet(path)["id"].to_list() == wanted
+    elif to in ("csv", "tsv"):
+        found = pl.read_csv(path, separator="," if to == "csv" else "\t")
+        assert found["id"].to_list() == wanted
+    elif to == "zarr":
+        assert zarr.open_group(path, mode="r")["id"][:].tolist() == wanted
+    else:
+        assert ids_beside(path) == wanted
+    if to == "npy":
+        assert np.load(path).shape == (len(wanted), DIM)
+
+
+def test_a_part_by_values_of_columns(campaign: Campaign, index: pa.Table, tmp_path: Path) -> None:
+    line = next(line for line in index.to_pylist() if line["function"])
+    for number, part in enumerate(
+        ({"function": line["function"]}, {"function": line["function"], "row": str(line["row"])})
+    ):
+        path = tmp_path / f"{number}.parquet"
+        export(campaign.master, "parquet", path, where=part)
+        assert [each["id"] for each in pq.read_table(path).to_pylist()] == [line["id"]]
+
+
+def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(UnknownIdError, match="no vector for nobody; records"):
+        export(campaign.master, "npy", out, ids=["p2", "nobody"])
+    with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
+        export(campaign.master, "npy", out, where={"functoin": "x"})
+    with pytest.raises(PlmEmbedError, match="no record is chosen"):
+        export(campaign.master, "npy", out, where={"function": "x"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("p2\nP\n", encoding="utf-8")
+    listed = tmp_path / "ids.tsv"
+    listed.write_text("p2\tmore\n\np3\n", encoding="utf-8")
+    for number, ids in enumerate(("p2,p3", str(listed))):
+        path = tmp_path / f"{number}.csv"
+        arguments = ["export", campaign.master, path, "--to", "csv", "--ids", ids]
+        done = CliRunner().invoke(group, list(map(str, arguments)))
+        assert done.exit_code == 0, done.output
+        assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
+    arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
+    done = CliRunner().invoke(group, list(map(str, arguments)))
+    assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
+def test_r_reads_a_dataset_per_id(campaign: Campaign, tmp_path: Path) -> None:
+    path = exported(campaign, tmp_path, "uniprot-h5", ids=["p20", "p30"])
+    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
+    command = ["Rscript", str(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shape, names, numbers = done.stdout.splitlines()
+    assert shape.split()[1:] == ["2", str(DIM)] and names.split() == ["p20", "p30"]
+    with plm_embed.open(campaign.master) as embeddings:
+        first, second = embeddings.get(["p20", "p30"]).astype(np.float64)
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert [float(word) for word in numbers.split()] == [1, pytest.approx(cosine, abs=1e-4)]
+
+
+def test_a_format_whose_library_is_missing_says_what_to_install(
+    campaign: Campaign, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; sys.modules[sys.argv[1]] = None; from pathlib import Path;"
+        "from plm_embed.reading.exports.export import export;"
+        "export(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[3]))"
+    )
+    for module, package in (("faiss", "faiss-cpu"), ("zarr", "zarr")):
+        command = [sys.executable, "-c", code, module, str(campaign.master), str(tmp_path / "out")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        words = f"{package} is not installed: pip install 'plm-embed[{module}]'"
+        assert words in done.stderr and not list(tmp_path.iterdir())

@@ -1,0 +1,151 @@
+"""A real campaign of two families: ESM-2 alone, ProtBERT added later, ESM-2 dropped at last."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import plm_embed
+from plm_embed.cli.main import group
+from plm_embed.errors import PlmEmbedError
+from plm_embed.master.validation import read_validation
+from plm_embed.models import registry
+from plm_embed.reading.diff import compare
+from plm_embed.reporting.watch import Watch
+from support.campaign_runs import ROOT, snakemake, working_folder
+from support.families import TINY, source
+
+pytestmark = pytest.mark.workflow
+
+ESM, BERT = "esm2_t3_untrained", "protbert_tiny"
+WEIGHTS = {ESM: "config/demo/esm2_t3_untrained.pt", BERT: str(source("protbert"))}
+OPTIONS = ("--cores", "2", "--set-threads", "embed=1")
+MASTERS = {ESM: "master_esm2_embeddings.h5", BERT: "master_protbert_embeddings.h5"}
+RESULTS = (
+    *("records.parquet", "validation.json", "report.html", "ro-crate-metadata.json"),
+    *("checksums.sha256", "gathered.json", "weights.json", "store"),
+)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The working folder after ESM-2 was run alone and ProtBERT was added, and what came before:
+    times of change of ESM-2's files and of the sequences.
+    """
+
+    folder: Path
+    before: dict[Path, int]
+    second: subprocess.CompletedProcess[str]
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+
+def times(results: Path) -> dict[Path, int]:
+    files = (path for name in (ESM, "sequences") for path in (results / name).rglob("*"))
+    return {path: path.stat().st_mtime_ns for path in files if path.is_file()}
+
+
+def run(folder: Path, *models: str, dry: bool = False) -> subprocess.CompletedProcess[str]:
+    done = snakemake(
+        folder, *OPTIONS, *(["-n"] if dry else []),
+        model=list(models), weights={name: WEIGHTS[name] for name in models}, buckets=2,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known() -> Iterator[None]:
+    """Every process here knows ProtBERT's tiny model."""
+    with pytest.MonkeyPatch.context() as patch:
+        folders = [ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests"]
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+        for table in (registry.MODELS, registry._BY_NAME):
+            patch.setitem(table, BERT, TINY["protbert"])
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = working_folder(tmp_path_factory.mktemp("several") / "work")
+    run(folder, ESM)
+    before = times(folder / "results")
+    return Runs(folder, before, run(folder, ESM, BERT))
+
+
+def test_each_model_has_a_validated_master_and_all_its_results(runs: Runs) -> None:
+    masters = {}
+    for model, master in MASTERS.items():
+        folder = runs.results / model
+        proof = read_validation(folder / "validation.json")
+        assert proof and proof.status == "passed"
+        assert all((folder / name).exists() for name in RESULTS)
+        subprocess.run(
+            ["sha256sum", "--check", "--quiet", "checksums.sha256"], cwd=folder, check=True
+        )
+        assert ".." not in (folder / "checksums.sha256").read_text()
+        masters[model] = plm_embed.open(folder / master)
+    esm, bert = masters.values()
+    assert esm.ids == bert.ids and (esm.keys == bert.keys).all() and len(esm) > 100
+    assert (esm.to_numpy()[:5] != bert.to_numpy()[:5]).any()
+
+
+def test_a_model_that_is_added_leaves_sequences_and_the_other_model_alone(runs: Runs) -> None:
+    assert times(runs.results) == runs.before
+    said = runs.second.stdout
+    assert "rule deduplicate:" not in said and said.count("rule embed:") == 2
+    assert f"model={BERT}" in said and f"model={ESM}" not in said
+
+
+def test_a_model_that_is_dropped_keeps_its_results(runs: Runs) -> None:
+    assert "Nothing to be done" in run(runs.folder, BERT, dry=True).stdout
+    assert times(runs.results) == runs.before
+
+
+def test_one_model_can_be_the_target(runs: Runs) -> None:
+    (runs.results / BERT / "report.html").rename(runs.folder / "kept.html")
+    target = f"results/{ESM}/report.html"
+    done = snakemake(
+        runs.folder, *OPTIONS, "-n", target, model=[ESM, BERT], weights=WEIGHTS, buckets=2
+    )
+    assert "Nothing to be done" in done.stdout
+    (runs.folder / "kept.html").rename(runs.results / BERT / "report.html")
+
+
+def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(group, list(words), catch_exceptions=False)
+        return done.stdout
+
+    text = said("summary", str(runs.results))
+    assert text.index(f"model       {ESM}") < text.index(f"model       {BERT}")
+    assert text.count("validation  passed") == 2
+    assert f"model       {ESM}" not in said("summary", str(runs.results / ESM))
+    assert all(state.finished for state in Watch(runs.results).look())
+    watched = said("watch", str(runs.results), "--once")
+    assert watched.splitlines()[0].split()[:2] == ["model", "done"]
+    assert watched.count("100.0 %  finished") == 2
+    pages = said("report", str(runs.results)).splitlines()
+    assert [page.partition(":")[0] for page in pages] == [
+        str(runs.results / model / "report.html") for model in (ESM, BERT)
+    ]
+
+
+def test_what_reads_one_master_names_the_several(runs: Runs) -> None:
+    both = ".*, .*".join(MASTERS.values())
+    with pytest.raises(PlmEmbedError, match=f"holds 2 masters; name one of them: .*{both}"):
+        plm_embed.open(runs.results)
+    with pytest.raises(PlmEmbedError, match="name one of them"):
+        compare(runs.results / ESM, runs.results, 0)
+    assert compare(runs.results / ESM, runs.results / ESM / MASTERS[ESM], 0).equal
+    done = CliRunner().invoke(
+        group, ["report", str(runs.results), "--output", str(runs.folder / "one.html")]
+    )
+    assert isinstance(done.exception, PlmEmbedError)
+    assert "holds 2 models; name the folder of one: " in str(done.exception)

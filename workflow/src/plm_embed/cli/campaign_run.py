@@ -1,0 +1,201 @@
+"""A campaign as one call of Snakemake: its configuration as a file, the command, what it says and
+what went wrong.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import yaml
+
+import plm_embed
+from plm_embed.errors import ConfigError, PlmEmbedError, missing_extra
+from plm_embed.io.files import atomic_path
+from plm_embed.io.terminal import printable
+from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.planning.campaign_input import read_config
+from plm_embed.reporting.watch import Failure, Watch
+from plm_embed.workflow.config import Config, checked, schema
+from plm_embed.workflow.schema import completed
+
+CLONE = (Path(plm_embed.__file__).parent / "clone" / "Snakefile").resolve().parent
+"""The clone; of an installed package a folder with the same Snakefile, rules and profiles."""
+CONFIG = "config.yaml"
+_SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
+_NOTHING = "Nothing to be done"
+_ERROR = re.compile(r"\w*(Error|Exception)\b")
+_LINES = 400
+_CAUSE_LINES = 8
+
+
+def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
+    """The configuration of these keys and of `key=value` settings: no more keys than were given.
+
+    ConfigError when the workflow would refuse it, with a line for each problem.
+    """
+    config: Config = {key: dict(item) if key == "table" else item for key, item in given.items()}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        *blocks, last = key.split(".")
+        block = config
+        for name in blocks:
+            block = block.setdefault(name, {}) if isinstance(block, dict) else block
+        if not (equals and last and isinstance(block, dict)):
+            raise ConfigError(
+                f"--set {setting}: write KEY=VALUE, such as --set embedding.layers=[-1]",
+                key="--set",
+            )
+        block[last] = value
+    checked(config)
+    found: Config = _only(completed(config, schema()), config)
+    return found
+
+
+def _only(full: Any, given: Any) -> Any:
+    """Of a configuration with all defaults, the keys that were given."""
+    if not (isinstance(full, dict) and isinstance(given, dict)):
+        return full
+    return {key: _only(full[key], item) for key, item in given.items()}
+
+
+@dataclass(frozen=True)
+class Command:
+    """How Snakemake is called: the words after the program's name."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: Config, profile: str, cores: int | None) -> Self:
+        """For a campaign; without a profile it runs here, on as many GPUs as there are.
+
+        PlmEmbedError when Snakemake is not installed.
+        """
+        if find_spec("snakemake") is None:
+            raise PlmEmbedError(missing_extra(ModuleNotFoundError(name="snakemake")))
+        configfile = str(Path(checked(config)["results"]) / CONFIG)
+        words = ["--snakefile", str(CLONE / "Snakefile"), "--configfile", configfile]
+        on_cpu = config.get("speed", {}).get("device") == "cpu"
+        if not (profile or on_cpu) and (gpus := len(visible_gpus())):
+            profile = "local"
+            words += ["--resources", f"gpu={gpus}", "--set-resources", f"embed:gpu={gpus}"]
+        if profile:
+            shipped = CLONE / "profiles" / profile
+            own = Path(profile).exists() or not shipped.exists()
+            words += ["--profile", profile if own else str(shipped)]
+        if cores or not profile:
+            words += ["--cores", str(cores or len(os.sched_getaffinity(0)))]
+        return cls(tuple(words))
+
+    @property
+    def shown(self) -> list[str]:
+        """For a shell in this folder."""
+        here = Path("Snakefile").exists() and Path("Snakefile").samefile(CLONE / "Snakefile")
+        return ["snakemake", *(self.words[2:] if here else self.words)]
+
+
+def write_configuration(config: Config, command: Command) -> Path:
+    """Write it into the results folder, whose campaign it is from then on; the path.
+
+    ConfigError when a campaign with other settings has begun in that folder.
+    """
+    wanted = checked(config)
+    results = Path(wanted["results"])
+    path = results / CONFIG
+    if (results / "sequences" / "summary.json").exists():
+        _check_same(path, wanted, command)
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(
+            f"# To run it again, or extended: {printable(shlex.join(command.shown))}\n{text}",
+            encoding="utf-8",
+        )
+    return path
+
+
+def _check_same(path: Path, wanted: Config, command: Command) -> None:
+    if not path.exists():
+        raise ConfigError(
+            f"{path.parent}: holds a campaign of another configuration; choose another --results",
+            key="--results",
+            path=path.parent,
+        )
+    try:
+        there, now = (dict(_flat(config)) for config in (read_config(path), wanted))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", key=error.key, path=path) from None
+    different = [
+        f"  {key}: {there.get(key)} there, {now.get(key)} asked for"
+        for key in sorted(there.keys() | now.keys())
+        if there.get(key) != now.get(key)
+    ]
+    if different:
+        raise ConfigError(
+            "\n".join([f"{path}: the campaign in this folder has other settings:", *different])
+            + f"\nchoose another --results; or edit that file and run {shlex.join(command.shown)}",
+            key=different[0].split(":")[0].strip(),
+            path=path,
+        )
+
+
+def _flat(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(config, dict):
+        yield place, config
+        return
+    for key, item in config.items():
+        yield from _flat(item, f"{place}.{key}".lstrip("."))
+
+
+def execute(command: Command, results: Path) -> bool:
+    """Run it to its end, and show how far it is; False when there was nothing to do.
+
+    PlmEmbedError with the cause and the log of the step that failed.
+    """
+    began = time.time()
+    program = [sys.executable, "-m", "snakemake", *command.words, "--quiet", "host", "rules"]
+    lines: list[str] = []
+    with subprocess.Popen(
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                lines = [*lines[-_LINES:], line.rstrip()]
+                if _SHOWN.match(line):
+                    click.echo(printable(line.rstrip()), err=True)
+        except KeyboardInterrupt:  # Snakemake has it too, and ends its jobs
+            process.wait()
+            raise
+    if process.returncode:
+        raise PlmEmbedError(_cause(lines, results, began), path=results)
+    return not any(line.startswith(_NOTHING) for line in lines)
+
+
+def _cause(lines: Sequence[str], results: Path, began: float) -> str:
+    """What the first step to fail says, and its log; else the end of what Snakemake says."""
+    failed = sorted(_failures(results, began), key=lambda one: one.log.stat().st_mtime)
+    if failed:
+        return (
+            f"{failed[0].reason}\nlog: {failed[0].log}; "
+            "when it is mended, run the same command again: what is finished stays"
+        )
+    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
+    said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
+    return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
+
+
+def _failures(results: Path, began: float) -> Iterator[Failure]:
+    """Steps whose log was written since."""
+    for model in (folder.name for folder in (results / "logs").glob("*") if folder.is_dir()):
+        for failure in Watch(results).failures(model):
+            if failure.log.stat().st_mtime >= began:
+                yield failure

@@ -1,0 +1,130 @@
+"""A master as a dataset of PyTorch: its records in shuffled blocks, shared among the workers of a
+DataLoader.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset, get_worker_info
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import is_per_residue
+from plm_embed.io.parquet import parquet_file
+from plm_embed.reading.exports.records import Part, Records
+from plm_embed.reading.master import Embeddings
+from plm_embed.wording import did_you_mean
+
+
+class Dataset(IterableDataset[dict[str, Any]]):
+    """The records of a master, each as a dictionary: `id`, `vector`, and the columns asked for.
+
+    path: as for `plm_embed.open`, but no store. name: a representation; `vector` is float32, (D,),
+    or (L, D) per residue, which only `batch_size=None` or a `collate_fn` of your own can take.
+    columns: of the index, such as the ones that were kept; a missing value is empty text, since the
+    default `collate_fn` takes no None. ids, where: only these records, and only those whose columns
+    have these values, as text. shuffle: blocks of `block` neighbors come in random order, and the
+    records within them. Neighbors have no more in common than others, since rows are sorted by
+    SHA-256, so that this is as good as shuffling all records.
+
+    The order is another one in each epoch, and `torch.manual_seed` makes it come again. Each worker
+    of a DataLoader opens the files for itself and takes its share of the blocks: every record comes
+    once per epoch. PlmEmbedError for a name or a column that is not there, as from `export`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "emb",
+        *,
+        columns: Sequence[str] = (),
+        ids: Iterable[str] | None = None,
+        where: Mapping[str, str] | None = None,
+        shuffle: bool = True,
+        block: int = 1024,
+    ) -> None:
+        self._part = Part(None if ids is None else frozenset(ids), dict(where or {}))
+        self._columns, self._shuffle, self._block = list(columns), shuffle, block
+        self._epoch = 0
+        with Embeddings(Path(path)) as embeddings:
+            self._path = embeddings.path.absolute()
+            self._name = name
+            if name != "emb" and name not in embeddings.names:
+                raise PlmEmbedError(
+                    f"{path}: has no representation {name}; it has {', '.join(embeddings.names)}",
+                    path=path,
+                )
+            known = Records(embeddings, name, self._part).schema.names
+            if absent := [column for column in self._columns if column not in known]:
+                raise PlmEmbedError(
+                    f"{embeddings.index}: no column {absent[0]!r}{did_you_mean(absent[0], known)}",
+                    path=embeddings.index,
+                )
+            embeddings.check_index()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        if worker is None:
+            share, seed = (0, 1), int(torch.empty((), dtype=torch.int64).random_().item())
+        else:  # what the workers' seeds have in common is another one in each epoch ...
+            share, seed = (worker.id, worker.num_workers), worker.seed - worker.id
+        self._epoch += 1  # ... unless they are kept
+        with Embeddings(self._path) as embeddings:
+            for lines, random in self._blocks(embeddings, share, [seed, self._epoch]):
+                yield from self._records(embeddings, lines, random)
+
+    def _blocks(
+        self, embeddings: Embeddings, share: tuple[int, int], seed: list[int]
+    ) -> Iterator[tuple[pa.Table, np.random.Generator]]:
+        """A worker's share of the blocks: lines of the index, and what orders them."""
+        worker, workers = share
+        names = list(dict.fromkeys(["id", "row", *self._columns, *self._part.where]))
+        random, number = np.random.default_rng(seed), 0
+        with parquet_file(embeddings.index) as index:
+            for group in self._order(index.num_row_groups, random):
+                rows = index.metadata.row_group(group).num_rows
+                blocks = self._order(-(-rows // self._block), random)
+                mine = [
+                    (number + place, block)
+                    for place, block in enumerate(blocks)
+                    if (number + place) % workers == worker
+                ]
+                number += len(blocks)
+                lines = index.read_row_group(group, columns=names) if mine else None
+                for place, block in mine:
+                    assert lines is not None
+                    found = lines.slice(block * self._block, self._block).combine_chunks()
+                    yield found, np.random.default_rng([*seed, place])
+
+    def _records(
+        self, embeddings: Embeddings, lines: pa.Table, random: np.random.Generator
+    ) -> Iterator[dict[str, Any]]:
+        for batch in lines.to_batches():
+            chosen = batch.filter(self._part.mask(batch))
+            rows = chosen["row"].to_pylist()
+            columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
+            vectors = None
+            if not is_per_residue(self._name):
+                taken = embeddings.rows(rows, self._name).astype(np.float32)
+                vectors = torch.from_numpy(taken)
+            for place in self._order(len(rows), random):
+                if vectors is None:
+                    matrix = embeddings.matrix(rows[place], self._name).astype(np.float32)
+                    vector = torch.from_numpy(matrix)
+                else:
+                    vector = vectors[place]
+                found = {name: values[place] for name, values in columns.items()}
+                yield {"id": found["id"], "vector": vector} | found
+
+    def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
+        return random.permutation(count) if self._shuffle else np.arange(count)
+
+
+def _filled(column: pa.Array) -> list[Any]:
+    values = column.fill_null("") if pa.types.is_string(column.type) else column
+    found: list[Any] = values.to_pylist()
+    return found

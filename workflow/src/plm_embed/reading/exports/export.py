@@ -1,0 +1,86 @@
+"""A master in the shapes that other tools load: streamed, in the order of the index, and whole or
+absent.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import is_per_residue
+from plm_embed.io.progress import Meter, progress
+from plm_embed.reading.exports import arrays, per_record, tables
+from plm_embed.reading.exports.records import Part, Records, beside
+from plm_embed.reading.master import Embeddings
+
+Format = Literal[
+    "parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss", "uniprot-h5", "anndata", "pt",
+    "pt-dict",
+]  # fmt: skip
+
+
+class _Exporter(NamedTuple):
+    """How a format is written, what lies beside it, and whether it has a place for matrices."""
+
+    write: Callable[[Records, Path, Meter], None]
+    beside: Literal["ids", "names", ""] = ""
+    matrices: bool = False
+
+
+_EXPORTERS: dict[Format, _Exporter] = {
+    "parquet": _Exporter(tables.parquet),
+    "csv": _Exporter(tables.comma_separated),
+    "tsv": _Exporter(tables.tab_separated),
+    "npy": _Exporter(arrays.npy, "ids"),
+    "zarr": _Exporter(arrays.zarr),
+    "safetensors": _Exporter(arrays.safetensors, "ids"),
+    "faiss": _Exporter(arrays.faiss, "ids"),
+    "uniprot-h5": _Exporter(per_record.uniprot, "names", matrices=True),
+    "anndata": _Exporter(tables.anndata, "names"),
+    "pt": _Exporter(per_record.pt, "names", matrices=True),
+    "pt-dict": _Exporter(per_record.pt_dict, "names", matrices=True),
+}
+
+
+def export(
+    master: Path,
+    to: Format,
+    output: Path,
+    representation: str = "emb",
+    *,
+    ids: Iterable[str] | None = None,
+    where: Mapping[str, str] | None = None,
+) -> None:
+    """Write one record after the other of a master to `output`, as the functions of the table above
+    say.
+
+    ids, where: only these records, and only those whose columns of the index have these values.
+
+    Beside an array OUTPUT.ids.tsv has the id and the cache_key of each row. Where an id cannot be a
+    name, or records share it, OUTPUT.names.tsv tells which name stands for which id. PlmEmbedError
+    when one of these files exists, when no record is chosen, or when the representation is not
+    there or not of the kind that is needed; UnknownIdError for ids that are not there.
+    """
+    how = _EXPORTERS[to]
+    for path in (output, *([beside(output, how.beside)] if how.beside else [])):
+        if path.exists() or path.is_symlink():
+            raise PlmEmbedError(f"{path}: exists; remove it, or choose another name", path=path)
+    with Embeddings(master) as embeddings:
+        name = representation
+        if name != "emb" and name not in embeddings.names:
+            raise PlmEmbedError(
+                f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}",
+                path=master,
+            )
+        if name == "emb":  # `emb` is the first pooled one in the order asked for
+            name = min(embeddings.fingerprint.representations, key=is_per_residue)
+        if is_per_residue(name) and not how.matrices:
+            raise PlmEmbedError(
+                f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 "
+                "or pt"
+            )
+        embeddings.check_index()
+        part = Part(None if ids is None else frozenset(ids), dict(where or {}))
+        records = Records(embeddings, name, part)
+        with progress("export", records.count, "records") as meter:
+            how.write(records, output, meter)

@@ -1,0 +1,67 @@
+"""Exports with a dataset, a file or a tensor for each record, by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plm_embed.errors import extra
+from plm_embed.fingerprint import is_per_residue, pooling_and_layer
+from plm_embed.io.files import atomic_path
+from plm_embed.io.progress import Meter
+from plm_embed.reading.exports.records import Records, atomic_folder, without_nul
+from plm_embed.store.hdf5 import connect
+
+
+def uniprot(records: Records, output: Path, meter: Meter) -> None:
+    """One dataset per name, (D,) or (L, D), as UniProt's per-protein.h5 and per-residue.h5."""
+    with atomic_path(output) as temporary, connect(temporary, "w") as file:
+        file.attrs.update(records.attributes())
+        for name, id, values in records.values(output, meter, longest=1000):
+            dataset = file.create_dataset(name, data=values, track_times=False)
+            dataset.attrs["original_id"] = without_nul(id)
+
+
+def pt(records: Records, output: Path, meter: Meter) -> None:
+    """A folder with fair-esm's file for each name: label, and float32 tensors of all
+    representations by layer.
+    """
+    with extra():
+        import torch
+    embeddings = records.embeddings
+    with atomic_folder(output) as folder:
+        for batch, chosen in records.named(output, meter, longest=200):
+            rows, ids = batch["row"], batch["id"]
+            pooled = {
+                name: embeddings.rows(rows, name)
+                for name in embeddings.names
+                if not is_per_residue(name)
+            }
+            for place, written in chosen:
+                record: dict[str, Any] = {"label": ids[place]}
+                for name in embeddings.names:
+                    kind, layer = pooling_and_layer(name)
+                    values = (
+                        pooled[name][place]
+                        if name in pooled
+                        else embeddings.matrix(rows[place], name)
+                    )
+                    group = "representations" if is_per_residue(name) else f"{kind}_representations"
+                    record.setdefault(group, {})[layer] = torch.from_numpy(
+                        values.astype(np.float32)
+                    )
+                with (folder / f"{written}.pt").open("wb") as file:
+                    torch.save(record, file)
+
+
+def pt_dict(records: Records, output: Path, meter: Meter) -> None:
+    """One .pt file with a float32 tensor by name; all of them are held in memory."""
+    with extra():
+        import torch
+    with atomic_path(output) as temporary:
+        tensors = {
+            name: torch.from_numpy(values.astype(np.float32))
+            for name, _, values in records.values(output, meter, longest=1000)
+        }
+        with temporary.open("wb") as file:  # by a path, torch would name the inside after the file
+            torch.save(tensors, file)

@@ -1,0 +1,117 @@
+"""Exports as a table: a line per record with the columns of the index, and its vector."""
+
+from collections.abc import Sized
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from plm_embed.errors import extra
+from plm_embed.io.files import atomic_path
+from plm_embed.io.progress import Meter
+from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.exports.records import (
+    NAMES,
+    RECORDS_AT_ONCE,
+    Batch,
+    Records,
+    beside,
+    table,
+    without_nul,
+)
+from plm_embed.store.hdf5 import CHUNK_ROWS, connect
+
+VECTOR = "embedding"
+
+
+def parquet(records: Records, output: Path, meter: Meter) -> None:
+    """The index with a column of vectors, a list of D float32, which every reader of Parquet
+    knows.
+    """
+    kind = pa.list_(pa.float32(), records.embeddings.dim)
+    schema = pa.schema([*records.schema.remove_metadata(), pa.field(VECTOR, kind)])
+    schema = schema.with_metadata(records.attributes())
+    # of the vectors no dictionary: hardly a number comes twice
+    with (
+        atomic_path(output) as temporary,
+        pq.ParquetWriter(temporary, schema, use_dictionary=records.schema.names) as writer,
+    ):
+        for batch in records.batches(meter):
+            flat = pa.array(records.vectors(batch).astype(np.float32).ravel())
+            vectors = pa.FixedSizeListArray.from_arrays(flat, type=kind)
+            writer.write_batch(pa.record_batch([*batch.columns.columns, vectors], schema=schema))
+
+
+def comma_separated(records: Records, output: Path, meter: Meter) -> None:
+    """A line of text per record: the columns of the index, and e0 to e{D-1}."""
+    _text(records, output, meter, ",")
+
+
+def tab_separated(records: Records, output: Path, meter: Meter) -> None:
+    """As above, with tabs."""
+    _text(records, output, meter, "\t")
+
+
+def _text(records: Records, output: Path, meter: Meter, delimiter: str) -> None:
+    dimensions = [pa.field(f"e{number}", pa.float32()) for number in range(records.embeddings.dim)]
+    schema = pa.schema([*records.schema.remove_metadata(), *dimensions])
+    options = csv.WriteOptions(delimiter=delimiter)
+
+    def lines(batch: Batch) -> pa.RecordBatch:
+        vectors = np.ascontiguousarray(records.vectors(batch).astype(np.float32).T)
+        return pa.record_batch([*batch.columns.columns, *map(pa.array, vectors)], schema=schema)
+
+    with (
+        atomic_path(output) as temporary,
+        csv.CSVWriter(temporary, schema, write_options=options) as writer,
+    ):
+        for batch in records.batches(meter):
+            writer.write_batch(lines(batch))
+
+
+def anndata(records: Records, output: Path, meter: Meter) -> None:
+    """An .h5ad with an observation per record; a column without a value is empty text there.
+
+    AnnData writes it without observations, then it grows: of all that it holds only a batch is in
+    memory.
+    """
+    with extra():
+        import pandas as pd
+        from anndata.io import write_elem
+    embeddings, schema = records.embeddings, records.schema
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    observations = schema.empty_table().to_pandas().set_index("id")
+    empty = make_anndata(embeddings.rows([], records.name), observations)
+    empty.var_names = pd.Index([str(number) for number in range(embeddings.dim)], dtype=object)
+    growing = {
+        "X": {"maxshape": (None, None), "chunks": (CHUNK_ROWS, max(embeddings.dim, 1))},
+        "obs": {"maxshape": (None,), "chunks": (RECORDS_AT_ONCE,)},
+    }
+    with (
+        table(beside(output, "names"), *NAMES) as write,
+        atomic_path(output) as temporary,
+        connect(temporary, "w") as file,
+    ):
+        write_elem(file, "/", empty)
+        for element, options in growing.items():
+            write_elem(file, element, getattr(empty, element), dataset_kwargs=options)
+        for batch in records.batches(meter):
+            _append(file["X"], records.vectors(batch))
+            for field in schema.names:
+                values = batch[field]
+                if field in texts:
+                    values = [without_nul(value or "") for value in values]
+                _append(file["obs"][field], values)
+            columns = (batch["id"], batch["source"], batch["number"])
+            for id, source, number in zip(*columns, strict=True):
+                if "\0" in id:
+                    write([without_nul(id), id, source, number])
+
+
+def _append(dataset: h5py.Dataset, values: Sized) -> None:
+    start = len(dataset)
+    dataset.resize(start + len(values), axis=0)
+    dataset[start:] = values
