@@ -195,7 +195,8 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
             dtype: model.family.engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")
         }
-    tokens = {sequence: model.family.tokenize(sequence) for sequence in sequences}
+    tokenize = model.family.tokenize({})
+    tokens = {sequence: tokenize(sequence) for sequence in sequences}
     total = sum(len(ids) for ids in tokens.values())
     ways = {f"plm-embed {dtype}": peers.ours(engine) for dtype, engine in made.items()}
     alone = {budget: public(peer, module, tokens, model, budget) for budget in BUDGETS}

@@ -42,6 +42,7 @@ NEEDED = {
 """Modules without which nothing runs, and the packages that hold them."""
 WANTED = {
     "triton": "fused kernels",
+    "tokenizers": "DNABERT",
     "transformers": "a peer in the throughput table",
     "pynvml": "GPU use and power",
 }

@@ -84,7 +84,7 @@ def ours(made: Engine, budget: int = 0) -> Run:
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
         inference = Inference(made, fingerprint)
-        costs = [made.cost(len(sequence)) for sequence in sequences]
+        costs = [made.manifest.family.tokens(len(sequence)) for sequence in sequences]
         packer = Packer(costs, budget or TOKENS[made.device.type])
         found = np.empty((len(sequences), made.manifest.dim), dtype=np.float32)
         launched, computed = [], 0

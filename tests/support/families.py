@@ -4,8 +4,9 @@ PLM_EMBED_GOLDEN_FAMILIES may name a folder with the larger sets that the shippe
 """
 
 import os
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,16 @@ from safetensors.torch import save_file
 
 from plm_embed.models import registry
 from plm_embed.models.registry import Model
-from plm_embed.sequences.alphabet import DNA
 from support.tiny_models import TINY
 
 SHIPPED = Path(__file__).parents[1] / "data" / "golden_families"
 LARGER = os.environ.get("PLM_EMBED_GOLDEN_FAMILIES")
+
+FOLDERS = {
+    "dnabert": "dnabert2",
+    "nt_v1": "nucleotide_transformer_v1",
+    "nt_v2": "nucleotide_transformer_v2",
+}
 
 
 @dataclass(frozen=True)
@@ -34,18 +40,20 @@ class Golden:
     ids: tuple[np.ndarray, ...]
     means: np.ndarray
     tokens: dict[int, np.ndarray]
+    special: np.ndarray | None
+    """Means (n, D) over all tokens, special ones too, after the last layer."""
 
 
 def source(name: str, root: Path = SHIPPED) -> Path:
     """The checkpoint of a golden set."""
     if name != "esmc":
-        return root / name
+        return root / FOLDERS.get(name, name)
     return next((root / name).rglob("*.pth"))
 
 
 def golden(name: str, root: Path = SHIPPED) -> Golden:
     """A golden set. ProstT5's larger one has structures in lower case, which are left out."""
-    folder = root / name
+    folder = root / FOLDERS.get(name, name)
     records = (folder / "sequences.fasta").read_text().split(">")[1:]
     sequences = ["".join(record.split("\n")[1:]) for record in records]
     kept = [i for i, sequence in enumerate(sequences) if sequence.isupper()]
@@ -55,6 +63,7 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
             at: stored[f"tokens_{i}"] for at, i in enumerate(kept) if f"tokens_{i}" in stored.files
         }
         means = stored["mean"][kept]
+        special = stored.get("mean_with_special")
     return Golden(
         TINY[name],
         source(name, root),
@@ -62,22 +71,31 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
         tuple(ids[i] for i in kept),
         means,
         tokens,
+        None if special is None else special[kept],
     )
 
 
-def read_dna(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let a model of ESM's tokens, which know the letters of DNA, pass for one of DNA."""
-    model = registry.MODELS[name]
-    family = replace(model.family, alphabet=DNA)
-    for word, known in list(registry._BY_NAME.items()):
-        if known is model:
-            monkeypatch.setitem(registry._BY_NAME, word, replace(model, family=family))
-    monkeypatch.setattr(registry, "FAMILIES", (family,))
+def add_model(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    """Let a tiny model be found by its name, for the time of a test."""
+    monkeypatch.setitem(registry.MODELS, model.name, model)
+    monkeypatch.setitem(registry._BY_NAME, model.name, model)
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:
     """|found - wanted| / |wanted|."""
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def write_dnabert_s(folder: Path) -> Path:
+    """DNABERT's checkpoint as DNABERT-S is published: without prefix and head."""
+    published = source("dnabert")
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(published / name, folder / name)
+    state = torch.load(published / "pytorch_model.bin", weights_only=True)
+    made = {n.removeprefix("bert."): t for n, t in state.items() if not n.startswith("cls.")}
+    torch.save(made, folder / "pytorch_model.bin")
+    return folder
 
 
 def write_esmc_hub(path: Path, state: Mapping[str, torch.Tensor]) -> Path:

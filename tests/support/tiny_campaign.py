@@ -254,14 +254,14 @@ def load_package() -> None:
         importlib.import_module(f"plm_embed.{name}")
 
 
-def make_inputs(folder: Path, seed: int) -> None:
+def make_inputs(
+    folder: Path, seed: int, letters: str = "ACDEFGHIKLMNPQRSTVWYX", longest: int = 60
+) -> None:
     """Five files of six records, of which some repeat; all but Parquet of two streams one after the
     other.
     """
     chance = random.Random(seed)
-    proteins = [
-        "".join(chance.choices("ACDEFGHIKLMNPQRSTVWYX", k=chance.randint(8, 60))) for _ in range(24)
-    ]
+    proteins = ["".join(chance.choices(letters, k=chance.randint(8, longest))) for _ in range(24)]
     records = [(f"p{at}", proteins[at % 24]) for at in range(30)]
     records[7] = ("p7", "MKV1")  # skipped: unknown residue
     halves = [

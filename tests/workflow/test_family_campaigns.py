@@ -2,37 +2,88 @@
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import plm_embed
-from plm_embed.models import registry
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.inputs import named_sequences
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.models.manifest import read_record
+from plm_embed.models.registry import Model
 from support import tiny_campaign
-from support.families import TINY, source
+from support.families import TINY, add_model, source, write_dnabert_s
 
 pytestmark = pytest.mark.workflow
 
 
-@pytest.mark.parametrize("name", TINY)
+PROTEIN = [name for name, model in TINY.items() if model.family.alphabet.name == "protein"]
+
+
+@pytest.mark.parametrize("name", PROTEIN)
 def test_a_campaign_from_the_checkpoint_to_the_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = TINY[name]
-    monkeypatch.setitem(registry.MODELS, model.name, model)
-    monkeypatch.setitem(registry._BY_NAME, model.name, model)
+    add_model(monkeypatch, model)
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3)
+    printed = run_campaign(tmp_path, name, source(name))
+    check_campaign(tmp_path, model, printed)
+    folder = tmp_path / "results" / model.name
+    with plm_embed.open(folder / f"master_{name}_embeddings.h5") as embeddings:
+        assert embeddings.dim == model.dim
+        assert len(embeddings) > 10
+
+
+def test_a_campaign_of_dna_in_windows_with_two_poolings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNABERT-S by the layout of its checkpoint."""
+    model = TINY["dnabert"]
+    add_model(monkeypatch, model)
+    tiny_campaign.load_package()
+    tiny_campaign.make_inputs(tmp_path, 3, "ACGTacgtNRY", 500)
+    long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]
+    poolings = ["--pooling", "mean", "--pooling", "mean_special"]
+    options = {"deduplicate": ["--alphabet", "dna"], "embed": [*poolings, *long]}
+    printed = run_campaign(tmp_path, "dnabert", write_dnabert_s(tmp_path / "published"), options)
+    check_campaign(tmp_path, model, printed)
+    folder = tmp_path / "results" / model.name
+    with plm_embed.open(folder / "master_dnabert_embeddings.h5") as embeddings:
+        assert embeddings.names == ["mean_l3", "mean_special_l3"]
+        vector, special = (embeddings.get(["p0"], name)[0] for name in embeddings.names)
+        assert not np.array_equal(vector, special)
+    records = pq.read_table(tmp_path / tiny_campaign.RECORDS)["events"].to_pylist()
+    assert any("windowed=3" in events for events in records)
+    with LanguageModel(tmp_path / f"resources/weights/{model.name}", threads=1) as loaded:
+        first = next(named_sequences(tmp_path / tiny_campaign.INPUTS[0], loaded.policy))
+        windows = LongSequences("window", 200, 20)
+        again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)
+    assert np.array_equal(again[0].astype(np.float16), special.astype(np.float16))
+
+
+def run_campaign(
+    folder: Path, name: str, weights: Path, options: dict[str, list[str]] | None = None
+) -> str:
+    """What the last step printed."""
     words = {
-        tiny_campaign.MODEL: model.name,
+        tiny_campaign.MODEL: TINY[name].name,
         "esm2_embeddings": f"{name}_embeddings",
-        "model.pt": str(source(name)),
+        "model.pt": str(weights),
     }
     for step in tiny_campaign.ONE_JOB:
         for command in tiny_campaign.commands(step):
             for old, new in words.items():
                 command = [word.replace(old, new) for word in command]  # noqa: PLW2901
-            status, printed = tiny_campaign.run_command(tmp_path, command)
+            command += (options or {}).get(command[0], [])  # noqa: PLW2901
+            status, printed = tiny_campaign.run_command(folder, command)
             assert status == 0, printed
+    return printed
+
+
+def check_campaign(tmp_path: Path, model: Model, printed: str) -> None:
     assert f"license of the weights: {model.license}" in printed  # by summary, the last of all
     report = (tmp_path / "results" / model.name / "report.html").read_text()
     assert model.license in report
@@ -41,7 +92,3 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
     record = read_record(tmp_path / "results" / model.name)
     assert record is not None
     assert record.license == model.license
-    folder = tmp_path / "results" / model.name
-    with plm_embed.open(folder / f"master_{name}_embeddings.h5") as embeddings:
-        assert embeddings.dim == model.dim
-        assert len(embeddings) > 10

@@ -187,7 +187,10 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
     ("options", "said"),
     [
         ({"on_error": "rasie"}, "on_error: 'rasie' is not one of raise, skip"),
-        ({"pooling": "men"}, "pooling: 'men' is not one of mean, bos, max, per_residue"),
+        (
+            {"pooling": "men"},
+            "pooling: 'men' is not one of mean, mean_special, bos, max, per_residue",
+        ),
         ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
     ],
 )

@@ -207,7 +207,7 @@ def test_attributes_say_what_the_vectors_depend_on(tmp_path: Path) -> None:
     assert attributes["devices"].tolist() == ["CPU"]
     assert attributes["batch_invariance"] == "promised by the engine"
     assert attributes["workflow_commit"] == "0123abc"
-    assert "mean: arithmetic mean over the residues only" in attributes["pooling_definition"]
+    assert "mean: arithmetic mean over the sequence's own" in attributes["pooling_definition"]
     assert json.loads(attributes["inputs"])["records"] == 90
     assert "buckets" not in json.loads(attributes["inputs"])
 

@@ -9,17 +9,20 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.family import Family
 from plm_embed.models.packed_batch import pack
-from plm_embed.models.registry import FAMILIES, MODELS, family_of
+from plm_embed.models.registry import FAMILIES, MODELS, family_of, find_model
 from plm_embed.workflow import master_of
 
+PER_LETTER = [family for family in FAMILIES if family.token_per_letter]
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+
+@pytest.mark.parametrize("family", PER_LETTER, ids=lambda family: family.name)
 def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
     sequence = family.alphabet.letters
-    tokens = family.tokenize(sequence)
+    tokenize = family.tokenize({})
+    tokens = tokenize(sequence)
     first, stop = family.residues(len(tokens))
     assert stop - first == len(sequence)
-    read_as_x = family.tokenize("X")[family.leading]
+    read_as_x = tokenize("X")[family.leading]
     others = [token for token in tokens[first:stop].tolist() if token != read_as_x]
     rare = {"prott5", "prostt5", "protbert"}  # whose authors read U, Z, O and B as X
     assert len(others) == len(set(others)) == len(sequence) - (5 if family.name in rare else 1)
@@ -31,12 +34,20 @@ def test_a_family_says_which_tokens_are_residues(family: Family) -> None:
     assert family.tokens(100, pieces=7) == 100 + 7 * family.extra_tokens
 
 
+def test_where_tokens_are_no_letters_their_number_is_estimated_with_caution() -> None:
+    for name, tokens in (("DNABERT-S", 252), ("nt-v2-50m-multi-species", 168)):
+        assert find_model(name).family.tokens(1000) == tokens
+    assert find_model("nt-500m-1000g").max_residues == 5994
+
+
 def test_masters_bear_the_name_of_their_family() -> None:
     assert master_of("650M") == "master_esm2_embeddings"
     assert master_of("esm1b") == "master_esm1b_embeddings"
     assert master_of("esm1v_3") == "master_esm1v_embeddings"
     assert master_of("esmc_300m") == "master_esmc_embeddings"
     assert master_of("prott5") == "master_prott5_embeddings"
+    assert master_of("zhihan1996/DNABERT-S") == "master_dnabert_embeddings"
+    assert master_of("nt-500m-1000g") == "master_nt_v1_embeddings"
     assert {model.family for model in MODELS.values()} == set(FAMILIES)
 
 

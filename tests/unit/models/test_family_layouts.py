@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.checkpoints import Checkpoint, layout_of
+from plm_embed.models.checkpoints import Checkpoint
 from plm_embed.models.checkpoints import read as read_as
 from plm_embed.models.registry import MODELS, Model
-from support.families import TINY, source, write_esmc_hub, write_esmc_native
+from plm_embed.models.source_files import layout_of
+from support.families import TINY, source, write_dnabert_s, write_esmc_hub, write_esmc_native
 
 
 def read(path: Path, model: Model) -> Checkpoint:
@@ -32,6 +33,12 @@ def test_three_layouts_of_esm_c_hold_the_same_tensors(tmp_path: Path) -> None:
     assert equal(read(tmp_path, model), package)  # the folder, which has no config.json
     native = write_esmc_native(tmp_path / "native", state, model.layers)
     assert equal(read(native, model), package)
+
+
+def test_dnabert_s_is_published_without_prefix_and_head(tmp_path: Path) -> None:
+    model = TINY["dnabert"]
+    found = read(write_dnabert_s(tmp_path / "published"), model)
+    assert equal(found, read(source("dnabert"), model))
 
 
 @pytest.mark.parametrize("name", ["prott5", "ankh"])

@@ -16,6 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models import checkpoints as layouts
 from plm_embed.models.esm.tokens import MASK
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.source_files import layout_of
 from support.checkpoints import (
     TINY_ESM1B,
     TINY_ESM1V,
@@ -27,7 +28,7 @@ from support.checkpoints import (
 
 
 def read(source: Path, model: Model) -> layouts.Checkpoint:
-    return layouts.read(source, layouts.layout_of(source, model), model)
+    return layouts.read(source, layout_of(source, model), model)
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -24,7 +24,6 @@ from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.campaign import options, plan_line, reading, workflow_commit
 from plm_embed.workflow.config import checked, residue_policy, schema
 from support.campaigns import counted
-from support.families import read_dna
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = schema()
@@ -127,11 +126,10 @@ def test_defaults_are_filled_in_and_names_made_canonical() -> None:
     assert mine["embedding"]["layers"] == [6, 3, 0]
 
 
-def test_the_alphabet_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alphabet_is_that_of_the_model() -> None:
     assert residue_policy(checked(config())) == ResiduePolicy()
     assert "--alphabet=protein" in reading(checked(config()))
-    read_dna(monkeypatch, "esm2_t6_8M_UR50D")
-    complete = checked(config(model="esm2_8m", residues={"strand": "canonical"}))
+    complete = checked(config(model="DNABERT-S", residues={"strand": "canonical"}))
     assert residue_policy(complete) == ResiduePolicy(alphabet="dna", strand="canonical")
     assert {"--alphabet=dna", "--strand=canonical"} < set(reading(complete))
 
@@ -259,6 +257,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         (
             {"model": "prott5", "embedding": {"pooling": ["mean", "bos"]}},
             "embedding.pooling: bos: prot_t5_xl_half_uniref50-enc has no <cls> token",
+        ),
+        (
+            {"model": "DNABERT-S", "embedding": {"pooling": ["per_residue"]}},
+            "embedding.pooling: per_residue: a token of DNABERT-S is several bases",
         ),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
         (

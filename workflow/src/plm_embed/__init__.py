@@ -163,7 +163,8 @@ def embed(
     sequences: a list of strings, of pairs of an id and a sequence, or of records of Biopython; a
         dictionary of sequences by id; or a file: FASTA, or a table with the columns id and
         sequence.
-    pooling: mean or max over the residues, bos (the first token), or per_residue.
+    pooling: mean or max over the residues, mean_special (over special tokens too), bos (the first
+        token), or per_residue.
     layer: after which the representations are taken; 0 is the embedding, -1 the last layer.
     long_sequences: windows, or a limit; None embeds each sequence whole.
     on_error: raise InputError for a sequence that has no vector (it names the record), or skip it:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
-Pooling = Literal["mean", "bos", "max", "per_residue"]
+Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32).
@@ -20,10 +20,13 @@ Strand = Literal["as_given", "canonical"]
 """Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
-    "mean": "arithmetic mean over the residues only; <cls>, <eos> and padding are left out",
-    "bos": "representation of the <cls> token",
-    "max": "element-wise maximum over the residues only; <cls>, <eos> and padding are left out",
-    "per_residue": "one row per residue; <cls>, <eos> and padding are left out",
+    "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "
+    "out",
+    "mean_special": "arithmetic mean over all tokens, special ones too; padding is left out",
+    "bos": "representation of the first token, which is special and stands for the sequence",
+    "max": "element-wise maximum over the sequence's own tokens; special tokens and padding are "
+    "left out",
+    "per_residue": "one row per residue; special tokens and padding are left out",
 }
 
 

@@ -53,8 +53,8 @@ def combine(
 ) -> NDArray[np.float32]:
     """One vector (D,), or one matrix (L, D) for `per_residue`, from the pieces of one sequence.
 
-    mean and bos: average weighted by the pieces' lengths; max: element-wise maximum; per_residue:
-    every residue is taken from the window in which it lies farther from an edge.
+    mean, mean_special and bos: average weighted by the pieces' lengths; max: element-wise maximum;
+    per_residue: every residue is taken from the window in which it lies farther from an edge.
     """
     if len(pieces) == 1:
         return pieces[0]

@@ -1,8 +1,22 @@
-"""Packing: which pieces share one forward pass."""
+"""Packing: which pieces share one forward pass. Where letters do not tell how many tokens they are,
+they are tokenized before, in threads ahead of the device.
+"""
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from plm_embed.models.packed_batch import Batch, Engine
+from plm_embed.models.tokenizer_file import Ids
+
+BATCHES_AHEAD = 16
+"""How many batches' worth of pieces are tokenized at a time, while as many are computed."""
+LETTERS_AT_ONCE = 1 << 16
+"""Letters that a thread takes at a time."""
 
 
 class Packer:
@@ -14,22 +28,35 @@ class Packer:
     batches.
     """
 
-    def __init__(self, costs: Sequence[int], budget: int) -> None:
-        """`costs[i]` is the number of tokens of piece i with its special ones."""
+    def __init__(
+        self,
+        costs: Sequence[int],
+        budget: int,
+        more: Iterable[tuple[Sequence[int], Sequence[int]]] = (),
+    ) -> None:
+        """`costs[i]` is the number of tokens of piece i with its special ones.
+
+        `more` has costs and indices of further pieces, asked for when what is left fills no batch.
+        """
         self.budget = budget
+        self._more = iter(more)
+        self._left = sum(costs)
         self._by_cost: dict[int, list[int]] = defaultdict(list)
         for index in reversed(range(len(costs))):
             self._by_cost[costs[index]].append(index)
         self._costs = sorted(self._by_cost)
 
     def put_back(self, costs: Sequence[int], indices: Sequence[int]) -> None:
-        """Return pieces of a batch that did not fit into memory."""
+        """Take in pieces: of a batch that did not fit into memory, or further ones."""
+        self._left += sum(costs)
         for cost, index in zip(costs, indices, strict=True):
             self._by_cost[cost].append(index)
         self._costs = sorted(cost for cost, waiting in self._by_cost.items() if waiting)
 
     def take(self) -> list[int]:
         """The next batch's pieces; none when all are taken."""
+        while self._left < self.budget and (further := next(self._more, None)) is not None:
+            self.put_back(*further)
         free = self.budget
         batch: list[int] = []
         while self._costs:
@@ -39,6 +66,7 @@ class Packer:
             cost = self._costs[at]
             batch.append(self._by_cost[cost].pop())
             free -= cost
+            self._left -= cost
             if not self._by_cost[cost]:
                 self._costs.remove(cost)
         return batch
@@ -46,3 +74,77 @@ class Packer:
     def __iter__(self) -> Iterator[list[int]]:
         while batch := self.take():
             yield batch
+
+
+@dataclass
+class TokensAhead:
+    """Tokenizes pieces, the longest first, a block of them while the one before is computed."""
+
+    model: Engine
+    lengths: Sequence[int]
+    texts: Callable[[Sequence[int]], list[str]]
+    """The letters of some pieces."""
+    budget: int
+    """Tokens per batch."""
+    costs: list[int]
+    """The number of tokens of each piece; an estimate until its block is handed out."""
+    too_many: list[int] = field(default_factory=list)
+    """Pieces of more tokens than the model has positions for; they are not handed out."""
+    _ids: dict[int, Ids] = field(default_factory=dict)
+
+    def prepare(self, batch: list[int]) -> Batch:
+        """Pack some pieces of blocks that were handed out."""
+        if lacking := [piece for piece in batch if piece not in self._ids]:  # packed once before
+            self._ids |= zip(lacking, self._tokenize(self.texts(lacking)), strict=True)
+        return self.model.pack([self._ids.pop(piece) for piece in batch])
+
+    def blocks(self) -> Iterator[tuple[list[int], list[int]]]:
+        """The numbers of tokens of some pieces, and which these are, until all are tokenized."""
+        letters = BATCHES_AHEAD * self.budget * self.model.manifest.family.letters_per_token
+        order = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
+        waiting: deque[list[tuple[list[int], Future[list[Ids]]]]] = deque()
+        pool = ThreadPoolExecutor(torch.get_num_threads())
+        try:
+            for block in self._cut(order, letters):
+                shares = self._cut(block, LETTERS_AT_ONCE)
+                waiting.append(
+                    [(share, pool.submit(self._tokenize, self.texts(share))) for share in shares]
+                )
+                if len(waiting) > 1:
+                    yield self._finished(waiting.popleft())
+            while waiting:
+                yield self._finished(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _cut(self, pieces: Sequence[int], letters: int) -> Iterator[list[int]]:
+        """Runs of pieces with at most so many letters, or one piece that has more."""
+        run: list[int] = []
+        left = letters
+        for piece in pieces:
+            if run and self.lengths[piece] > left:
+                yield run
+                run, left = [], letters
+            run.append(piece)
+            left -= self.lengths[piece]
+        if run:
+            yield run
+
+    def _tokenize(self, texts: list[str]) -> list[Ids]:
+        return [self.model.tokenize(text) for text in texts]
+
+    def _finished(
+        self, shares: list[tuple[list[int], Future[list[Ids]]]]
+    ) -> tuple[list[int], list[int]]:
+        limit = self.model.manifest.family.max_tokens
+        costs, pieces = [], []
+        for share, future in shares:
+            for piece, found in zip(share, future.result(), strict=True):
+                if limit is not None and len(found) > limit:
+                    self.too_many.append(piece)
+                    continue
+                self._ids[piece] = found
+                self.costs[piece] = len(found)
+                costs.append(len(found))
+                pieces.append(piece)
+        return costs, pieces

@@ -25,7 +25,7 @@ from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
-from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
@@ -37,10 +37,13 @@ from plm_embed.store.hdf5 import decode, encode
 from plm_embed.windows import spans
 
 Array = NDArray[np.float32]
-Pooled = Literal["mean", "bos", "max"]
+Pooled = Literal["mean", "mean_special", "bos", "max"]
 BATCHES_AT_ONCE = 16
 """How many batches' worth of sequences `stream` collects, so that they can be packed well."""
-_MEMORY = "out_of_memory: it does not fit into the device's memory"
+_LEFT_OUT: dict[LeftOut, str] = {
+    "out_of_memory": "out_of_memory: it does not fit into the device's memory",
+    "too_many_tokens": "too_many_tokens: more than the model has positions for",
+}
 
 
 class LanguageModel:
@@ -96,8 +99,7 @@ class LanguageModel:
 
     def _settings(self) -> AbstractContextManager[None]:
         """Alone, with what torch has to be told for this model."""
-        threads = self._threads or torch.get_num_threads()
-        return devices.as_set_up(self.device, threads, self.dtype)
+        return devices.as_set_up(self.device, self._threads, self.dtype)
 
     def fingerprint(
         self,
@@ -238,11 +240,12 @@ class LanguageModel:
                 for step in stream.run(todo):
                     for i, vectors in step.finished:
                         (found[distinct[i]],) = vectors.values()
-                    meter.advance(step.tokens)
+                    meter.advance(step.counted)
             self._budget = stream.budget
+        left_out = {distinct[i]: _LEFT_OUT[why] for i, why in stream.left_out.items()}
         refuse(
             (
-                one._replace(wrong=_MEMORY)
+                one._replace(wrong=left_out[one.sequence])
                 for one in named
                 if not one.wrong and one.sequence not in found
             ),

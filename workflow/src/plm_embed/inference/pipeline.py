@@ -131,7 +131,7 @@ def token_budget(model: Engine, layers: Sequence[int]) -> int:
     """Tokens per batch for a device: on CUDA from its free memory and what a first batch takes."""
     if model.device.type != "cuda":
         return TOKENS["cpu"]
-    batch = model.prepare(["M" * (model.rows // 32 - model.cost(0))] * 32)
+    batch = model.pack([np.zeros(model.rows // 32, np.uint8)] * 32)
     torch.cuda.synchronize(model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)

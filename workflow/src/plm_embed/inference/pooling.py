@@ -1,6 +1,4 @@
-"""From representations to what is stored. Only the rows are pooled that the batch calls
-residues.
-"""
+"""From representations to what is stored. The batch says which rows are special tokens'."""
 
 import torch
 from torch import Tensor
@@ -12,12 +10,14 @@ from plm_embed.models.packed_batch import Batch
 def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
     """Reduce one sequence's representations (tokens, D) in fp32.
 
-    `residues`: the first row that is pooled, and one past the last. Returns (D,), or (L, D) for
-    `per_residue`.
+    `residues`: the first row that is no special token's, and one past the last. Returns (D,), or
+    (L, D) for `per_residue`.
     """
     hidden = hidden.float()
     if pooling == "bos":
         return hidden[0]
+    if pooling == "mean_special":
+        return hidden.mean(dim=0)
     rows = hidden[slice(*residues)]
     if pooling == "mean":
         return rows.mean(dim=0)
@@ -52,6 +52,10 @@ def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
         return hidden[batch.boundaries[:-1].long()]
     # unsafe: the lengths are right, and looking at them would make the CPU wait for the device
     rows = hidden[: sum(batch.lengths)]
+    if pooling == "mean_special":
+        return torch.segment_reduce(
+            rows, "mean", lengths=batch.boundaries.diff().long(), axis=0, unsafe=True
+        )
     reduced: Tensor = torch.segment_reduce(
         rows, pooling, lengths=batch.segments, axis=0, unsafe=True
     )

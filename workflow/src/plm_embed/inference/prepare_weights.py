@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
-from plm_embed.models import checkpoints, published, weights
+from plm_embed.models import checkpoints, published, source_files, weights
 from plm_embed.models.fetch_weights import discard, fetch
 from plm_embed.models.manifest import (
     MANIFEST,
@@ -103,8 +103,8 @@ def _sha256(path: Path) -> str:
 def _adopt(
     model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
 ) -> Manifest:
-    layout = checkpoints.layout_of(path, model)
-    digests = {file: sha256_file(file) for file in checkpoints.files_of(path, layout)}
+    layout = source_files.layout_of(path, model)
+    digests = {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
     if (
         made
@@ -148,6 +148,9 @@ def _adopt(
         bytes=tensors.stat().st_size,
         source=source,
         attention_dim=model.attention_dim or None,
+        tokenizer_sha256=next(
+            (digests[file] for file in digests if file.name == model.tokenizer_file), None
+        ),
     )
     manifest = replace(manifest, published=_published(manifest, digests, tensors))
     if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
@@ -172,7 +175,7 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     """Whether these are the published weights: by the SHA-256 of the files, else by what the model
     answers.
     """
-    holding = [digest for file, digest in digests.items() if file.suffix != ".json"]
+    holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
     if published.is_published(manifest.model, holding):
         return "sha256"
     answers = published.known_answers(manifest.model)

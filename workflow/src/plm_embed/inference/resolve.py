@@ -30,6 +30,12 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
             f"embedding.pooling: bos: {manifest.model} has no <cls> token\nset mean or max",
             key="embedding.pooling",
         )
+    if "per_residue" in settings.pooling and not manifest.family.token_per_letter:
+        raise ConfigError(
+            f"embedding.pooling: per_residue: a token of {manifest.model} is several bases, which "
+            "have no row each\nset mean, mean_special, max or bos",
+            key="embedding.pooling",
+        )
     if settings.strand == "canonical" and not manifest.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
     dtype = devices.choose_dtype(settings.compute_dtype, device)

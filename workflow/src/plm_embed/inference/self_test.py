@@ -7,7 +7,7 @@ device, kernel and dtype with them before it computes anything that is kept.
 import hashlib
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,21 +21,31 @@ from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import Engine
+from plm_embed.models.tokenizer_file import Ids
 from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)
-PROBES = (
-    # human insulin B chain, ubiquitin, and every letter of the alphabet that may reach a model
-    "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
-    "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
-    "MLAGVSERTIDPKQNFYMHWCXBUZO",
-)
-PAIR = ((PROBES[1] + PROBES[0]) * 6)[:600], ((PROBES[0] + PROBES[1]) * 6)[:600]
-"""Long, and of one length: a kernel that shares out its work by what else is in the call shows it
-with these.
+# human insulin B chain, ubiquitin, and every letter of the alphabet that may reach a model
+PROBES = {
+    "protein": (
+        "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
+        "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
+        "MLAGVSERTIDPKQNFYMHWCXBUZO",
+    ),
+    "dna": (
+        "TTTGTGAACCAACACCTGTGCGGCTCACACCTGGTGGAAGCTCTCTACCTAGTGTGCGGGGAACGAGGCTTCTTCTACACACCCAAGACC",
+        "ATGCAGATCTTCGTGAAGACTCTGACTGGTAAGACCATCACTCTCGAAGTGGAGCCGAGTGACACCATTGAGAATGTCAAGGCAAAGATC"
+        "CAAGACAAGGAAGGCATCCCTCCTGACCAGCAGAGGTTGATCTTTGCTGGGAAACAGCTGGAAGATGGACGCACCCTGTCTGACTACAAC"
+        "ATCCAGAAAGAGTCCACTCTGCACTTGGTCCTGCGCTTGAGGGGGGGT",
+        "ACGTACGTACGTRYSWKMBDHVNACGTACGGCTCTAG",
+    ),
+}
+PAIR_TOKENS = 600
+"""Of two long sequences of one length: a kernel that shares out its work by what else is in the
+call shows it with these.
 """
 PAIR_LAYERS = 2
-"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 residues take
+"""How far the pair is taken: every layer runs the same kernels, and on a CPU 600 tokens take
 their time.
 """
 FILE = "self_test.npz"
@@ -48,12 +58,16 @@ def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.T
     Returns the SHA-256 of the file, which is left alone when it is right already.
     """
     memory = io.BytesIO()
-    np.savez(memory, mean=last_means(manifest, tensors, PROBES))
+    np.savez(memory, mean=last_means(manifest, tensors, _probes(manifest)))
     content, path = memory.getvalue(), folder / FILE
     if not path.is_file() or path.read_bytes() != content:
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
+
+
+def _probes(manifest: Manifest) -> tuple[str, ...]:
+    return PROBES[manifest.family.alphabet.name]
 
 
 def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
@@ -73,8 +87,9 @@ def self_test(engine: Engine, folder: Path) -> SelfTest:
     """Compare the engine with the golden vectors; raise DeviceError when they disagree."""
     golden = _golden(folder, engine.manifest)
     last = engine.manifest.layers
-    together = _run(engine, list(PROBES), last)[1].cpu()
-    alone = torch.cat([_run(engine, [probe], last)[1] for probe in PROBES]).cpu()
+    probes = [engine.tokenize(probe) for probe in _probes(engine.manifest)]
+    together = _run(engine, probes, last)[1].cpu()
+    alone = torch.cat([_run(engine, [probe], last)[1] for probe in probes]).cpu()
     relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
     cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
     family = engine.manifest.family
@@ -90,7 +105,7 @@ def self_test(engine: Engine, folder: Path) -> SelfTest:
             f"cosine {cosine:.6f})\n"
             "nothing was computed; exclude this node or device, or report it with this line"
         )
-    invariant = torch.equal(together, alone) and _pair_is_invariant(engine)
+    invariant = torch.equal(together, alone) and _pair_is_invariant(engine, probes)
     if not invariant:
         log.warning("%s: a vector's last bits depend on its batch here", device_name(engine.device))
     return SelfTest(
@@ -102,10 +117,12 @@ def self_test(engine: Engine, folder: Path) -> SelfTest:
     )
 
 
-def _pair_is_invariant(engine: Engine) -> bool:
+def _pair_is_invariant(engine: Engine, probes: Sequence[Ids]) -> bool:
     layer = min(PAIR_LAYERS, engine.manifest.layers)
-    states, means = _run(engine, [PROBES[0], *PAIR, PROBES[2]], layer)
-    alone = (_run(engine, [one], layer) for one in PAIR)
+    long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
+    pair = long, long[::-1]
+    states, means = _run(engine, [probes[0], *pair, probes[2]], layer)
+    alone = (_run(engine, [one], layer) for one in pair)
     return all(
         torch.equal(states[1 + i], ours[0]) and torch.equal(means[1 + i], mean[0])
         for i, (ours, mean) in enumerate(alone)
@@ -113,11 +130,11 @@ def _pair_is_invariant(engine: Engine) -> bool:
 
 
 def _run(
-    engine: Engine, sequences: list[str], layer: int
+    engine: Engine, pieces: Sequence[Ids], layer: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     """States (tokens, D) of each sequence, and their means (n, D), pooled as an embed job does
     it.
     """
-    batch = engine.prepare(sequences).to(engine.device)
+    batch = engine.pack(pieces).to(engine.device)
     hidden = engine.forward(batch, [layer])[layer]
     return batch.split(hidden), pool_batch("mean", hidden, batch)

@@ -2,16 +2,16 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint, representation
-from plm_embed.inference.batches import Packer
+from plm_embed.inference.batches import Packer, TokensAhead
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.kernels import devices
 from plm_embed.models.packed_batch import Batch, Engine
@@ -19,14 +19,18 @@ from plm_embed.store.hdf5 import largest
 from plm_embed.windows import Span, combine, spans
 
 log = logging.getLogger(__name__)
+LeftOut = Literal["out_of_memory", "too_many_tokens"]
 Piece = tuple[int, Span]
 """The index of a sequence, and which of its residues go through the model at once."""
 
 
 class Step(NamedTuple):
-    """What one batch brought: how many tokens it had, and the sequences that it finished."""
+    """What one batch brought: how many tokens it had, how many it counts for in
+    `VectorStream.tokens`, and the sequences that it finished.
+    """
 
     tokens: int
+    counted: int
     finished: list[tuple[int, Vectors]]
 
 
@@ -39,15 +43,19 @@ class VectorStream:
     sequences: list[str]
     budget: int
     """Tokens per batch. Lowered when memory runs out."""
-    out_of_memory: list[int] = field(default_factory=list)
-    """Indices of sequences that did not fit into the device's memory even alone."""
+    left_out: dict[int, LeftOut] = field(default_factory=dict)
+    """Indices of sequences that have no vector, and why: they did not fit into the device's memory
+    even alone, or have more tokens than the model has positions for.
+    """
     busy: float = 0.0
     """Seconds that the device was at work."""
     exact: int = 0
     """Sequences that were computed in fp32, because float16 could not hold their numbers."""
 
     def tokens(self, todo: list[int]) -> int:
-        """Tokens of the sequences `todo`, special ones included: what the steps add up to."""
+        """Tokens of the sequences `todo`, special ones included: what the steps add up to. A
+        cautious estimate where letters do not tell them.
+        """
         return sum(self._cost(piece) for piece in self._pieces(todo))
 
     def run(self, todo: list[int]) -> Iterator[Step]:
@@ -58,7 +66,8 @@ class VectorStream:
         too large for the storage type.
         """
         pieces = self._pieces(todo)
-        costs = [self._cost(piece) for piece in pieces]
+        counted = [self._cost(piece) for piece in pieces]
+        costs = counted.copy()
         inference = Inference(self.model, self.fingerprint)
         waiting: dict[int, dict[Span, Vectors]] = {}
         for batch, vectors in self._results(inference, pieces, costs):
@@ -70,7 +79,7 @@ class VectorStream:
                 if len(windows) == len(self._spans(i)):
                     finished.append((i, self._whole(i, waiting.pop(i))))
             self.busy, self.exact = inference.busy, inference.exact
-            yield Step(sum(costs[at] for at in batch), finished)
+            yield Step(sum(costs[at] for at in batch), sum(counted[at] for at in batch), finished)
 
     def _pieces(self, todo: list[int]) -> list[Piece]:
         return [(i, span) for i in todo for span in self._spans(i)]
@@ -80,24 +89,27 @@ class VectorStream:
 
     def _cost(self, piece: Piece) -> int:
         start, stop = piece[1]
-        return self.model.cost(stop - start)
+        return self.model.manifest.family.tokens(stop - start)
 
     def _results(
         self, inference: Inference, pieces: list[Piece], costs: list[int]
     ) -> Iterator[tuple[list[int], list[Vectors]]]:
-        """The indices and vectors of batch after batch of pieces."""
+        """The indices and vectors of batch after batch of pieces. `costs` become the true ones."""
 
-        def texts(batch: list[int]) -> list[str]:
+        def texts(batch: Sequence[int]) -> list[str]:
             return [
                 self.sequences[i][start:stop] for i, (start, stop) in (pieces[at] for at in batch)
             ]
 
         def prepare(batch: list[int]) -> Batch:
-            return self.model.prepare(texts(batch))
+            return self.model.prepare(texts(batch)) if known else ahead.prepare(batch)
 
+        known = self.model.manifest.family.token_per_letter
+        lengths = [stop - start for _, (start, stop) in pieces]
+        ahead = TokensAhead(self.model, lengths, texts, self.budget, costs)
+        packer = Packer(costs if known else (), self.budget, () if known else ahead.blocks())
         cuda = self.model.device.type == "cuda"
         launched: deque[tuple[list[int], Launched]] = deque()
-        packer = Packer(costs, self.budget)
         with Prefetch(packer, costs, prepare, ahead=2 if cuda else 0) as batches:
             while True:
                 batch: list[int] = []
@@ -105,6 +117,7 @@ class VectorStream:
                 try:
                     taken = batches.next()
                     if not taken and not launched:
+                        self._leave_out({pieces[at][0] for at in ahead.too_many})
                         return
                     if taken:
                         batch = taken[0]
@@ -126,6 +139,17 @@ class VectorStream:
                 else:
                     yield batch, vectors
 
+    def _leave_out(self, wordy: Iterable[int]) -> None:
+        """Take note of the sequences that have more tokens than the model has positions."""
+        for i in wordy:
+            self.left_out[i] = "too_many_tokens"
+            log.warning(
+                "a sequence of %d letters makes more than %d tokens, for unknown letters are one "
+                "each: skipped",
+                len(self.sequences[i]),
+                self.model.manifest.family.max_tokens,
+            )
+
     def _make_room(self, batches: Prefetch, pieces: list[Piece], batch: list[int]) -> None:
         """After an out-of-memory error: halve the budget, or give up a sequence that does not fit
         alone.
@@ -144,7 +168,7 @@ class VectorStream:
         log.warning(
             "a sequence of %d residues does not fit into memory: skipped", len(self.sequences[i])
         )
-        self.out_of_memory.append(i)
+        self.left_out[i] = "out_of_memory"
 
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """The vectors of a sequence, from those of its windows."""

@@ -132,7 +132,7 @@ class Embedder:
                 )
                 lowered = work.toks_per_batch or self._budget  # if memory ran out
                 self._budget = min(self._budget, max(lowered, model.rows))
-            excluded |= dict.fromkeys(stream.out_of_memory, "out_of_memory")
+            excluded |= stream.left_out
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
         if self.store.missing(keys[kept]).any():

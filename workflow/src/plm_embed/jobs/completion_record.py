@@ -28,7 +28,7 @@ class Skipped:
     length: int
     """In residues."""
     reason: str
-    """too_long or out_of_memory."""
+    """too_long, out_of_memory or too_many_tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,8 +111,8 @@ class Computation:
                         buffer.add(self.keys[i], len(self.stream.sequences[i]), vectors)
                     computed += len(step.finished)
                     tokens += step.tokens
-                    meter.advance(step.tokens)
-                    heartbeat.advance(step.tokens, computed)
+                    meter.advance(step.counted)
+                    heartbeat.advance(step.counted, computed)
                     if (
                         buffer.bytes >= BYTES_PER_PART
                         or time.monotonic() - flushed > 60 * flush_minutes

@@ -62,10 +62,10 @@ def set_up(device: torch.device, threads: int, wanted: ComputeDtype | Literal["a
 
 @contextmanager
 def as_set_up(
-    device: torch.device, threads: int, wanted: ComputeDtype | Literal["auto"]
+    device: torch.device, threads: int | None, wanted: ComputeDtype | Literal["auto"]
 ) -> Iterator[None]:
     """`set_up` for the time of a block, which no other such block shares: what torch is told holds
-    for the whole process.
+    for the whole process. `threads` None leaves torch's number.
     """
     matmul = torch.backends.cuda.matmul
     names = (
@@ -75,7 +75,7 @@ def as_set_up(
     )
     with ALONE:
         before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
-        set_up(device, threads, wanted)
+        set_up(device, threads or before, wanted)
         try:
             yield
         finally:

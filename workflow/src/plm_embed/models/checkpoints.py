@@ -5,7 +5,6 @@ family knows them, and which are not used. Tensors stay memory-mapped in their f
 format allows it.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.family import Description, Layout
 from plm_embed.models.pickles import unpickle
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.source_files import files_of, holds_tensors, read_json
+from plm_embed.models.tokenizer_file import TENSOR, TokenizerFile
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes that a checkpoint may have."""
@@ -31,44 +32,6 @@ class Checkpoint:
 
     said: Description
     tensors: dict[str, torch.Tensor]
-
-
-def layout_of(source: Path, model: Model) -> Layout:
-    """Which layout a source has, by what lies there. WeightsError when there is nothing that can be
-    read.
-    """
-    file = model.family.file
-    wanted = "a fair-esm .pt file" if file == "fair-esm" else "the published file"
-    if source.is_dir():
-        if (source / "config.json").is_file():
-            return "hugging-face"
-        if file == "fair-esm":
-            raise WeightsError(
-                f"weights: {source} is not a Hugging Face model folder (no config.json).\n"
-                f"Name the folder that holds config.json and model.safetensors, or {wanted}.",
-                path=source,
-            )
-        return "tensors"
-    if not source.is_file():
-        raise WeightsError(
-            f"weights: {source} does not exist. Name {wanted} or a Hugging Face folder.",
-            path=source,
-        )
-    if source.suffix == ".safetensors" and file == "fair-esm":
-        raise WeightsError(
-            f"weights: {source} is one file of a Hugging Face folder: name the folder "
-            f"{source.parent}.",
-            path=source,
-        )
-    return file
-
-
-def files_of(source: Path, layout: Layout) -> list[Path]:
-    """Every file that decides what a source holds, in a fixed order."""
-    if source.is_file():
-        return [source]
-    config = [source / "config.json"] if layout == "hugging-face" else []
-    return [*config, *_folder_files(source)]
 
 
 def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
@@ -84,7 +47,8 @@ def read(source: Path, layout: Layout, model: Model) -> Checkpoint:
     )
     _check_model(source, checkpoint.said, model)
     _check_tensors(source, checkpoint, model)
-    return replace(checkpoint, tensors=model.family.mend(checkpoint.tensors))
+    tensors = model.family.mend(checkpoint.tensors)
+    return replace(checkpoint, tensors=tensors | _tokenizer(source, layout, model))
 
 
 def _read_fair_esm(path: Path, model: Model) -> Checkpoint:
@@ -109,12 +73,10 @@ def _read_fair_esm(path: Path, model: Model) -> Checkpoint:
 
 def _read_tensors(source: Path, layout: Layout, model: Model) -> Checkpoint:
     """Files of tensors, with a config.json or without."""
-    config = _json(source / "config.json") if layout == "hugging-face" else {}
+    config = read_json(source / "config.json") if layout == "hugging-face" else {}
     said = model.family.describe(layout, source, config)
     tensors: dict[str, Any] = {}
-    for path in files_of(source, layout):
-        if path.suffix == ".json":
-            continue
+    for path in filter(holds_tensors, files_of(source, layout, model)):
         for key, tensor in _tensors_in(path, said, layout, model):
             _add(tensors, path, model.family.common_names(layout, said.architecture, key), tensor)
     return Checkpoint(_completed(said, tensors), tensors)
@@ -140,6 +102,24 @@ def _tensors_in(
             f"weights: {path} was not loaded: cut short or damaged ({error}). Get it again.",
             path=path,
         ) from None
+
+
+def _tokenizer(source: Path, layout: Layout, model: Model) -> dict[str, torch.Tensor]:
+    """The file that decides the tokens as a tensor of bytes, if the family has one."""
+    tokenizer = model.family.tokenizer
+    if not isinstance(tokenizer, TokenizerFile):
+        return {}
+    (path,) = (file for file in files_of(source, layout, model) if file.name == tokenizer.name)
+    content = path.read_bytes()
+    try:
+        _, count = tokenizer.read(content)
+        if count != (rows := model.family.encoder.rows):
+            raise ValueError(f"it has {count:,} tokens, the model {rows:,}")
+    except ValueError as error:
+        raise WeightsError(
+            f"weights: {path} is not the tokenizer of {model.name}: {error}.", path=path
+        ) from None
+    return {TENSOR: torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
 
 def _add(tensors: dict[str, Any], path: Path, names: tuple[str, ...], tensor: Any) -> None:
@@ -170,60 +150,6 @@ def _completed(said: Description, tensors: Mapping[str, Any]) -> Description:
     if dim is None and isinstance(table, torch.Tensor) and table.ndim == 2:
         dim = table.shape[1]
     return replace(said, layers=layers, dim=dim)
-
-
-def _folder_files(folder: Path) -> list[Path]:
-    """The weight files of a folder: one, or an index and its shards; safetensors go before
-    pickles.
-    """
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        single, index = folder / name, folder / f"{name}.index.json"
-        if single.is_file():
-            return [single]
-        if index.is_file():
-            return [index, *_shards(folder, index)]
-    raise WeightsError(
-        f"weights: {folder} holds neither model.safetensors nor pytorch_model.bin, and no index "
-        "of their shards.",
-        path=folder,
-    )
-
-
-def _shards(folder: Path, index: Path) -> list[Path]:
-    shards = [folder / name for name in sorted(set(_index(index).values()))]
-    absent = [shard.name for shard in shards if not shard.is_file()]
-    if absent:
-        raise WeightsError(
-            f"weights: {folder} lacks {', '.join(absent[:3])} ({len(absent)} of {len(shards)} "
-            "shards).",
-            path=folder,
-        )
-    return shards
-
-
-def _index(path: Path) -> dict[str, str]:
-    names = _json(path).get("weight_map")
-    if not isinstance(names, dict) or not all(
-        isinstance(name, str) and Path(name).name == name for name in names.values()
-    ):
-        raise WeightsError(
-            f"weights: {path} has no valid 'weight_map'. Get the folder again.", path=path
-        )
-    return names
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"weights: {path} is not valid JSON ({error}). Get the folder again.", path=path
-        ) from None
-    if not isinstance(value, dict):
-        raise WeightsError(
-            f"weights: {path} holds no JSON object. Get the folder again.", path=path
-        )
-    return value
 
 
 def _check_model(source: Path, found: Description, wanted: Model) -> None:

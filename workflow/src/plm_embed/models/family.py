@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from plm_embed.fingerprint import ComputeDtype, master_name
 from plm_embed.models.encoder.description import Encoder
+from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
 from plm_embed.sequences.alphabet import Alphabet
 
 if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
@@ -49,15 +47,15 @@ class Family:
     """
     alphabet: Alphabet
     leading: int
-    """Special tokens before the residues."""
+    """Special tokens before those of the sequence."""
     trailing: int
     """Special tokens after them."""
     max_residues: int | None
     """The longest sequence that the positions allow; None where there is no limit."""
     fill: int
     """The id behind the last sequence of a batch; any id of the table."""
-    tokenize: Callable[[str], NDArray[np.uint8]]
-    """Token ids of a normalized sequence, special tokens included: (L + leading + trailing,)."""
+    tokenizer: Tokenize | TokenizerFile
+    """A function that makes one token of each letter, or the file of a checkpoint that decides."""
     encoder: Encoder
     """What is computed."""
     file: Layout
@@ -93,6 +91,10 @@ class Family:
     """Bound of the self-test in half precision on the cosine of a mean and its golden one."""
     bos: bool = True
     """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
+    letters_per_token: int = 1
+    """How many letters a token has at least, as a rule, where a file decides the tokens."""
+    max_tokens: int | None = None
+    """The most tokens that the positions allow, where letters do not tell their number."""
 
     def engine(
         self,
@@ -117,12 +119,24 @@ class Family:
         """Tokens of each piece that goes through the model, besides those of its residues."""
         return self.leading + self.trailing
 
+    @property
+    def token_per_letter(self) -> bool:
+        """Whether each letter is a token, so that lengths tell the number of tokens."""
+        return not isinstance(self.tokenizer, TokenizerFile)
+
+    def tokenize(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokenize:
+        """What makes tokens of letters, for the weights that have these tensors."""
+        found = self.tokenizer
+        return found.within(tensors) if isinstance(found, TokenizerFile) else found
+
     def tokens(self, residues: int, pieces: int = 1) -> int:
-        """Tokens of `pieces` that have so many residues together."""
-        return residues + pieces * self.extra_tokens
+        """Tokens of `pieces` that have so many residues together: a cautious estimate where letters
+        do not tell their number.
+        """
+        return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
 
     def residues(self, tokens: int) -> tuple[int, int]:
-        """Which of a sequence's tokens are residues: the first, and one past the last."""
+        """Which of a sequence's tokens are its letters': the first, and one past the last."""
         return self.leading, tokens - self.trailing
 
     @property

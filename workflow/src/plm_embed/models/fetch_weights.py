@@ -9,6 +9,7 @@ from plm_embed.io.download import download
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
 from plm_embed.models.registry import Model
+from plm_embed.models.source_files import holds_tensors
 
 
 def fetch(model: Model, output: Path) -> tuple[Path, str]:
@@ -44,7 +45,7 @@ def _folder(model: Model, folder: Path) -> Path:
         except PlmEmbedError as error:
             wrong = str(error)
             break
-        if known and path.suffix != ".json" and (found := sha256_file(path)) not in known:
+        if known and holds_tensors(path) and (found := sha256_file(path)) not in known:
             path.unlink()
             wrong = f"{url} has SHA-256 {found}, not that of the published file: it was not used."
             break
@@ -66,7 +67,7 @@ def _file(model: Model, path: Path) -> str:
     """
     if not model.urls:
         raise WeightsError(
-            f"weights: {model.name} cannot be downloaded. Set `weights:` to its .pt file."
+            f"weights: {model.name} cannot be downloaded. Set `weights:` to its file or folder."
         )
     known = published.pt_file(model.name).get("sha256")
     failures = []

@@ -57,6 +57,8 @@ class Manifest:
     published: Published = "no"
     attention_dim: int | None = field(default=None, metadata=IF_KNOWN)
     """Width of all heads together where it is not `dim`."""
+    tokenizer_sha256: str | None = field(default=None, metadata=IF_KNOWN)
+    """Of the published file that decides the tokens; its bytes are among the tensors."""
 
     @property
     def inner(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention, elementwise
+from plm_embed.models.tokenizer_file import Ids
 
 if TYPE_CHECKING:
     from plm_embed.models.manifest import Manifest
@@ -45,8 +46,8 @@ class Batch:
     segments: Tensor
     lengths: tuple[int, ...]
     residues: tuple[tuple[int, int], ...]
-    """Rows that are pooled, of each sequence and counted from its first: from, and one past the
-    last.
+    """Rows of each sequence's own tokens, which are no special ones, counted from its first: from,
+    and one past the last.
     """
 
     def to(self, device: torch.device) -> "Batch":
@@ -62,7 +63,7 @@ class Batch:
 
 
 def pack(
-    pieces: Sequence[NDArray[np.uint8]],
+    pieces: Sequence[Ids],
     residues: Sequence[tuple[int, int]],
     rows: int,
     fill: int,
@@ -110,15 +111,22 @@ class Engine(Protocol):
     attention: attention.Kernel
     elementwise: elementwise.Elementwise
 
-    def cost(self, length: int) -> int:
-        """Tokens of a sequence of `length` residues: what a token budget counts."""
+    def tokenize(self, sequence: str) -> Ids:
+        """Token ids of a normalized sequence, special tokens included.
+
+        May run in threads beside all else.
+        """
         ...
 
-    def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Pack normalized sequences, in the order given, in the CPU's memory.
+    def pack(self, pieces: Sequence[Ids]) -> Batch:
+        """Pack tokenized sequences, in the order given, in the CPU's memory.
 
         May run in a thread beside `forward`.
         """
+        ...
+
+    def prepare(self, sequences: Sequence[str]) -> Batch:
+        """Tokenize and pack normalized sequences."""
         ...
 
     def forward(

@@ -4,13 +4,16 @@ from dataclasses import dataclass, field, replace
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
+from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.esmc import ESMC
+from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
 from plm_embed.models.family import Family
+from plm_embed.models.tokenizer_file import TokenizerFile
 from plm_embed.wording import did_you_mean
 
-FAMILIES = (ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROTBERT, ANKH)
+FAMILIES = (ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROTBERT, ANKH, DNABERT, NT_V1, NT_V2)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class Model:
     def address(self) -> str:
         """Where its weights are published; empty where nowhere."""
         return self.urls[0] if self.urls else self.hub
+
+    @property
+    def tokenizer_file(self) -> str:
+        """The published file that decides the tokens; empty where letters do."""
+        found = self.family.tokenizer
+        return found.name if isinstance(found, TokenizerFile) else ""
 
     @property
     def license(self) -> str:
@@ -155,12 +164,18 @@ _add(
 )  # fmt: skip
 
 
-def _hub(model: Model, repository: str, *short: str, revision: str = "main") -> Model:
-    """A model whose weights are one pickle in a repository of the Hugging Face hub."""
+def _hub(
+    model: Model,
+    repository: str,
+    *short: str,
+    revision: str = "main",
+    tensors: str = "pytorch_model.bin",
+) -> Model:
+    """A model whose weights are one file in a repository of the Hugging Face hub."""
     return replace(
         model,
         hub=f"https://huggingface.co/{repository}/resolve/{revision}",
-        files=("config.json", "pytorch_model.bin"),
+        files=tuple(filter(None, ("config.json", model.tokenizer_file, tensors))),
         aliases=(repository, *short),
     )
 
@@ -193,6 +208,41 @@ _add(
     ),
 )
 
+_DNABERT = Model("", DNABERT, 12, 768, 12)
+_add(
+    _hub(replace(_DNABERT, name="DNABERT-2-117M"), "zhihan1996/DNABERT-2-117M", "dnabert2"),
+    _hub(
+        replace(_DNABERT, name="DNABERT-S", own_license="its publisher names none"),
+        "zhihan1996/DNABERT-S",
+        "dnaberts",
+    ),
+)
+_add(
+    *(
+        _hub(
+            Model(f"nucleotide-transformer-{name}", family, layers, dim, heads),
+            f"InstaDeepAI/nucleotide-transformer-{name}",
+            f"nt-{name}",
+            tensors="model.safetensors",
+        )
+        for name, family, layers, dim, heads in (
+            ("v2-50m-multi-species", NT_V2, 12, 512, 16),
+            ("v2-100m-multi-species", NT_V2, 22, 512, 16),
+            ("v2-250m-multi-species", NT_V2, 24, 768, 16),
+            ("v2-500m-multi-species", NT_V2, 29, 1024, 16),
+            ("500m-human-ref", NT_V1, 24, 1280, 20),
+            ("500m-1000g", NT_V1, 24, 1280, 20),
+        )
+    ),
+    *(  # in several files, whose names are in the index among them
+        Model(
+            f"nucleotide-transformer-2.5b-{data}", NT_V1, 32, 2560, 20,
+            aliases=(f"InstaDeepAI/nucleotide-transformer-2.5b-{data}", f"nt-2.5b-{data}"),
+        )
+        for data in ("1000g", "multi-species")
+    ),
+)  # fmt: skip
+
 _BY_NAME = {
     name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
 }
@@ -215,12 +265,12 @@ def find_model(name: str) -> Model:
     return model
 
 
-def extra_tokens(name: str) -> int:
-    """Tokens of a sequence besides those of its residues, for estimates: 0 for an unknown model,
-    whose results may be of another version.
+def tokens(name: str, residues: int, sequences: int) -> int:
+    """Tokens of a model's sequences, for estimates: as many as residues for an unknown one, whose
+    results may be of another version.
     """
     model = MODELS.get(name)
-    return model.family.extra_tokens if model else 0
+    return model.family.tokens(residues, sequences) if model else residues
 
 
 def family_of(architecture: str) -> Family:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from plm_embed.jobs.attempts import Attempt
-from plm_embed.models.registry import extra_tokens
+from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.facts import Facts, Run, place
 from plm_embed.wording import duration, readable
 
@@ -59,7 +59,7 @@ def _repeats_time(facts: Facts, repeats: int) -> str:
     summary = facts.summary
     if not timed or not summary or not summary.residues:
         return ""
-    tokens = repeats * (summary.residues / summary.unique + extra_tokens(facts.model))
+    tokens = repeats * tokens_of(facts.model, summary.residues, summary.unique) / summary.unique
     rate = sum(run.tokens for run in timed) / sum(
         run.tokens / run.tokens_per_second for run in timed
     )

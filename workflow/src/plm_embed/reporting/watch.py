@@ -21,7 +21,7 @@ from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
-from plm_embed.models.registry import extra_tokens
+from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.sequences.summary import Summary, read_summary
 
 SILENT_AFTER_SECONDS = 120.0
@@ -143,7 +143,7 @@ class Watch:
         workers = list(self._workers(folder, done))
         running = {worker.beat.bucket for worker in workers if not worker.trouble}
         waiting = [name for name in self._sizes if name not in done and name not in running]
-        tokens = summary.residues + summary.unique * extra_tokens(folder.name)
+        tokens = tokens_of(folder.name, summary.residues, summary.unique)
         per_byte = tokens / (sum(self._sizes.values()) or 1)
         left = per_byte * sum(self._sizes[name] for name in waiting)
         left += sum(

@@ -237,6 +237,11 @@ def _layer_problems(asked: Sequence[int], model: Model) -> Iterator[str]:
 def _pooling_problems(pooling: Sequence[str], model: Model) -> Iterator[str]:
     if "bos" in pooling and not model.family.bos:
         yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
+    if "per_residue" in pooling and not model.family.token_per_letter:
+        yield (
+            f"embedding.pooling: per_residue: a token of {model.name} is several bases; choose "
+            "mean, mean_special, max or bos"
+        )
 
 
 def _length_problems(long: Config, models: Sequence[Model]) -> Iterator[str]:

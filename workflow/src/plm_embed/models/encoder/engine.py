@@ -23,6 +23,7 @@ from plm_embed.models.encoder.description import Buckets, Learned, Rotary, Slope
 from plm_embed.models.encoder.layers import Layer, Loader
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
+from plm_embed.models.tokenizer_file import Ids
 
 ARITHMETIC = "packed-1"
 """Version of the arithmetic; with the label of the attention kernel it is the engine's name in the
@@ -61,6 +62,7 @@ class Engine:
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         self._family = manifest.family
+        self._tokenize = self._family.tokenize(tensors)
         self._encoder = encoder = self._family.encoder
         factor = encoder.branch_factor(manifest.layers)
         load = Loader(tensors, device, self.dtype, encoder)
@@ -88,20 +90,25 @@ class Engine:
         )
         self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
 
-    def cost(self, length: int) -> int:
-        """Tokens of a sequence of `length` residues: what a token budget counts."""
-        return self._family.tokens(length)
+    def tokenize(self, sequence: str) -> Ids:
+        """Token ids of a normalized sequence, special tokens included. May run in threads."""
+        found = self._tokenize(sequence)
+        family = self._family
+        if family.token_per_letter and len(found) != family.tokens(len(sequence)):
+            raise RuntimeError("a sequence has another number of residue tokens than residues")
+        return found
 
-    def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Pack normalized sequences, in the order given, in the CPU's memory. May run in a thread
+    def pack(self, pieces: Sequence[Ids]) -> Batch:
+        """Pack tokenized sequences, in the order given, in the CPU's memory. May run in a thread
         beside `forward`.
         """
-        pieces = [self._family.tokenize(sequence) for sequence in sequences]
-        if [len(piece) for piece in pieces] != [self.cost(len(sequence)) for sequence in sequences]:
-            raise RuntimeError("a sequence has another number of residue tokens than residues")
         residues = [self._family.residues(len(piece)) for piece in pieces]
         pinned = self.device.type == "cuda"
         return pack(pieces, residues, self.rows, self._family.fill, pinned=pinned)
+
+    def prepare(self, sequences: Sequence[str]) -> Batch:
+        """Tokenize and pack normalized sequences."""
+        return self.pack([self.tokenize(sequence) for sequence in sequences])
 
     @torch.inference_mode()
     def forward(

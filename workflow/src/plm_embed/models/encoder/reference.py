@@ -39,10 +39,8 @@ def all_states(
 ) -> list[dict[int, Tensor]]:
     """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
     encoder = manifest.family.encoder
-    tokens = [
-        torch.from_numpy(manifest.family.tokenize(sequence).astype(np.int64))
-        for sequence in sequences
-    ]
+    tokenize = manifest.family.tokenize(tensors)
+    tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
     outer = _Part(tensors, "")
     states = [_embed(encoder, outer, row) for row in tokens]
     found = [{0: state} if 0 in layers else {} for state in states]

@@ -1,4 +1,4 @@
-"""A family from its data."""
+"""Families from their data."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -7,7 +7,8 @@ from plm_embed.models.encoder.description import Encoder
 from plm_embed.models.encoder.layouts import Published
 from plm_embed.models.encoder.vocabulary import Vocabulary
 from plm_embed.models.family import Family
-from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.models.tokenizer_file import TokenizerFile
+from plm_embed.sequences.alphabet import DNA, PROTEIN
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ def protein_family(
         trailing=len(vocabulary.suffix),
         max_residues=max_residues,
         fill=vocabulary.first,
-        tokenize=vocabulary.tokenize,
+        tokenizer=vocabulary.tokenize,
         encoder=encoder,
         file="tensors",
         describe=published.describe,
@@ -46,6 +47,44 @@ def protein_family(
         papers=papers,
         license=license,
         bos=bos,
+    )
+
+
+def dna_family(
+    name: str,
+    tokenizer: TokenizerFile,
+    letters_per_token: int,
+    encoder: Encoder,
+    published: Published,
+    *,
+    trailing: int,
+    papers: tuple[str, ...],
+    license: str,
+    max_tokens: int | None = None,
+) -> Family:
+    """A family of DNA models, whose tokens are of several bases, after one that stands for the
+    whole sequence.
+    """
+    return Family(
+        name=name,
+        architecture=published.architecture,
+        alphabet=DNA,
+        leading=1,
+        trailing=trailing,
+        max_residues=None if max_tokens is None else (max_tokens - 1) * letters_per_token,
+        fill=0,
+        tokenizer=tokenizer,
+        encoder=encoder,
+        file="tensors",
+        describe=published.describe,
+        common_names=published.common_names,
+        mend=lambda tensors: tensors,
+        reference=_reference,
+        reference_name="the published formulas in float64",
+        papers=papers,
+        license=license,
+        letters_per_token=letters_per_token,
+        max_tokens=max_tokens,
     )
 
 

@@ -1,0 +1,66 @@
+"""The families on a CUDA device: against float64 values of their authors' formulas, and in any
+company.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from cuda_models import CUDA, half_types
+
+from plm_embed.inference.pooling import pool_packed
+from plm_embed.kernels.devices import set_up
+from plm_embed.models.checkpoints import read
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.source_files import layout_of
+from support.families import TINY, golden, relative, source
+
+pytestmark = pytest.mark.gpu
+
+
+@cache
+def engine_of(name: str, dtype: str) -> Engine:
+    model, path = TINY[name], source(name)
+    if name == "dnabert":
+        pytest.importorskip("tokenizers")
+    set_up(CUDA, torch.get_num_threads(), dtype)  # type: ignore[arg-type]
+    shape = model.layers, model.dim, model.heads, model.max_residues
+    manifest = Manifest(
+        model.name, model.architecture, *shape, False, "", "", 0, Source("tensors", ""),
+        attention_dim=model.attention_dim or None,
+    )  # fmt: skip
+    tensors = read(path, layout_of(path, model), model).tensors
+    return Engine(manifest, tensors, CUDA, dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", *half_types()])
+@pytest.mark.parametrize("name", TINY)
+def test_means_are_what_the_formulas_give(name: str, dtype: str) -> None:
+    known, engine = golden(name), engine_of(name, dtype)
+    batch = engine.prepare(known.sequences).to(CUDA)
+    hidden = engine.forward(batch, [3])[3]
+    for pooling, wanted in (("mean", known.means[:, 3]), ("mean_special", known.special)):
+        if wanted is None:  # the sets of some families have none
+            continue
+        found = pool_packed(pooling, hidden, batch).double().cpu().numpy()  # type: ignore[arg-type]
+        for mean, expected in zip(found, wanted, strict=True):
+            if dtype == "float32":
+                assert relative(mean, expected) < 1e-5
+            else:
+                cosine = mean @ expected / np.linalg.norm(mean) / np.linalg.norm(expected)
+                assert cosine > 0.999
+
+
+@pytest.mark.parametrize("dtype", ["float32", *half_types()])
+@pytest.mark.parametrize("name", TINY)
+def test_a_vector_has_the_same_bits_in_any_company(name: str, dtype: str) -> None:
+    known, engine = golden(name), engine_of(name, dtype)
+    if engine.attention.label == "math":
+        pytest.skip("torch has no kernel here that promises it")
+    together = engine.prepare(known.sequences)
+    mixed = together.split(engine.forward(together, [3])[3])
+    for sequence, expected in zip(known.sequences, mixed, strict=True):
+        alone = engine.prepare([sequence])
+        assert torch.equal(alone.split(engine.forward(alone, [3])[3])[0], expected)

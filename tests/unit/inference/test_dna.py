@@ -1,0 +1,113 @@
+"""Vectors of DNA, whose tokens are not letters: tokenized ahead, batched by their true number."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plm_embed.errors import ConfigError, InputError
+from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.inference import batches
+from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.reference import reference_vectors
+from plm_embed.inference.vector_stream import VectorStream
+from support.families import TINY, source
+
+
+def make_dna(count: int, longest: int, letters: str = "ACGT") -> list[str]:
+    draw = random.Random(3)
+    return ["".join(draw.choices(letters, k=draw.randint(1, longest))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("dna")
+    for name in ("dnabert", "nt_v1"):
+        prepare(TINY[name], source(name), root / name)
+    return {name: root / name for name in ("dnabert", "nt_v1")}
+
+
+@pytest.fixture(scope="module")
+def model(folders: dict[str, Path]) -> Iterator[LanguageModel]:
+    with LanguageModel(folders["dnabert"], "cpu", threads=1) as model:
+        yield model
+
+
+def stream_of(model: LanguageModel, sequences: list[str], budget: int) -> VectorStream:
+    return VectorStream(model._ready(), model.fingerprint(), sequences, budget)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean_special", "max", "bos"])
+@pytest.mark.parametrize("policy", [LongSequences(), LongSequences("window", 150, 20)])
+def test_vectors_are_the_references(
+    model: LanguageModel, folders: dict[str, Path], pooling: Pooling, policy: LongSequences
+) -> None:
+    sequences = [*make_dna(8, 400), "N", "ACGTRYSWKMBDHVN"]
+    found = model.embed(sequences, pooling=pooling, long_sequences=policy)
+    asked: Fingerprint = model.fingerprint(pooling, -1, policy)
+    for row, wanted in zip(
+        found, reference_vectors(folders["dnabert"], sequences, asked), strict=True
+    ):
+        np.testing.assert_allclose(row, wanted[f"{pooling}_l3"], atol=2e-5)
+
+
+def test_batches_are_filled_by_the_true_number_of_tokens(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BATCHES_AHEAD", 2)
+    sequences = [*make_dna(150, 300), *make_dna(10, 300, "N"), "A" * 2000]
+    stream = stream_of(model, sequences, 512)
+    todo = list(range(len(sequences)))
+    steps = list(stream.run(todo))
+    assert sorted(i for step in steps for i, _ in step.finished) == todo
+    assert sum(step.counted for step in steps) == stream.tokens(todo)
+    engine = model._ready()
+    assert sum(step.tokens for step in steps) == sum(len(engine.tokenize(s)) for s in sequences)
+    full = [step.tokens for step in steps if len(step.finished) > 1]
+    assert max(full) <= 512
+    assert np.median(full) > 480
+
+
+def test_a_vector_does_not_depend_on_what_is_tokenized_with_it(model: LanguageModel) -> None:
+    sequences = make_dna(60, 700)
+    together = model.embed(sequences)
+    for sequence, vector in zip(sequences[::9], together[::9], strict=True):
+        assert np.array_equal(model.embed([sequence])[0], vector)
+
+
+def test_pieces_that_memory_did_not_hold_are_tokenized_again(model: LanguageModel) -> None:
+    sequences = make_dna(30, 200)
+    ahead = batches.TokensAhead(
+        model._ready(),
+        [len(each) for each in sequences],
+        lambda pieces: [sequences[at] for at in pieces],
+        500,
+        [0] * 30,
+    )
+    for costs, pieces in ahead.blocks():
+        once, again = ahead.prepare(pieces), ahead.prepare(pieces)
+        assert list(once.lengths) == costs
+        assert once.tokens.equal(again.tokens)
+
+
+def test_more_tokens_than_positions_are_refused(folders: dict[str, Path]) -> None:
+    with LanguageModel(folders["nt_v1"], "cpu", threads=1) as model:
+        whole, wordy = "ACGTTC" * 999, "ACGTN" * 400
+        assert np.isfinite(model.embed([whole])).all()
+        with pytest.raises(InputError, match="sequence 2: too_many_tokens"):
+            model.embed([whole, wordy])
+        found = model.embed([wordy, whole], on_error="skip")
+        assert np.isnan(found[0]).all()
+        assert np.isfinite(found[1]).all()
+        windows = LongSequences("window", 999, 99)
+        assert np.isfinite(model.embed([wordy], long_sequences=windows)).all()
+        with pytest.raises(InputError, match="too_long"):
+            model.embed([whole + "A"])
+
+
+def test_a_row_per_residue_is_refused(model: LanguageModel) -> None:
+    with pytest.raises(ConfigError, match="per_residue: a token of dnabert_tiny is several bases"):
+        model.embed(["ACGT"], pooling="per_residue")

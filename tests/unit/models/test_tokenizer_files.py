@@ -1,0 +1,120 @@
+"""Tokens by a published file: as its library or its authors' rule makes them, or refused."""
+
+import json
+import re
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from plm_embed.errors import WeightsError
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.io.files import sha256_file
+from plm_embed.models import weights
+from plm_embed.models.checkpoints import read
+from plm_embed.models.families.dnabert import DNABERT
+from plm_embed.models.families.nt import NT_V1
+from plm_embed.models.tokenizer_file import TENSOR, Tokenize, TokenizerFile
+from plm_embed.sequences.alphabet import DNA
+from support.families import TINY, source
+
+BPE = source("dnabert") / "tokenizer.json"
+VOCABULARY = source("nt_v1") / "vocab.txt"
+text = st.text(DNA.letters, min_size=1, max_size=120) | st.text("ACGTN", min_size=1, max_size=200)
+
+
+def tokenize(file: object, content: bytes) -> Tokenize:
+    assert isinstance(file, TokenizerFile)
+    return file.read(content)[0]
+
+
+@given(text)
+def test_byte_pairs_are_the_librarys(sequence: str) -> None:
+    expected = Tokenizer.from_file(str(BPE)).encode(sequence).ids
+    assert tokenize(DNABERT.tokenizer, BPE.read_bytes())(sequence).tolist() == expected
+
+
+def test_nothing_is_cut_off_or_padded() -> None:
+    """As the files in circulation ask for."""
+    said = Tokenizer.from_file(str(BPE))
+    said.enable_truncation(20)
+    said.enable_padding(length=30)
+    found = tokenize(DNABERT.tokenizer, said.to_str().encode())
+    assert len(found("N" * 5000)) == 5002
+    assert found("A").tolist() == [1, 5, 2]
+
+
+@given(text)
+def test_six_mers_are_what_the_authors_rule_finds(sequence: str) -> None:
+    ids = {word: number for number, word in enumerate(VOCABULARY.read_text().split())}
+    # the first of all tokens that fits, else a letter by itself, from the left
+    words = ["<cls>", *re.findall(r"[ACGT]{6}|\S", sequence)]
+    expected = [ids.get(word, ids["<unk>"]) for word in words]
+    assert tokenize(NT_V1.tokenizer, VOCABULARY.read_bytes())(sequence).tolist() == expected
+
+
+def test_the_file_is_kept_and_named_with_the_weights(tmp_path: Path) -> None:
+    for name, file in (("dnabert", BPE), ("nt_v1", VOCABULARY)):
+        manifest = prepare(TINY[name], source(name), tmp_path / name)
+        assert manifest.tokenizer_sha256 == sha256_file(file)
+        _, tensors = weights.load(tmp_path / name)
+        assert tensors[TENSOR].numpy().tobytes() == file.read_bytes()
+
+
+def test_other_tokens_are_other_weights(tmp_path: Path) -> None:
+    made = prepare(TINY["nt_v2"], source("nt_v2"), tmp_path / "made")
+    words = (source("nt_v2") / "vocab.txt").read_text().split()
+    words[10], words[11] = words[11], words[10]
+    copytree(source("nt_v2"), tmp_path / "changed")
+    changed = tmp_path / "changed" / "vocab.txt"
+    changed.unlink()
+    changed.write_text("\n".join(words))
+    other = prepare(TINY["nt_v2"], changed.parent, tmp_path / "other")
+    assert other.weights_sha256 != made.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("dnabert", None, "lacks tokenizer.json, which decides the tokens of dnabert_tiny"),
+        ("dnabert", lambda text: text[:-9], "tokenizer.json is not the tokenizer .*damaged"),
+        (
+            "dnabert",
+            lambda text: json.dumps(json.loads(text) | {"post_processor": None}),
+            "it makes .* of N",
+        ),
+        (
+            "dnabert",
+            lambda text: json.dumps(
+                json.loads(text) | {"model": json.loads(text)["model"] | {"dropout": 0.1}}
+            ),
+            "no byte-pair encoding that gives a text one set of tokens",
+        ),
+        ("nt_v1", lambda text: text.replace("AAAAAA", "AAAAA"), "not a list of the 6-mers"),
+        ("nt_v1", lambda text: text + "<eos>\n", "has 4,106 tokens, the model 4,105"),
+        ("nt_v1", lambda text: text + "AAAAAA\n", "not a list of the 6-mers"),
+    ],
+)
+def test_a_wrong_file_is_refused(name: str, change: object, said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    copytree(source(name), folder)
+    file = folder / (BPE if name == "dnabert" else VOCABULARY).name
+    content = file.read_text()
+    file.unlink()
+    if callable(change):
+        file.write_text(change(content))
+    with pytest.raises(WeightsError, match=said):
+        read(folder, "hugging-face", TINY[name])
+
+
+def test_a_file_of_tensors_has_its_tokenizer_beside_it(tmp_path: Path) -> None:
+    copytree(source("dnabert"), tmp_path / "published")
+    file = tmp_path / "published" / "pytorch_model.bin"
+    found = read(file, "tensors", TINY["dnabert"])
+    folder = read(source("dnabert"), "hugging-face", TINY["dnabert"])
+    assert found.tensors.keys() == folder.tensors.keys()
+    assert all(torch.equal(found.tensors[name], folder.tensors[name]) for name in found.tensors)

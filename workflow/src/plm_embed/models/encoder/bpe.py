@@ -1,0 +1,42 @@
+"""Tokens by byte-pair encoding, as a published tokenizer.json has it, by Hugging Face's library."""
+
+import json
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+
+
+def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
+    """A tokenizer.json of such a model. `prefix` and `suffix` are the special tokens that it has to
+    put around a sequence, `unknown` is what it has to make of each letter that it does not know.
+    """
+
+    def read(content: bytes) -> tuple[Tokenize, int]:
+        from tokenizers import Tokenizer
+
+        try:
+            made = Tokenizer.from_str(content.decode("utf-8"))
+            kind = json.loads(content)["model"]
+        except Exception as error:  # the library raises plain Exceptions
+            raise ValueError(f"it is damaged ({error})") from None
+        if kind.get("type") != "BPE" or kind.get("dropout") or kind.get("fuse_unk"):
+            raise ValueError("it is no byte-pair encoding that gives a text one set of tokens")
+        # files in circulation cut sequences off, at 2,000 tokens or other lengths
+        made.no_truncation()
+        made.no_padding()
+        # threads of ours share out the sequences; the library's own would outnumber the job's
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        if (found := made.encode("N").tokens) != [prefix, unknown, suffix]:
+            raise ValueError(f"it makes {found} of N, not {[prefix, unknown, suffix]}")
+
+        def tokenize(sequence: str) -> NDArray[np.uint16]:
+            # of the library's functions those for many texts let other threads work meanwhile
+            (found,) = made.encode_batch_fast([sequence])
+            return np.array(found.ids, dtype=np.uint16)
+
+        return tokenize, made.get_vocab_size()
+
+    return TokenizerFile("tokenizer.json", read)

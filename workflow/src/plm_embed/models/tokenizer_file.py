@@ -1,0 +1,37 @@
+"""The file of a checkpoint that decides its tokens, where letters and their table do not.
+
+It is kept among the tensors, as bytes: so it goes wherever the weights go, and their SHA-256, which
+is in the fingerprint, is its own too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # families import no torch
+    from torch import Tensor
+
+Ids = NDArray[np.uint8] | NDArray[np.uint16]
+Tokenize = Callable[[str], Ids]
+"""Token ids of a normalized sequence, special tokens included: (leading + n + trailing,)."""
+
+TENSOR = "tokenizer"
+"""The name of the file's bytes among the tensors of a weights folder."""
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """A file that lies beside the published weights."""
+
+    name: str
+    read: Callable[[bytes], tuple[Tokenize, int]]
+    """What the content says, and how many tokens there are. ValueError, with what is wrong with it,
+    if it is not such a file.
+    """
+
+    def within(self, tensors: Mapping[str, "Tensor"]) -> Tokenize:
+        """What the file among the tensors of a weights folder says."""
+        return self.read(tensors[TENSOR].numpy().tobytes())[0]
