@@ -10,7 +10,6 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.models.family import Family
 from plm_embed.models.packed_batch import pack
 from plm_embed.models.registry import FAMILIES, MODELS, family_of, find_model
-from plm_embed.workflow import master_of
 
 PER_LETTER = [family for family in FAMILIES if family.token_per_letter]
 
@@ -41,13 +40,16 @@ def test_where_tokens_are_no_letters_their_number_is_estimated_with_caution() ->
 
 
 def test_masters_bear_the_name_of_their_family() -> None:
-    assert master_of("650M") == "master_esm2_embeddings"
-    assert master_of("esm1b") == "master_esm1b_embeddings"
-    assert master_of("esm1v_3") == "master_esm1v_embeddings"
-    assert master_of("esmc_300m") == "master_esmc_embeddings"
-    assert master_of("prott5") == "master_prott5_embeddings"
-    assert master_of("zhihan1996/DNABERT-S") == "master_dnabert_embeddings"
-    assert master_of("nt-500m-1000g") == "master_nt_v1_embeddings"
+    masters = {
+        "650M": "master_esm2_embeddings",
+        "esm1b": "master_esm1b_embeddings",
+        "esm1v_3": "master_esm1v_embeddings",
+        "esmc_300m": "master_esmc_embeddings",
+        "prott5": "master_prott5_embeddings",
+        "zhihan1996/DNABERT-S": "master_dnabert_embeddings",
+        "nt-500m-1000g": "master_nt_v1_embeddings",
+    }
+    assert {name: find_model(name).family.master for name in masters} == masters
     assert {model.family for model in MODELS.values()} == set(FAMILIES)
 
 
