@@ -10,6 +10,7 @@ import plm_embed
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
+from plm_embed.master.validation import read_validation
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model
 from support import tiny_campaign
@@ -55,13 +56,15 @@ def test_a_campaign_of_dna_in_windows_with_two_poolings(
         assert embeddings.names == ["mean_l3", "mean_special_l3"]
         vector, special = (embeddings.get(["p0"], name)[0] for name in embeddings.names)
         assert not np.array_equal(vector, special)
-    records = pq.read_table(tmp_path / tiny_campaign.RECORDS)["events"].to_pylist()
+    records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
     with LanguageModel(tmp_path / f"resources/weights/{model.name}", threads=1) as loaded:
         first = next(named_sequences(tmp_path / tiny_campaign.INPUTS[0], loaded.policy))
         windows = LongSequences("window", 200, 20)
         again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)
     assert np.array_equal(again[0].astype(np.float16), special.astype(np.float16))
+    proof = read_validation(folder / "validation.json")
+    assert proof is not None and len(proof.spot_checks) == 2 * 2
 
 
 def run_campaign(

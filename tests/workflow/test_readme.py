@@ -33,7 +33,7 @@ POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
 
 BLOCKS = [
     (README, "make demo"),
-    (README, "plm-embed run proteins.fasta --model esm2_8m"),
+    (README, "plm-embed run proteins.fasta --model esm2_8m --results first"),
     (README, "inputs: [protein_final.csv, more.fasta.gz]"),
     (README, "make .venv/installed"),
     (README, "python3 -m venv .venv && source .venv/bin/activate"),
@@ -66,7 +66,7 @@ BLOCKS = [
 """Page and first line of every fenced block, in order."""
 
 INSTEAD: dict[str, tuple[str, str]] = {
-    "plm-embed run proteins.fasta --model esm2_8m": (
+    "plm-embed run proteins.fasta --model esm2_8m --results first": (
         "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained"
         " --set weights=config/demo/esm2_t3_untrained.pt --set buckets=1 --results run",
         "real weights, and hours without a GPU",

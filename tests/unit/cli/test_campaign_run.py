@@ -77,6 +77,23 @@ def test_a_campaign_that_has_begun_keeps_its_settings(here: Path) -> None:
         write("buckets=3")
 
 
+def test_a_configuration_of_ones_own_is_not_overwritten(here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "out" / "config.yaml").write_text("inputs: [mine.fasta]\n", encoding="utf-8")
+    config = configuration(given(), [])
+    with pytest.raises(ConfigError, match="is not a file that `plm-embed run` wrote; choose"):
+        write_configuration(config, Command.of(config, "", 2))
+
+
+def test_weights_are_named_by_model_whatever_its_name(here: Path) -> None:
+    (here / "w.pt").touch()
+    models = given(model=["esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D"])
+    config = configuration(models, ["weights.esm2_t6_8M_UR50D=w.pt"])
+    assert checked(config)["weights"] == {"esm2_t6_8M_UR50D": "w.pt"}
+    with pytest.raises(ConfigError, match=r"weights.nt-2.5b-1000g: is not a model of this camp"):
+        configuration(models, ["weights.nt-2.5b-1000g=w.pt"])
+
+
 def test_where_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration(given(), [])
     snakefile = ("--snakefile", str(CLONE / "Snakefile"), "--configfile", "out/config.yaml")
@@ -84,7 +101,9 @@ def test_where_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = str(CLONE / "profiles" / "slurm")
     assert Command.of(config, "slurm", None).words == (*snakefile, "--profile", shipped)
     assert Command.of(config, "mine", None).words[-1] == "mine"  # of ~/.config/snakemake
-    (here / "slurm").mkdir()
+    (here / "slurm").mkdir()  # with logs in it, perhaps
+    assert Command.of(config, "slurm", None).words[-1] == shipped
+    (here / "slurm" / "config.yaml").touch()
     assert Command.of(config, "slurm", None).words[-1] == "slurm"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     words = " ".join(Command.of(config, "", None).words)

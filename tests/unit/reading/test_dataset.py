@@ -1,5 +1,6 @@
 """Embeddings as a dataset of PyTorch, with real DataLoaders and real workers."""
 
+import shutil
 import subprocess
 import sys
 from itertools import chain
@@ -117,13 +118,20 @@ def test_a_classifier_learns_from_it(campaign: Campaign) -> None:
     assert right > 0.95 * len(lines(campaign))
 
 
-def test_what_is_not_there_is_said(campaign: Campaign) -> None:
+def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
         plm_embed.Dataset(campaign.results, columns=["functoin"])
     with pytest.raises(PlmEmbedError, match="no representation mean_l9"):
         plm_embed.Dataset(campaign.results, "mean_l9")
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         plm_embed.Dataset(campaign.results, where={"function": "nothing"})
+    renamed = shutil.copytree(campaign.results, tmp_path / "results") / campaign.fingerprint.model
+    (index,) = renamed.glob("master_*.parquet")
+    table = pq.read_table(index)
+    names = ["vector" if name == "function" else name for name in table.column_names]
+    pq.write_table(table.rename_columns(names), index)
+    with pytest.raises(PlmEmbedError, match="the column 'vector' would stand in place"):
+        plm_embed.Dataset(renamed, columns=["vector"])
     with pytest.raises(AttributeError, match="has no attribute 'Datasets'"):
         plm_embed.Datasets  # noqa: B018
 

@@ -167,13 +167,20 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         export(campaign.master, "npy", out, where={"function": "x"})
     assert not list(tmp_path.iterdir())
+    renamed = shutil.copytree(campaign.results, tmp_path / "results") / campaign.fingerprint.model
+    (index,) = renamed.glob("master_*.parquet")
+    table = pq.read_table(index)
+    names = ["embedding" if name == "function" else name for name in table.column_names]
+    pq.write_table(table.rename_columns(names), index)
+    with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
+        export(index.with_suffix(".h5"), "parquet", out)
 
 
 def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("p2\nP\n", encoding="utf-8")
     listed = tmp_path / "ids.tsv"
     listed.write_text("p2\tmore\n\np3\n", encoding="utf-8")
-    for number, ids in enumerate(("p2,p3", str(listed))):
+    for number, ids in enumerate(("p2,p3", str(listed), "p2," * 200 + "p3")):
         path = tmp_path / f"{number}.csv"
         arguments = ["export", campaign.master, path, "--to", "csv", "--ids", ids]
         done = CliRunner().invoke(group, list(map(str, arguments)))

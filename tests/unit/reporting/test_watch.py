@@ -121,6 +121,18 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     ]
 
 
+def test_a_model_of_an_earlier_campaign_is_left_out(tmp_path: Path) -> None:
+    """Its buckets are none of these, and nobody will ever finish them."""
+    earlier = tmp_path / "esm2_t6_8M_UR50D"
+    (earlier / "embedded").mkdir(parents=True)
+    (earlier / "checksums.sha256").touch()
+    os.utime(earlier / "checksums.sha256", (1, 1))
+    finish(campaign(tmp_path, 1), 0)
+    assert look(tmp_path).folder.name == MODEL
+    (tmp_path / MODEL / "checksums.sha256").touch()
+    assert look(tmp_path).finished
+
+
 def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 8)
     beat(model, 1)

@@ -170,6 +170,7 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
     config: dict[str, Any] = {
         "model": MEAN.model,
         "embedding": embedding,
+        "residues": {"strand": "as_given"},
         "weights_folder": str(tmp_path / "none"),
     }
     check_reuse(config | {"reuse": []})
@@ -184,6 +185,11 @@ def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) 
             match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf",
         ):
             check_reuse(other)
+        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
+            check_reuse(config | {"reuse": [str(path)], "residues": {"strand": "canonical"}})
+        canonical = replace(MEAN, strand="canonical")
+        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
+            Reuse([path], canonical)
     manifest = Manifest(
         MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", "")
     )

@@ -5,7 +5,7 @@ mix.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
@@ -77,6 +77,11 @@ class Fingerprint:
 
     def to_json(self) -> str:
         return json.dumps(to_plain(self), sort_keys=True)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Every field as JSON has it, also those that `to_json` leaves out as they are usual."""
+        return {**to_plain(self), "strand": self.strand}
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":

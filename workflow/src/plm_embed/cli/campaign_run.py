@@ -2,7 +2,6 @@
 what went wrong.
 """
 
-import os
 import re
 import shlex
 import subprocess
@@ -23,6 +22,7 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.planning.campaign_input import read_config
+from plm_embed.planning.speeds import cores as usable_cores
 from plm_embed.reporting.watch import Failure, Watch
 from plm_embed.workflow.config import Config, checked, schema
 from plm_embed.workflow.schema import completed
@@ -31,6 +31,7 @@ CLONE = (Path(plm_embed.__file__).parent / "clone" / "Snakefile").resolve().pare
 """The clone; of an installed package a folder with the same Snakefile, rules and profiles."""
 CONFIG = "config.yaml"
 _SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
+_FIRST_LINE = "# To run it again, or extended: "
 _NOTHING = "Nothing to be done"
 _ERROR = re.compile(r"\w*(Error|Exception)\b")
 _LINES = 400
@@ -45,7 +46,8 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     config: Config = {key: dict(item) if key == "table" else item for key, item in given.items()}
     for setting in settings:
         key, equals, value = setting.partition("=")
-        *blocks, last = key.split(".")
+        # names of models may have a dot
+        *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {}) if isinstance(block, dict) else block
@@ -89,10 +91,10 @@ class Command:
             words += ["--resources", f"gpu={gpus}", "--set-resources", f"embed:gpu={gpus}"]
         if profile:
             shipped = CLONE / "profiles" / profile
-            own = Path(profile).exists() or not shipped.exists()
+            own = _is_profile(Path(profile)) or not shipped.exists()
             words += ["--profile", profile if own else str(shipped)]
         if cores or not profile:
-            words += ["--cores", str(cores or len(os.sched_getaffinity(0)))]
+            words += ["--cores", str(cores or usable_cores())]
         return cls(tuple(words))
 
     @property
@@ -100,6 +102,11 @@ class Command:
         """For a shell in this folder."""
         here = Path("Snakefile").exists() and Path("Snakefile").samefile(CLONE / "Snakefile")
         return ["snakemake", *(self.words[2:] if here else self.words)]
+
+
+def _is_profile(folder: Path) -> bool:
+    names = ("config.yaml", "profile.yaml", "config.v*.yaml", "profile.v*.yaml")
+    return any(next(folder.glob(name), None) for name in names)
 
 
 def write_configuration(config: Config, command: Command) -> Path:
@@ -110,12 +117,19 @@ def write_configuration(config: Config, command: Command) -> Path:
     wanted = checked(config)
     results = Path(wanted["results"])
     path = results / CONFIG
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(_FIRST_LINE):
+        raise ConfigError(
+            f"{path}: is not a file that `plm-embed run` wrote; choose another --results, or run "
+            f"{shlex.join(command.shown)}",
+            key="--results",
+            path=path,
+        )
     if (results / "sequences" / "summary.json").exists():
         _check_same(path, wanted, command)
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     with atomic_path(path) as temporary:
         temporary.write_text(
-            f"# To run it again, or extended: {printable(shlex.join(command.shown))}\n{text}",
+            f"{_FIRST_LINE}{printable(shlex.join(command.shown))}\n{text}",
             encoding="utf-8",
         )
     return path

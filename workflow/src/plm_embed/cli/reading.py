@@ -2,6 +2,7 @@
 
 import json
 import sys
+from errno import ENAMETOOLONG, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,9 +173,11 @@ def _ids(_: click.Context, option: click.Parameter, given: str | None) -> list[s
         return None
     try:
         lines = Path(given).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        lines = given.split(",")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError) as error:
+        # what no file can be called is a list
+        listed = isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG)
+        if listed:
+            return [word.strip() for word in given.split(",") if word.strip()]
         raise click.BadParameter(f"{given}: not a file of ids", param=option) from None
     return [line.partition("\t")[0].strip() for line in lines if line.strip()]
 

@@ -72,8 +72,8 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
-    from plm_embed.reporting.facts import model_folders
     from plm_embed.reporting.summary import summarize
+    from plm_embed.workflow.config import checked
 
     table = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     given = {
@@ -92,7 +92,7 @@ def run(
     click.echo("\n".join(words), err=True)
     if not campaign.execute(command, folder):
         say("nothing to do: everything is there and up to date\n")
-    found = model_folders(folder)
+    found = [folder / name for name in checked(config)["model"]]
     reports = "".join(f"report      {one / 'report.html'}\n" for one in found)
     say(
         f"{summarize(folder)}\n\n{reports}"

@@ -4,6 +4,7 @@ Everything is read again: completion records, parts, the master (each row agains
 bit), the index and the records. Some rows are embedded again by the reference path.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,8 @@ from plm_embed.sequences.summary import bucket_names, check_keys, read_summary, 
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import decode, open_hdf5, read_bits
 from plm_embed.store.store import store_folder
+
+log = logging.getLogger(__name__)
 
 Vectors = dict[str, NDArray[np.float32]]
 Reference = Callable[[Path, list[str], Fingerprint], list[Vectors]]
@@ -171,16 +174,24 @@ def _reference() -> Reference:
     return reference_vectors
 
 
-SPOT_RESIDUES = 2000
-"""Longest sequence for a spot check: fair-esm holds heads x L x L numbers several times, 2 GB at 40
-heads.
+SPOT_TOKENS = 2000
+"""Most tokens of a piece for a spot check: the reference holds heads x L x L numbers several times,
+2 GB at 40 heads.
 """
+SPOT_PIECES = 10
+"""Most pieces of a sequence, each as long as that."""
 
 
 def _choose(lengths: NDArray[np.int32], count: int, fingerprint: Fingerprint) -> list[int]:
     """Random rows, the same on every repetition."""
     random = np.random.default_rng(int(fingerprint.id, 16))
-    short = np.flatnonzero(lengths <= SPOT_RESIDUES)
+    model, long = MODELS.get(fingerprint.model), fingerprint.long_sequences
+    most = SPOT_TOKENS * (model.family.letters_per_token if model else 1)
+    cut = long.policy in ("window", "crop") and long.max_residues
+    piece = np.minimum(lengths, cut) if cut else lengths
+    short = np.flatnonzero((piece <= most) & (lengths <= SPOT_PIECES * most))
+    if len(short) < min(count, len(lengths)):
+        log.warning("spot checks: only %d sequences are short enough for the reference", len(short))
     chosen: list[int] = np.sort(
         random.choice(short, size=min(count, len(short)), replace=False)
     ).tolist()

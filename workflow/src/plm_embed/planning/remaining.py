@@ -111,6 +111,7 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
             layers=tuple(asked["layers"]),
             pooling=tuple(asked["pooling"]),
             storage_dtype=asked["storage_dtype"],
+            strand=config["residues"]["strand"],
             compute_dtype=found.compute_dtype
             if asked["compute_dtype"] == "auto"
             else asked["compute_dtype"],

@@ -64,6 +64,12 @@ class Dataset(IterableDataset[dict[str, Any]]):
                     f"{embeddings.index}: no column {absent[0]!r}{did_you_mean(absent[0], known)}",
                     path=embeddings.index,
                 )
+            if "vector" in self._columns:
+                raise PlmEmbedError(
+                    f"{embeddings.index}: the column 'vector' would stand in place of the vectors; "
+                    "rename it in the input",
+                    path=embeddings.index,
+                )
             embeddings.check_index()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from plm_embed.keys import bucket_names
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.sequences.summary import Summary, read_summary
 
+PROOF = "checksums.sha256"
 SILENT_AFTER_SECONDS = 120.0
 """A worker that has not written its heartbeat for longer is taken for dead or cut off."""
 STUCK_AFTER_SECONDS = 1200.0
@@ -118,11 +119,10 @@ class Watch:
         )
         # the weights of all models are prepared before anything else
         marks = ("weights.json", "embedded")
-        return [
-            self._campaign(folder, summary)
-            for folder in folders
-            if any((folder / mark).exists() for mark in marks)
-        ]
+        begun = [folder for folder in folders if any((folder / mark).exists() for mark in marks)]
+        # a campaign's beginning takes the proofs of its models away: an older one is of another's
+        current = [one for one in begun if (_time_of(one / PROOF) or changed) >= changed]
+        return [self._campaign(folder, summary) for folder in current or begun]
 
     def failures(self, model: str) -> Iterator[Failure]:
         """Steps whose log ends with an error; a repeated step begins a new log."""
@@ -237,7 +237,7 @@ def _time_of(path: Path) -> int | None:
 
 def _is_proven(folder: Path) -> bool:
     """Whether the proof is there, and not older than the last submission that came or went."""
-    proof = _time_of(folder / "checksums.sha256")
+    proof = _time_of(folder / PROOF)
     return proof is not None and proof >= (_time_of(folder / SUBMISSIONS) or 0)
 
 

@@ -24,7 +24,6 @@ from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.store import Store, parts_between, read_fingerprint
 from plm_embed.store.write_parts import PartRows, write_part
-from plm_embed.typed_json import to_plain
 
 log = logging.getLogger(__name__)
 COPY_BYTES = 128 << 20
@@ -90,7 +89,7 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, object]) -> None:
 
 
 def _differences(found: Fingerprint, known: Mapping[str, object]) -> list[str]:
-    stated = to_plain(found)
+    stated = found.stated
     return [
         f"{name} is {stated[name]} there, {value} here"
         for name, value in known.items()
@@ -104,7 +103,7 @@ class Reuse:
     """
 
     def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
-        check_sources(paths, to_plain(fingerprint))
+        check_sources(paths, fingerprint.stated)
         self._fingerprint = fingerprint
         self._sources = {path: fingerprints(path)[fingerprint] for path in paths}
         self._whole: set[Path] = set()

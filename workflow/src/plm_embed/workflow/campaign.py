@@ -11,7 +11,6 @@ from plm_embed.jobs.completion_record import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
-from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, residue_policy
 
@@ -88,7 +87,7 @@ def plan_line(config: Config) -> str:
         Path(config["results"]) / config["model"] / "embedded", config["buckets"]
     )
     known = _known_settings(config).items()
-    fitting = (one for one in found if known <= to_plain(one.fingerprint).items())
+    fitting = (one for one in found if known <= one.fingerprint.stated.items())
     saved = str(savings(fitting))
     parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
@@ -132,7 +131,8 @@ def _known_settings(config: Config) -> Config:
     embedding = config["embedding"]
     model = find_model(config["model"])
     known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {
-        "model": model.name
+        "model": model.name,
+        "strand": config["residues"]["strand"],
     }
     if model.max_residues is None:
         known["long_sequences"] = embedding["long_sequences"]

@@ -160,7 +160,7 @@ def _shared_weights(config: Config, models: Sequence[Model]) -> Iterator[str]:
     named: dict[str, str] = {}
     for name, source in weights.items():
         try:
-            model = find_model(name)
+            model = find_model(str(name))
         except PlmEmbedError:
             model = None
         if model not in models:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from plm_embed.errors import extra
+from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
 from plm_embed.reading.as_anndata import make_anndata
@@ -32,6 +32,12 @@ def parquet(records: Records, output: Path, meter: Meter) -> None:
     knows.
     """
     kind = pa.list_(pa.float32(), records.embeddings.dim)
+    if VECTOR in records.schema.names:
+        raise PlmEmbedError(
+            f"{records.embeddings.index}: has a column {VECTOR!r} of its own, and this file calls "
+            "its vectors so; export to csv, or npy",
+            path=records.embeddings.index,
+        )
     schema = pa.schema([*records.schema.remove_metadata(), pa.field(VECTOR, kind)])
     schema = schema.with_metadata(records.attributes())
     # of the vectors no dictionary: hardly a number comes twice
