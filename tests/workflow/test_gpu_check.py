@@ -46,7 +46,7 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
         assert not row["problems"]
         assert row["rounds"] == 5
         assert row["variants"]["fair-esm as shipped, float32"]["ours_is_faster_by"] > 0
-        assert 0 < row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] < 1
+        assert row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] > 0
     assert found["job"]["self_test"]["batch_invariant"]
     assert 0 < found["job"]["busy"] <= 1
 
