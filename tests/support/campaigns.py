@@ -5,6 +5,7 @@ computation would.
 """
 
 import hashlib
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -350,3 +351,12 @@ def seal_sequences(folder: Path, **changes: Any) -> None:
     """
     files = {str(file.relative_to(folder)): sha256_file(file) for file in folder.rglob("*.parquet")}
     write_summary(folder, replace(read_summary(folder), files=files, **changes))
+
+
+def with_column(campaign: Campaign, folder: Path, name: str) -> Path:
+    """A copy of a gathered campaign's master whose kept column `function` is called otherwise."""
+    master = Path(shutil.copy(campaign.master, folder))
+    table = pq.read_table(campaign.index)
+    names = [name if each == "function" else each for each in table.column_names]
+    pq.write_table(table.rename_columns(names), master.with_suffix(".parquet"))
+    return master

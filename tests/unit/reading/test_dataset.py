@@ -1,6 +1,5 @@
 """Embeddings as a dataset of PyTorch, with real DataLoaders and real workers."""
 
-import shutil
 import subprocess
 import sys
 from itertools import chain
@@ -15,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign
+from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, with_column
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +124,9 @@ def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: P
         plm_embed.Dataset(campaign.results, "mean_l9")
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         plm_embed.Dataset(campaign.results, where={"function": "nothing"})
-    renamed = shutil.copytree(campaign.results, tmp_path / "results") / campaign.fingerprint.model
-    (index,) = renamed.glob("master_*.parquet")
-    table = pq.read_table(index)
-    names = ["vector" if name == "function" else name for name in table.column_names]
-    pq.write_table(table.rename_columns(names), index)
+    master = with_column(campaign, tmp_path, "vector")
     with pytest.raises(PlmEmbedError, match="the column 'vector' would stand in place"):
-        plm_embed.Dataset(renamed, columns=["vector"])
+        plm_embed.Dataset(master, columns=["vector"])
     with pytest.raises(AttributeError, match="has no attribute 'Datasets'"):
         plm_embed.Datasets  # noqa: B018
 

@@ -23,7 +23,7 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, UnknownIdError
 from plm_embed.reading.exports.export import Format, export
-from support.campaigns import DIM, Campaign, make_campaign
+from support.campaigns import DIM, Campaign, make_campaign, with_column
 
 ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss")
 
@@ -167,13 +167,9 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         export(campaign.master, "npy", out, where={"function": "x"})
     assert not list(tmp_path.iterdir())
-    renamed = shutil.copytree(campaign.results, tmp_path / "results") / campaign.fingerprint.model
-    (index,) = renamed.glob("master_*.parquet")
-    table = pq.read_table(index)
-    names = ["embedding" if name == "function" else name for name in table.column_names]
-    pq.write_table(table.rename_columns(names), index)
+    master = with_column(campaign, tmp_path, "embedding")
     with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
-        export(index.with_suffix(".h5"), "parquet", out)
+        export(master, "parquet", out)
 
 
 def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_path: Path) -> None:

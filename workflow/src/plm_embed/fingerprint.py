@@ -81,7 +81,8 @@ class Fingerprint:
     @property
     def stated(self) -> dict[str, Any]:
         """Every field as JSON has it, also those that `to_json` leaves out as they are usual."""
-        return {**to_plain(self), "strand": self.strand}
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
 
     @classmethod
     def from_json(cls, text: str) -> "Fingerprint":

@@ -1,6 +1,7 @@
 """Families from their data."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plm_embed.models.encoder.description import Encoder
@@ -16,6 +17,26 @@ if TYPE_CHECKING:
     from plm_embed.models.manifest import Manifest
 
 
+def _reference(
+    manifest: "Manifest",
+    tensors: Mapping[str, "torch.Tensor"],
+    sequences: Sequence[str],
+    layers: Sequence[int],
+) -> list[dict[int, "torch.Tensor"]]:
+    from plm_embed.models.encoder.reference import all_states
+
+    return all_states(manifest, tensors, sequences, layers)
+
+
+_BY_FORMULAS = partial(
+    Family,
+    file="tensors",
+    mend=lambda tensors: tensors,
+    reference=_reference,
+    reference_name="the published formulas in float64",
+)
+
+
 def protein_family(
     name: str,
     vocabulary: Vocabulary,
@@ -28,7 +49,7 @@ def protein_family(
     bos: bool = True,
 ) -> Family:
     """A family whose tokens are residues between fixed special tokens."""
-    return Family(
+    return _BY_FORMULAS(
         name=name,
         architecture=published.architecture,
         alphabet=PROTEIN,
@@ -38,12 +59,8 @@ def protein_family(
         fill=vocabulary.first,
         tokenizer=vocabulary.tokenize,
         encoder=encoder,
-        file="tensors",
         describe=published.describe,
         common_names=published.common_names,
-        mend=lambda tensors: tensors,
-        reference=_reference,
-        reference_name="the published formulas in float64",
         papers=papers,
         license=license,
         bos=bos,
@@ -65,7 +82,7 @@ def dna_family(
     """A family of DNA models, whose tokens are of several bases, after one that stands for the
     whole sequence.
     """
-    return Family(
+    return _BY_FORMULAS(
         name=name,
         architecture=published.architecture,
         alphabet=DNA,
@@ -75,25 +92,10 @@ def dna_family(
         fill=0,
         tokenizer=tokenizer,
         encoder=encoder,
-        file="tensors",
         describe=published.describe,
         common_names=published.common_names,
-        mend=lambda tensors: tensors,
-        reference=_reference,
-        reference_name="the published formulas in float64",
         papers=papers,
         license=license,
         letters_per_token=letters_per_token,
         max_tokens=max_tokens,
     )
-
-
-def _reference(
-    manifest: "Manifest",
-    tensors: Mapping[str, "torch.Tensor"],
-    sequences: Sequence[str],
-    layers: Sequence[int],
-) -> list[dict[int, "torch.Tensor"]]:
-    from plm_embed.models.encoder.reference import all_states
-
-    return all_states(manifest, tensors, sequences, layers)
