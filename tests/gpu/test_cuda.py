@@ -13,7 +13,8 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, ran
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.kernels import attention
-from plm_embed.models.esm.family import ESM1B, ESM2
+from plm_embed.kernels.packed import pack
+from plm_embed.models.families.esm.family import ESM1B, ESM2
 from plm_embed.models.packed_batch import DTYPES, ROWS, TOKENS
 from plm_embed.models.registry import MODELS, Model
 from support.checkpoints import mean_of
@@ -120,14 +121,14 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
     lengths = (700, 700, 3, 129, 64, 700, 1)
     random = torch.Generator().manual_seed(2)
     qkv = torch.randn((sum(lengths) + 50, 3, 4, 64), generator=random).to(CUDA, DTYPES[dtype])
-    expected = attention.sdpa(qkv.float().cpu(), attention.pack(lengths, CPU))
+    expected = attention.sdpa(qkv.float().cpu(), pack(lengths, CPU))
     tried = []
     for kernel in attention._candidates(CUDA, DTYPES[dtype]):
         if attention._problem(kernel, CUDA, DTYPES[dtype], 4, 64):
             continue
         tried.append(kernel.name)
         with torch.inference_mode():
-            found = kernel(qkv, attention.pack(lengths, CUDA))
+            found = kernel(qkv, pack(lengths, CUDA))
         assert (found.float().cpu() - expected).abs().max() < (
             1e-4 if dtype == "float32" else 0.02
         ), kernel.name
@@ -137,7 +138,7 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
         start = 0
         for length in lengths:
             with torch.inference_mode():
-                alone = kernel(qkv[start : start + length].clone(), attention.pack((length,), CUDA))
+                alone = kernel(qkv[start : start + length].clone(), pack((length,), CUDA))
             assert torch.equal(alone, found[start : start + length]), (kernel.name, length)
             start += length
     print("attention kernels:", dtype, tried)

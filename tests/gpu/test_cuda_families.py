@@ -10,11 +10,13 @@ import torch
 from cuda_models import CUDA, half_types
 
 from plm_embed.inference.pooling import pool_packed
+from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
-from plm_embed.models.checkpoints import read
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.source_files import layout_of
+from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.sources.checkpoints import read
+from plm_embed.models.sources.source_files import layout_of
 from support.families import TINY, golden, relative, source
 
 pytestmark = pytest.mark.gpu
@@ -33,6 +35,16 @@ def engine_of(name: str, dtype: str) -> Engine:
     )  # fmt: skip
     tensors = read(path, layout_of(path, model), model).tensors
     return Engine(manifest, tensors, CUDA, dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", half_types())
+@pytest.mark.parametrize(("heads", "width"), [(12, 64), (32, 128), (16, 64)])
+def test_the_kernel_with_biases_serves_at_real_widths(heads: int, width: int, dtype: str) -> None:
+    """Of DNABERT, ProtT5 and Ankh."""
+    if torch.cuda.get_device_capability(CUDA) < (8, 0):
+        pytest.skip("from compute capability 8.0 on")
+    found = attention.choose(CUDA, DTYPES[dtype], heads, width, by_distance=True)  # type: ignore[index]
+    assert found.label == "distances"
 
 
 @pytest.mark.parametrize("dtype", ["float32", *half_types()])

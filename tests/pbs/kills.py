@@ -33,10 +33,10 @@ import h5py
 import torch
 
 from plm_embed.cli import main as cli
-from plm_embed.jobs import bucket, claims, dispatch, submission, worker  # noqa: F401 -- the same
+from plm_embed.jobs import claims, dispatch, embed_bucket, submission, worker  # noqa: F401 -- the same
 from plm_embed.jobs import nodes as launch
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
-from plm_embed.master.validation import read_validation
+from plm_embed.master.validation_record import read_validation
 
 ROOT = Path(__file__).parents[2]
 MODEL = "esm2_t3_untrained"

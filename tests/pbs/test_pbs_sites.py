@@ -4,6 +4,7 @@ plugin's stand-in.
 
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -247,3 +248,15 @@ def test_a_profile_for_another_queue_is_ten_lines(
             "mem_mb": "400000",
         }
         assert wanted.items() <= resources.items()
+
+
+@pytest.mark.usefixtures("pbs")
+def test_a_profile_that_is_written_runs_a_campaign(campaign: Campaign) -> None:
+    words = ("profile", "--account", "lab", "--queue", "debug", "--output", "mine")
+    subprocess.run(
+        [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, check=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    said = campaign.run(str(campaign.folder / "mine"), buckets=1)
+    assert "queue debug" in said
+    assert (campaign.vectors / "checksums.sha256").is_file()

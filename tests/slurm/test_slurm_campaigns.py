@@ -6,14 +6,17 @@ Each campaign ends with the master of an undisturbed run, value for value.
 import contextlib
 import os
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 import yaml
 from cluster import NODES, Cluster
 from slurm_campaign import GATHERED, MODEL, ROOT, Campaign, kill
 
-from plm_embed.master.validation import read_validation
-from support.families import source
+import plm_embed
+from plm_embed.master.validation_record import read_validation
+from support.families import TINY, source, write_dnabert_s
 
 
 def scratch_folders(cluster: Cluster) -> set[Path]:
@@ -27,10 +30,16 @@ def test_a_whole_campaign(undisturbed: Campaign) -> None:
     assert not [path for node in NODES for path in (scratch / node).iterdir()]
 
 
-def test_two_models(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's."""
+@pytest.fixture
+def tiny_models(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs and commands know the tests' models of all families."""
     folders = (ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests")
     monkeypatch.setitem(cluster.env, "PYTHONPATH", os.pathsep.join(map(str, folders)))
+
+
+@pytest.mark.usefixtures("tiny_models")
+def test_two_models(cluster: Cluster, tmp_path: Path) -> None:
+    """ESM-2 and ProtBERT over the same sequences, which one job reads: the rest is each model's."""
     campaign = Campaign(tmp_path / "c", cluster, buckets=2, sequences=40, lengths=(50, 200))
     path, other = campaign.folder / "config" / "config.yaml", "protbert_tiny"
     config = yaml.safe_load(path.read_text())
@@ -43,6 +52,30 @@ def test_two_models(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.Monkey
     for model in weights:
         proof = read_validation(campaign.folder / "results" / model / "validation.json")
         assert proof and proof.status == "passed" and proof.counts.statuses == {"embedded": 40}
+
+
+@pytest.mark.usefixtures("tiny_models")
+def test_dna(cluster: Cluster, tmp_path: Path) -> None:
+    """DNABERT-S, by the layout of its checkpoint, on contigs and their reverse complements, which
+    are one.
+    """
+    campaign = Campaign(tmp_path / "c", cluster, buckets=2, sequences=1)
+    random, turned = Random(1), str.maketrans("ACGT", "TGCA")
+    contigs = ["".join(random.choices("ACGT", k=random.randint(100, 900))) for _ in range(20)]
+    contigs += [contig.translate(turned)[::-1] for contig in contigs[:5]]
+    lines = (f">c{number}\n{contig}\n" for number, contig in enumerate(contigs))
+    (campaign.folder / "proteins.fasta").write_text("".join(lines))
+    path, model = campaign.folder / "config" / "config.yaml", TINY["dnabert"].name
+    config = yaml.safe_load(path.read_text())
+    weights = str(write_dnabert_s(tmp_path / "published"))
+    own = {"model": model, "weights": weights, "residues": {"strand": "canonical"}}
+    path.write_text(yaml.safe_dump(config | own))
+    with campaign.running():
+        pass
+    assert set(map(tuple, campaign.states().values())) == {("COMPLETED",)}
+    with plm_embed.open(campaign.folder / "results" / model) as embeddings:
+        assert len(embeddings) == 20
+        assert np.array_equal(embeddings["c0"], embeddings["c20"])
 
 
 def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:

@@ -3,6 +3,8 @@ everything or several.
 """
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,3 +86,35 @@ def test_several_of_both_are_listed_before_anything_runs(
     assert "you have several accounts (lab, root): export SBATCH_ACCOUNT=NAME" in line
     assert set(cluster.jobs("all")) == before
     assert not Path(unedited.folder, "slurm_logs").exists()
+
+
+def plm_embed(campaign: Campaign, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, env=campaign.cluster.env,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+class Written(Campaign):
+    """A campaign with a profile that `plm-embed profile` writes."""
+
+    def command(self, *options: str) -> list[str]:
+        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "mine", *options]
+
+
+def test_a_profile_that_is_written_needs_no_editing(cluster: Cluster, tmp_path: Path) -> None:
+    campaign = Written(tmp_path / "c", cluster, buckets=2, sequences=20, lengths=(50, 100))
+    asked = ("profile", "--output", "mine", "--account", "lab")
+    several = plm_embed(campaign, *asked)
+    assert several.returncode == 1
+    assert "several: partition with GPUs gpu, requeued, ended, warned; add --queue NAME" in (
+        several.stderr
+    )
+    refused = plm_embed(campaign, *asked, "--queue", "gpu", "--gpu-type", "nonesuch")
+    assert refused.returncode == 1 and "SLURM refuses a job with this profile" in refused.stderr
+    assert not (campaign.folder / "mine").exists()
+    written = plm_embed(campaign, *asked, "--queue", "gpu")
+    assert written.returncode == 0, written.stderr
+    with campaign.running():
+        pass
+    assert "partition gpu" in campaign.words() and "charged to lab" in campaign.words()

@@ -22,11 +22,11 @@ from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
+from plm_embed.sequence_windows import spans, window_count
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.summary import InputFile, Summary, read_summary, write_summary
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
-from plm_embed.windows import spans, window_count
 
 DIM = 16
 WEIGHTS = hashlib.sha256(b"weights").hexdigest()

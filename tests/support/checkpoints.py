@@ -18,8 +18,8 @@ from plm_embed.inference.pooling import pool
 from plm_embed.inference.self_test import FILE
 from plm_embed.io.files import sha256_file
 from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
-from plm_embed.models.esm.tokens import MASK, VOCABULARY
+from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
+from plm_embed.models.families.esm.tokens import MASK, VOCABULARY
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS, Model
 

@@ -25,6 +25,7 @@ FOLDERS = {
     "dnabert": "dnabert2",
     "nt_v1": "nucleotide_transformer_v1",
     "nt_v2": "nucleotide_transformer_v2",
+    "prostt5_3di": "prostt5",
 }
 
 
@@ -52,11 +53,12 @@ def source(name: str, root: Path = SHIPPED) -> Path:
 
 
 def golden(name: str, root: Path = SHIPPED) -> Golden:
-    """A golden set. ProstT5's larger one has structures in lower case, which are left out."""
+    """A golden set. ProstT5's has proteins and, in lower case, 3Di strings."""
     folder = root / FOLDERS.get(name, name)
     records = (folder / "sequences.fasta").read_text().split(">")[1:]
     sequences = ["".join(record.split("\n")[1:]) for record in records]
-    kept = [i for i, sequence in enumerate(sequences) if sequence.isupper()]
+    states = name == "prostt5_3di"
+    kept = [i for i, sequence in enumerate(sequences) if sequence.islower() == states]
     with np.load(folder / "reference.npz") as stored:
         ids = np.split(stored["input_ids"], np.cumsum(stored["token_counts"])[:-1])
         tokens = {
@@ -67,7 +69,7 @@ def golden(name: str, root: Path = SHIPPED) -> Golden:
     return Golden(
         TINY[name],
         source(name, root),
-        tuple(sequences[i] for i in kept),
+        tuple(sequences[i].upper() for i in kept),
         tuple(ids[i] for i in kept),
         means,
         tokens,

@@ -70,7 +70,9 @@ OUTPUTS = {
     "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
     "gather": [GATHERED],
     "validate": [PROOF],
-    "report": [f"{VECTORS}/report.html", f"{VECTORS}/ro-crate-metadata.json"],
+    "report": [
+        f"{VECTORS}/{name}" for name in ("report.html", "skipped.tsv", "ro-crate-metadata.json")
+    ],
 }
 """What Snakemake deletes before it runs a rule, and what makes it run the rule when it is
 missing.
@@ -245,7 +247,7 @@ def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
     for name in (
         "jobs.submission",
-        "jobs.bucket",
+        "jobs.embed_bucket",
         "master.gather",
         "master.validate",
         "inference.reference",

@@ -8,7 +8,7 @@ from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.esmc import ESMC
 from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
-from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
+from plm_embed.models.families.t5 import ANKH, PROSTT5, PROSTT5_3DI, PROTT5
 from plm_embed.models.registry import Model
 
 # ProtBERT's tiny model has a shorter table of positions than the published ones, DNABERT's fewer
@@ -19,6 +19,7 @@ TINY = {
     "esmc": Model("esmc_tiny", ESMC, 3, 32, 2, ffn_dim=256),
     "prott5": Model("prott5_tiny", PROTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
     "prostt5": Model("prostt5_tiny", PROSTT5, 3, 32, 2, attention_dim=48, ffn_dim=96),
+    "prostt5_3di": Model("prostt5_3di_tiny", PROSTT5_3DI, 3, 32, 2, attention_dim=48, ffn_dim=96),
     "ankh": Model("ankh_tiny", ANKH, 3, 32, 2, ffn_dim=96),
     "protbert": Model("protbert_tiny", _SHORT, 3, 32, 2, ffn_dim=64),
     "dnabert": Model("dnabert_tiny", _FEW, 3, 48, 12, ffn_dim=96),

@@ -20,7 +20,7 @@ from plm_embed.jobs.completion_record import read_completion, write_completion
 from plm_embed.jobs.heartbeats import read_beat
 from plm_embed.jobs.submission import read_submission
 from plm_embed.master.gather_record import read_record as read_gathered
-from plm_embed.master.validation import read_validation, write_validation
+from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.planning.forecast import read_plan, write_plan
 from plm_embed.sequences.summary import read_scan, read_summary, write_summary

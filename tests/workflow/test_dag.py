@@ -170,6 +170,12 @@ def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
         assert "&> " in job.shellcmd
 
 
+def test_jobs_run_in_the_container_that_is_named() -> None:
+    images = {job.rule.container_img for job in Plan({"container": "plm-embed.sif"}).jobs}
+    assert images == {"plm-embed.sif"}
+    assert not any(job.rule.container_img for job in Plan().jobs)
+
+
 def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
     resources = (
         Plan({"model": "esm2_650m", "speed": {"toks_per_batch": 5000}}).job("embed").resources
@@ -184,19 +190,25 @@ def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
 
 
 def test_options_reach_the_command_quoted() -> None:
+    table = Path("config/demo/proteins.csv").read_text().replace(",sequence\n", ",the sequence\n")
+    Path("blanks.csv").write_text(table)
     plan = Plan(
         {
+            "inputs": ["blanks.csv"],
             "table": {"sequence": "the sequence"},
             "speed": {"scratch": "$HOME/it's"},
             "weights": "config",
+            "adapter": "config/demo",
         }
     )
     command = plan.job("deduplicate").shellcmd
     assert " '--sequence-column=the sequence' --keep=assembly_id --keep=protein_name " in command
     assert """ --scratch='$HOME/it'"'"'s' """ in plan.job("embed").shellcmd
     assert " --layers=3 --pooling=mean " in plan.job("embed").shellcmd
-    assert " --source=config " in plan.job("weights").shellcmd
-    assert "--source" not in Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd
+    assert " --source=config --adapter=config/demo " in plan.job("weights").shellcmd
+    downloaded = Plan({"model": "esm2_8m", "weights": ""}).job("weights").shellcmd
+    assert "--source" not in downloaded
+    assert "--adapter" not in downloaded
 
 
 def test_another_attempt_asks_for_the_same_unless_it_is_known_what_was_short() -> None:
@@ -261,7 +273,7 @@ def test_each_of_several_models_has_jobs_of_its_own() -> None:
         for job in jobs.values():
             assert job.log[0].startswith(f"results/logs/{model}/")
             assert job.benchmark.startswith(f"results/benchmarks/{model}/")
-            assert f"results/{model}/" in job.shellcmd
+            assert f"results/{model}" in job.shellcmd
             assert (set(BOTH["model"]) - {model}).isdisjoint(job.shellcmd.replace("/", " ").split())
         layer = {OTHER: 6}.get(model, 3)
         assert f" --layers={layer} " in jobs["embed"].shellcmd

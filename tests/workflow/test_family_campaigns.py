@@ -2,17 +2,21 @@
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import plm_embed
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
-from plm_embed.master.validation import read_validation
+from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model
+from plm_embed.reading.exports.export import export
 from support import tiny_campaign
 from support.families import TINY, add_model, source, write_dnabert_s
 
@@ -38,7 +42,7 @@ def test_a_campaign_from_the_checkpoint_to_the_report(
         assert len(embeddings) > 10
 
 
-def test_a_campaign_of_dna_in_windows_with_two_poolings(
+def test_a_campaign_of_dna_in_windows_with_three_poolings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DNABERT-S by the layout of its checkpoint."""
@@ -47,24 +51,49 @@ def test_a_campaign_of_dna_in_windows_with_two_poolings(
     tiny_campaign.load_package()
     tiny_campaign.make_inputs(tmp_path, 3, "ACGTacgtNRY", 500)
     long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]
-    poolings = ["--pooling", "mean", "--pooling", "mean_special"]
+    poolings = ["--pooling=mean", "--pooling=mean_special", "--pooling=per_token"]
     options = {"deduplicate": ["--alphabet", "dna"], "embed": [*poolings, *long]}
     printed = run_campaign(tmp_path, "dnabert", write_dnabert_s(tmp_path / "published"), options)
     check_campaign(tmp_path, model, printed)
     folder = tmp_path / "results" / model.name
     with plm_embed.open(folder / "master_dnabert_embeddings.h5") as embeddings:
-        assert embeddings.names == ["mean_l3", "mean_special_l3"]
-        vector, special = (embeddings.get(["p0"], name)[0] for name in embeddings.names)
+        pooled = ["mean_l3", "mean_special_l3"]
+        assert embeddings.names == [*pooled, "per_token_l3", "per_token_spans"]
+        vector, special = (embeddings.get(["p0"], name)[0] for name in pooled)
         assert not np.array_equal(vector, special)
+        matrix, spans = embeddings.per_token("p0")
+        key = embeddings.keys[embeddings._index.rows(["p0"])[0]].decode()
+        with pytest.raises(PlmEmbedError, match=r"use per_token\(id\)"):
+            embeddings.get(["p0"], "per_token_l3")
+        with pytest.raises(PlmEmbedError, match="has no per-residue representation"):
+            embeddings.per_residue("p0")
+    with plm_embed.open(folder / "store") as store:
+        assert np.array_equal(store.per_token_by_key(key)[1], spans)
+    check_exports(folder / "master_dnabert_embeddings.h5", matrix, spans)
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
     with LanguageModel(tmp_path / f"resources/weights/{model.name}", threads=1) as loaded:
         first = next(named_sequences(tmp_path / tiny_campaign.INPUTS[0], loaded.policy))
         windows = LongSequences("window", 200, 20)
         again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)
+        (rows,) = loaded.embed([first.sequence], pooling="per_token", long_sequences=windows)
+    assert np.array_equal(rows.vectors.astype(np.float16), matrix)
+    assert np.array_equal(rows.spans, spans)
     assert np.array_equal(again[0].astype(np.float16), special.astype(np.float16))
     proof = read_validation(folder / "validation.json")
-    assert proof is not None and len(proof.spot_checks) == 2 * 2
+    assert proof is not None and len(proof.spot_checks) == 2 * 3
+
+
+def check_exports(master: Path, matrix: np.ndarray, spans: np.ndarray) -> None:
+    for name, wanted in (("per_token_l3", matrix), ("per_token_spans", spans)):
+        output = master.with_name(f"{name}.h5")
+        export(master, "uniprot-h5", output, name)
+        with h5py.File(output) as file:
+            assert np.array_equal(file["p0"], wanted)
+    export(master, "pt", master.with_name("pt"))
+    record = torch.load(master.parent / "pt" / "p0.pt", weights_only=True)
+    assert np.array_equal(record["representations"][3], matrix.astype(np.float32))
+    assert np.array_equal(record["spans"], spans)
 
 
 def run_campaign(

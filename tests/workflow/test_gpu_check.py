@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+KNOWN = [
+    str(path)
+    for path in (ROOT / "workflow" / "src", TESTS, TESTS / "support" / "tiny_models_known")
+]
+"""Where a Python finds the package, and the tiny models of the families."""
 
 
 def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
         "make",
         "gpu-check",
-        f"GPU_PYTHON={sys.executable}",
+        f"GPU_PYTHON=env PYTHONPATH={os.pathsep.join(KNOWN)} {sys.executable}",
         f"GPU_CHECK={' '.join(arguments)}",
     ]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -27,8 +33,10 @@ def gpu_check(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.workflow
 def test_every_step_on_the_cpu(tmp_path: Path) -> None:
     tiny = "esm2_t3_untrained"
+    families = ("prott5_tiny", "dnabert_tiny")
     ended = gpu_check(
         *("--device", "cpu", "--models", tiny, "--job-model", tiny, "--tokens", "300"),
+        *("--families", *families),
         *("--output", str(tmp_path / "found.json")),
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -47,6 +55,12 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
         assert row["rounds"] == 5
         assert row["variants"]["fair-esm as shipped, float32"]["ours_is_faster_by"] > 0
         assert row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] > 0
+    for family in families:
+        assert found[family]["rounds"] == 5
+        assert found[family]["accuracy"]["worst_cosine"] > 0.999
+        assert found[family]["kernels"]["attention"] == "products of cache-sized blocks"
+        assert found[family]["share_of_matrix_rate"] > 0
+    assert found["dnabert_tiny"]["letters_per_second"] > found["dnabert_tiny"]["tokens_per_second"]
     assert found["job"]["self_test"]["batch_invariant"]
     assert 0 < found["job"]["busy"] <= 1
 

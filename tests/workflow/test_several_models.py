@@ -12,10 +12,10 @@ from click.testing import CliRunner
 import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.master.validation import read_validation
+from plm_embed.master.validation_record import read_validation
 from plm_embed.models import registry
 from plm_embed.reading.diff import compare
-from plm_embed.reporting.watch import Watch
+from plm_embed.reporting.screen.watch import Watch
 from support.campaign_runs import ROOT, snakemake, working_folder
 from support.families import TINY, source
 
@@ -127,10 +127,10 @@ def test_the_models_are_shown_side_by_side(runs: Runs) -> None:
     assert text.index(f"model       {ESM}") < text.index(f"model       {BERT}")
     assert text.count("validation  passed") == 2
     assert f"model       {ESM}" not in said("summary", str(runs.results / ESM))
-    assert all(state.finished for state in Watch(runs.results).look())
+    assert Watch(runs.results).look().finished
     watched = said("watch", str(runs.results), "--once")
-    assert watched.splitlines()[0].split()[:2] == ["model", "done"]
-    assert watched.count("100.0 %  finished") == 2
+    assert ["model", "step", "embedded"] in [line.split()[:3] for line in watched.splitlines()]
+    assert watched.count(" finished  ") == 2
     pages = said("report", str(runs.results)).splitlines()
     assert [page.partition(":")[0] for page in pages] == [
         str(runs.results / model / "report.html") for model in (ESM, BERT)

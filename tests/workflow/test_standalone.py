@@ -22,7 +22,7 @@ from support.campaigns import Campaign, make_campaign
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
 READING = ("numpy", "h5py", "pyarrow")
-EXTRAS = ("torch", "requests", "safetensors", "fair-esm", "jinja2", "plotly", "snakemake", "pandas")
+EXTRAS = ("torch", "requests", "safetensors", "fair-esm", "jinja2", "snakemake", "pandas")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -154,8 +154,11 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         names = set(held.namelist())
     assert {str(path.relative_to(package.parent)) for path in files} <= names
     kinds = {path.suffix for path in files}
-    assert kinds == {".py", ".typed", ".yaml", ".j2", ".npz", ""}
-    for folder, suffix in (("workflow/rules", "smk"), ("profiles", "yaml"), ("envs", "yaml")):
+    assert kinds == {".py", ".typed", ".yaml", ".j2", ".css", ".js", ".npz", ""}
+    assert {"plm_embed/clone/Snakefile", "plm_embed/clone/workflow/Snakefile"} <= names
+    assert "plm_embed/clone/config/demo/esm2_t3_untrained.pt" in names
+    clone = {"workflow/rules": "smk", "workflow/report": "rst", "profiles": "yaml", "envs": "yaml"}
+    for folder, suffix in clone.items():
         for path in (ROOT / folder).rglob(f"*.{suffix}"):
             assert f"plm_embed/clone/{path.relative_to(ROOT)}" in names
 
@@ -164,8 +167,8 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
     packages = installed(wheel, tmp_path / "venv")
     (about,) = packages.glob("plm_embed-*.dist-info")
     link([*requirements(Distribution.at(about)), *EXTRAS], packages)
-    copytree(ROOT / "config" / "demo", tmp_path / "demo")
-    weights = ("--weights", "demo/esm2_t3_untrained.pt")
+    (tmp_path / "demo").mkdir()
+    copy(ROOT / "config" / "demo" / "proteins.csv", tmp_path / "demo")
     columns = ("--id", "protein_id", "--keep", "protein_name")
 
     def campaign(*more: str) -> subprocess.CompletedProcess[str]:
@@ -173,30 +176,31 @@ def test_a_campaign_without_a_clone(wheel: Path, tmp_path: Path) -> None:
         common = ("demo/proteins.csv", "--model", "esm2_t3_untrained", "--cores", "2")
         return run(tmp_path, program, "run", *common, *more)
 
-    wrong = campaign(*weights)
+    wrong = campaign()
     assert wrong.returncode == 1
-    *_, cause, log = wrong.stderr.splitlines()
+    (cause,) = wrong.stderr.splitlines()
     assert cause.startswith("plm-embed: error: demo/proteins.csv: no column 'id'")
-    assert log.startswith("log: results/logs/deduplicate.log; ")
 
-    done = campaign(*weights, *columns, "--set", "buckets=1")
+    done = campaign(*columns, "--set", "buckets=1")
     assert done.returncode == 0, done.stderr
     assert "steps (100%) done" in done.stderr
-    *_, last = done.stdout.splitlines()
-    assert "results/esm2_t3_untrained/report.html" in done.stdout
-    assert "plm-embed search results" in done.stdout
+    first, *_ = done.stderr.splitlines()
+    result, report, after = done.stdout.splitlines()
+    assert result.startswith("result ") and "validated: results/esm2_t3_untrained/m" in result
+    assert report.endswith("results/esm2_t3_untrained/report.html")
+    assert after.endswith("plm-embed summary results")
     with plm_embed.open(tmp_path / "results") as embeddings:
         assert len(embeddings) > 30 and "protein_name" in embeddings.to_pandas().columns
 
     master = (tmp_path / "results").glob("*/master*.h5")
     before = {path: path.stat().st_mtime_ns for path in master}
-    again = campaign(*weights, *columns, "--set", "buckets=1")
+    again = campaign(*columns, "--set", "buckets=1")
     assert again.returncode == 0 and again.stdout.startswith("nothing to do"), again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    other = campaign(*weights, *columns, "--set", "buckets=2")
+    other = campaign(*columns, "--set", "buckets=2")
     assert other.returncode == 1 and "buckets: 1 there, 2 asked for" in other.stderr
 
-    repeat = shlex.split(last.partition(", then ")[2])
+    repeat = shlex.split(first.partition("extended: ")[2])
     python = tmp_path / "venv" / "bin" / "python"
     repeated = run(tmp_path, python, "-m", *repeat)
     assert repeated.returncode == 0 and "Nothing to be done" in repeated.stderr

@@ -2,6 +2,7 @@
 damage.
 """
 
+import gzip
 import hashlib
 import random
 import re
@@ -23,9 +24,10 @@ import yaml
 import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import Completion, read_completion
-from plm_embed.master.validation import Validation, read_validation
+from plm_embed.master.validation_record import Validation, read_validation
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -46,6 +48,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = working_folder(tmp_path_factory.mktemp("demo") / "work", buckets=2)
     run = snakemake(folder, *ONE_THREAD)
     assert run.returncode == 0, run.stdout
+    assert "to follow this run: plm-embed watch results" in run.stdout
+    assert f"\nreport   results/{MODEL}/report.html\nnext     plm-embed summary" in run.stdout
     return folder
 
 
@@ -97,6 +101,7 @@ def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
         == pq.read_metadata(demo / INDEX).num_rows
     )
     assert sum(record.computed for record in completion_records(demo)) == counts.unique
+    assert Watch(demo / "results").look().finished
     command = ["sha256sum", "--check", "--strict", "checksums.sha256"]
     checks = subprocess.run(command, cwd=demo / "results" / MODEL, capture_output=True, check=False)
     assert checks.returncode == 0, checks.stderr
@@ -389,11 +394,18 @@ def test_a_missing_part_is_named_with_what_to_run(copy: Path) -> None:
 
 def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
-    (folder / "config/demo/proteins.csv").write_text("protein,seq\nA,MKV\n", encoding="utf-8")
+    fasta = folder / "config/demo/proteins.fasta"
+    fasta.write_bytes(gzip.compress(fasta.read_bytes())[:-100])
     run = snakemake(folder, *ONE_THREAD)
     assert run.returncode != 0
     assert "results/logs/deduplicate.log" in run.stdout
-    assert re.search(r"plm-embed: error: .*proteins\.csv", run.stdout)
+    assert re.search(r"plm-embed: error: .*proteins\.fasta", run.stdout)
+    last = re.search(
+        r"^failed   .*proteins\.fasta.*\n(?:  .*\n)?log +(.*)\nnext ", run.stdout, re.M
+    )
+    assert last and last[1] == "results/logs/deduplicate.log"
+    found = Watch(folder / "results").look()
+    assert found.over and found.run and found.run.outcome == "failed"
 
 
 def test_a_wrong_configuration_ends_before_anything_runs(tmp_path: Path) -> None:

@@ -4,27 +4,38 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.path_modifier import PathModifier
 from snakemake_interface_executor_plugins import utils
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 
-ROOT = Path(workflow.basedir)
+# Where this file lies. Rules that were fetched from a repository, or that a wheel brought, use the installed package.
+HERE = workflow.current_basedir
+ROOT = Path(HERE.join("../..").get_path_or_uri(secret_free=True))
 SOURCES = ROOT / "workflow" / "src"
-sys.path.insert(0, str(SOURCES))
+if SOURCES.is_dir():
+    sys.path.insert(0, str(SOURCES))
 
 from plm_embed.workflow import (
     PlmEmbedError,
+    adapter_files,
     bucket_files,
     by_model,
     bucket_names,
     by_cause,
     check_folders,
+    check_inputs,
     check_reuse,
+    check_version,
     checked,
     forget,
     freeze,
+    frozen_file,
     gather_minutes,
+    hand_over,
     host_memory_mb,
+    input_bytes,
+    input_size,
     job_memory_mb,
     job_minutes,
     master_files,
@@ -43,22 +54,55 @@ from plm_embed.workflow import (
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.
-os.environ.update(
-    PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-    PYTHONPATH=os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")])),
-)
+FIRST = {
+    "PATH": Path(sys.executable).parent,
+    **({"PYTHONPATH": SOURCES} if SOURCES.is_dir() else {}),
+}
+for name, folder in FIRST.items():
+    others = os.environ.get(name, os.defpath if name == "PATH" else "").split(os.pathsep)
+    if others[0] != str(folder):  # once, however often the workflow is used as a module
+        os.environ[name] = os.pathsep.join(filter(None, [str(folder), *others]))
+
+# A module of another workflow has its own rules only, under names that the other one gives them.
+ALONE = workflow.modifier.is_main_snakefile()
+
+
+def own_name(rule):
+    """The name of a rule in a workflow that uses it, if it does."""
+    used = workflow.modifier.avail_rulename(rule) is not None
+    return workflow.modifier.modify_rulename(rule) if used else rule
+
+
+EMBED = own_name("embed")
+# of rules that were fetched from a repository: their tag, branch or commit
+COMMIT = getattr(HERE, "ref", None)
 
 
 include: "site.smk"
 
 
 try:
-    config.update(checked(config))
+    if COMMIT:
+        check_version(Path(workflow.source_path("../src/plm_embed/_version.py")).read_text())
+    config = checked(config, awaited=not ALONE)
+    # A module's prefix goes before what is written and before nothing else. Some of these paths reach the rules as
+    # parameters, so it is put here, once, and not by Snakemake.
+    for name in ("results", "store"):
+        if config[name]:
+            config[name] = workflow.modifier.path_modifier.replace_prefix(
+                f"{config[name]}/"
+            ).rstrip("/")
+    workflow.modifier.path_modifier = PathModifier(None, None, workflow)
+    # named after the configuration as it is here; it is changed below
+    FROZEN, NOTES = frozen_file(config), notes_file(config)
     if workflow.is_main_process:
-        check_folders([SOURCES, Path(sys.executable).parent])
+        check_folders(FIRST.values())
         lay_under()
         quote_words(utils)
-        freeze(workflow, config)
+        frozen = freeze(config)
+        if ALONE:
+            check_inputs(config)
+            hand_over(workflow, frozen)
         watch_failures(AbstractExecutor, RealExecutor)
     # the settings of each model; what differs between them is a function of wildcards in the rules
     MODELS = by_model(config)
@@ -70,10 +114,8 @@ try:
 except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
-config["speed"]["buckets_per_submission"] = int(
-    SETTINGS.overwrite_resources["embed"]["buckets"].raw
-)
-LONGEST_MINUTES = int(raw(SETTINGS.overwrite_resources["embed"]).get("longest_minutes", 10**6))
+config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources[EMBED]["buckets"].raw)
+LONGEST_MINUTES = int(raw(SETTINGS.overwrite_resources[EMBED]).get("longest_minutes", 10**6))
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = (
@@ -90,7 +132,7 @@ def of(wildcards):
 
 
 for name in config["speed"]["local_rules"]:
-    workflow.localrules(*BY_INPUT.get(name, [name]))
+    workflow.localrules(*map(own_name, BY_INPUT.get(name, [name])))
 
 
 pathvars:

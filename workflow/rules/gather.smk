@@ -31,7 +31,7 @@ rule gather:
         embedded=f"{VECTORS}/embedded",
         store=lambda wildcards: of(wildcards)["store"],
         files=lambda wildcards: master_files(of(wildcards)),
-        commit=lambda wildcards, input: workflow_commit(ROOT),
+        commit=lambda wildcards, input: COMMIT or workflow_commit(ROOT),
     shell:
         "python -m plm_embed gather --sequences {params.sequences:q} --embedded {params.embedded:q}"
         " --store {params.store:q} --master {params.files[master]:q} --index {params.files[index]:q}"

@@ -1,5 +1,6 @@
 # REQUIRED INPUTS  <sequences>, <vectors>/submissions and weights.json, the master and its proof
-# OUTPUTS          <vectors>/report.html, also shown by `snakemake --report`; <vectors>/ro-crate-metadata.json
+# OUTPUTS          <vectors>/report.html and skipped.tsv, also shown by `snakemake --report`; config.yaml, the
+#                  configuration of the run; <vectors>/ro-crate-metadata.json
 
 
 rule report:
@@ -11,7 +12,19 @@ rule report:
         proof="<vectors>/checksums.sha256",
         weights="<vectors>/weights.json",
     output:
-        report=report("<vectors>/report.html", category="Report", labels={"model": MODEL}),
+        report=report(
+            "<vectors>/report.html",
+            caption="../report/report.rst",
+            category="Report",
+            labels={"model": MODEL, "file": "report"},
+        ),
+        skipped=report(
+            "<vectors>/skipped.tsv",
+            caption="../report/skipped.rst",
+            category="Report",
+            labels={"model": MODEL, "file": "skipped records"},
+        ),
+        config="<vectors>/config.yaml",
         crate="<vectors>/ro-crate-metadata.json",
     log:
         f"<logs>/{MODEL}/report.log",
@@ -23,7 +36,9 @@ rule report:
     resources:
         mem_mb=lambda wildcards, attempt: attempt * 4000,
         runtime=lambda wildcards, attempt: attempt * 60,
+    # A function of `output` never causes a rerun: a change of speed is no reason to report again.
     params:
+        config=lambda wildcards, output: FROZEN,
         results=lambda wildcards, output: Path(output.report).parent,
     shell:
-        "python -m plm_embed report {params.results:q} --output {output.report:q} &> {log:q}"
+        "python -m plm_embed report {params.results:q} --configfile {params.config:q} &> {log:q}"

@@ -7,8 +7,6 @@ from plm_embed.workflow import bucket_ranges, reading
 # the inputs by number, and ranges of buckets, for the jobs of by_input
 SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
 RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
-# a file that is replaced by an older one keeps Snakemake from seeing it by its time; its size tells
-SIZES = [Path(path).stat().st_size for path in config["inputs"]]
 READING = reading(config)
 
 
@@ -38,10 +36,11 @@ if config["deduplicate"] == "one_job":
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES)),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(input_bytes(config)),
         params:
             folder=lambda wildcards, output: Path(output.summary).parent,
-            sizes=SIZES,
+            # a file that is replaced by an older one keeps Snakemake from seeing it by its time; its size tells
+            sizes=[input_size(config, path) for path in config["inputs"]] if ALONE else [],
             buckets=config["buckets"],
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
@@ -65,10 +64,14 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(SIZES[int(wildcards.scan)]),
+            runtime=lambda wildcards, attempt: attempt
+            * records_minutes(input_size(config, config["inputs"][int(wildcards.scan)])),
         params:
             number=lambda wildcards: int(wildcards.scan),
-            size=lambda wildcards: SIZES[int(wildcards.scan)],
+            # as in deduplicate
+            size=lambda wildcards: (
+                input_size(config, config["inputs"][int(wildcards.scan)]) if ALONE else 0
+            ),
             buckets=config["buckets"],
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
@@ -90,7 +93,8 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES) / len(RANGES)),
+            runtime=lambda wildcards, attempt: attempt
+            * records_minutes(input_bytes(config) / len(RANGES)),
         params:
             number=lambda wildcards: int(wildcards.range),
         shell:
@@ -116,7 +120,7 @@ else:
         threads: 2
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
-            runtime=lambda wildcards, attempt: attempt * records_minutes(sum(SIZES)),
+            runtime=lambda wildcards, attempt: attempt * records_minutes(input_bytes(config)),
         params:
             scans=lambda wildcards, input: options("scan", input.scans),
             splits=lambda wildcards, input: options("split", input.splits),

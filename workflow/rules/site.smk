@@ -7,6 +7,8 @@ from plm_embed.workflow import Given, PlmEmbedError, instead_of_plain, layer
 
 # What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
 SETTINGS = workflow.resource_settings
+# What is set for `embed` holds for each module's, below what is set for it under the name that it has there.
+NAMES = list(dict.fromkeys(["embed", EMBED]))
 
 
 def typed():
@@ -37,15 +39,17 @@ def lay_under():
     said = instead_of_plain(call.get("executor"), chosen)
     if said:
         print(said, file=sys.stderr)
+    resources = [SETTINGS.overwrite_resources.get(name, {}) for name in NAMES]
+    threads = raw(SETTINGS.overwrite_threads)
     options = {name: value for name, value in call.items() if isinstance(value, str)}
     given = Given(
         executor=options.get("executor", ""),
         site=options.get("pbs_site") or config["site"],
         queue=options.get("pbs_queue", ""),
         account=options.get("pbs_account", ""),
-        embed=raw(SETTINGS.overwrite_resources.get("embed")),
+        embed={name: value for own in resources for name, value in raw(own).items()},
         default=raw(SETTINGS.default_resources),
-        threads=raw(SETTINGS.overwrite_threads).get("embed", ""),
+        threads=next((threads[name] for name in NAMES[::-1] if name in threads), ""),
     )
     found = layer(given, config["speed"]["buckets_per_submission"])
     if found.line:
@@ -61,14 +65,21 @@ def lay_under():
     below = Resources.parse(
         [f"{name}={value}" for name, value in found.embed.items()], allow_expressions=True
     )
-    below.update(SETTINGS.overwrite_resources.get("embed", {}))
-    SETTINGS.overwrite_resources = {**SETTINGS.overwrite_resources, "embed": below}
+    for own in resources:
+        below.update(own)
+    SETTINGS.overwrite_resources = {**SETTINGS.overwrite_resources, EMBED: below}
     if found.default:
         below = Resources.parse(
             [f"{name}={value}" for name, value in found.default.items()], allow_expressions=True
         )
         below.update(SETTINGS.default_resources or Resources.default("bare"))
         SETTINGS.default_resources = below
-    if found.threads:
-        threads = {"embed": Resource("_cores", found.threads)}
-        SETTINGS.overwrite_threads = {**threads, **SETTINGS.overwrite_threads}
+    own_threads = SETTINGS.overwrite_threads
+    if "embed" in own_threads:
+        own_threads = {EMBED: own_threads["embed"], **own_threads}
+    elif found.threads:
+        own_threads = {EMBED: Resource("_cores", found.threads), **own_threads}
+    SETTINGS.overwrite_threads = own_threads
+    # what rules of another workflow, declared before this one, have made of the settings as they were
+    for name in ("overwrite_resources", "default_resources", "overwrite_threads"):
+        vars(SETTINGS).pop(f"_parsed_{name}", None)

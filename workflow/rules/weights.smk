@@ -1,17 +1,16 @@
-# REQUIRED INPUTS  `weights` in the config: a fair-esm .pt file or a Hugging Face folder; empty: downloaded
+# REQUIRED INPUTS  `weights` in the config: a fair-esm .pt file or a Hugging Face folder; empty: downloaded.
+#                  `adapter`: a folder with a LoRA adapter, or empty
 # OUTPUTS          <vectors>/weights.json: the campaign's copy of the manifest in the weights folder, which has
 #                  model.safetensors, manifest.json and self_test.npz. Campaigns share that folder, so it is not
 #                  declared: Snakemake deletes the outputs of a job before it runs, and gives them a new time after it.
-
-
-localrules:
-    weights,
 
 
 rule weights:
     """Adopt or download the model's weights, verify and convert them once, on the submitting machine."""
     input:
         source=lambda wildcards: list(filter(None, [of(wildcards)["weights"]])),
+        # its files, for a folder keeps its time when they are overwritten
+        adapter=lambda wildcards: adapter_files(of(wildcards)),
     output:
         "<vectors>/weights.json",
     log:
@@ -19,6 +18,7 @@ rule weights:
     benchmark:
         f"<benchmarks>/{MODEL}/weights.jsonl"
     priority: 100  # a missing network is seen before the sequences are read, which may take hours
+    localrule: True
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1
@@ -28,7 +28,8 @@ rule weights:
     params:
         model=MODEL,
         source=lambda wildcards: options("source", filter(None, [of(wildcards)["weights"]])),
+        adapter=lambda wildcards: options("adapter", filter(None, [of(wildcards)["adapter"]])),
         folder=lambda wildcards: weights_folder(of(wildcards)),
     shell:
-        "python -m plm_embed weights --model {params.model} {params.source:q} --output {params.folder:q}"
-        " --record {output:q} &> {log:q}"
+        "python -m plm_embed weights --model {params.model} {params.source:q} {params.adapter:q}"
+        " --output {params.folder:q} --record {output:q} &> {log:q}"

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from plm_embed._version import __version__
-from plm_embed.cli.main import group
+from plm_embed.cli.main import SECTIONS, group
 
 pytestmark = pytest.mark.workflow
 
@@ -22,13 +22,36 @@ def plm_embed(
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_help_shows_every_command_with_an_example_or_a_line() -> None:
+def test_help_shows_every_command_once_with_its_first_sentence() -> None:
     shown = plm_embed("--help")
     assert shown.returncode == 0
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(group.commands)
+    assert all(f"{title}:\n" in shown.stdout for title in SECTIONS)
+    assert "..." not in shown.stdout.partition("Options:")[2]
+    text = " ".join(shown.stdout.split())
     for name, command in group.commands.items():
-        assert name in shown.stdout
         assert command.help
+        (sentence, *_) = command.help.split("\n\n")
+        assert re.search(rf" {name} +{re.escape(' '.join(sentence.split()).split('. ')[0])}", text)
     assert plm_embed("--version").stdout.strip().endswith(__version__)
+
+
+def test_every_option_is_explained_in_sentences() -> None:
+    for name, command in group.commands.items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert (option.help or "").endswith("."), (name, option.name)
+
+
+def test_on_a_terminal_errors_stand_alone() -> None:
+    code = """
+import os, pty, sys
+status = pty.spawn([sys.executable, "-m", "plm_embed", *sys.argv[1:]])
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    done = plm_embed("weights", "--model", "absent", "--output", "w", code=code)
+    assert done.returncode == 1
+    assert done.stdout.startswith("plm-embed: error: model: 'absent'"), done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(group.commands))
@@ -50,7 +73,8 @@ def test_every_command_has_an_example_that_it_understands(name: str) -> None:
 def test_the_libraries_are_loaded_after_it_is_said_how_they_keep_memory() -> None:
     code = """
 import os, sys
-from plm_embed.cli import main as cli, startup
+from plm_embed import startup
+from plm_embed.cli import main as cli
 print({"numpy", "pyarrow"} & set(sys.modules))
 try:
     cli.main()

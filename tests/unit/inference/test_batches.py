@@ -35,7 +35,7 @@ def test_what_is_put_back_comes_again_in_smaller_batches() -> None:
     seen = []
     for batch in packer:
         if len(batch) > 2:
-            packer.put_back([costs[i] for i in batch], batch)
+            packer.add([costs[i] for i in batch], batch)
             packer.budget //= 2
         else:
             seen.append(batch)

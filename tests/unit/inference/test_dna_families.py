@@ -1,6 +1,7 @@
 """Vectors of DNA, whose tokens are not letters: tokenized ahead, batched by their true number."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,13 +9,15 @@ import numpy as np
 import pytest
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
 from plm_embed.inference import batches
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
-from support.families import TINY, source
+from plm_embed.models.family import pooling_problems
+from plm_embed.sequence_windows import span_ends
+from support.families import TINY, golden, relative, source
 
 
 def make_dna(count: int, longest: int, letters: str = "ACGT") -> list[str]:
@@ -109,5 +112,59 @@ def test_more_tokens_than_positions_are_refused(folders: dict[str, Path]) -> Non
 
 
 def test_a_row_per_residue_is_refused(model: LanguageModel) -> None:
-    with pytest.raises(ConfigError, match="per_residue: a token of dnabert_tiny is several bases"):
+    words = "per_residue: a token of dnabert_tiny is several bases; choose per_token"
+    with pytest.raises(ConfigError, match=words):
         model.embed(["ACGT"], pooling="per_residue")
+
+
+@pytest.mark.parametrize("name", ["dnabert", "nt_v1"])
+def test_rows_per_token_are_the_published_ones_and_say_their_bases(
+    name: str, folders: dict[str, Path]
+) -> None:
+    known = golden(name)
+    with LanguageModel(folders[name], "cpu", "float32", threads=1) as model:
+        found = model.embed(list(known.sequences), pooling="per_token")
+        family = model.manifest.family
+        tokenize = model._ready().tokenize
+        streamed = dict(model.stream({"a": known.sequences[0]}, pooling="per_token"))
+        left_out = model.embed(["!"], pooling="per_token", on_error="skip")[0]
+    assert np.array_equal(streamed["a"].spans, found[0].spans)
+    assert left_out.vectors.shape == (0, model.manifest.dim)
+    assert left_out.spans.shape == (0, 2)
+    assert known.tokens
+    for at, states in known.tokens.items():
+        own = slice(*family.residues(states.shape[1]))
+        assert relative(found[at].vectors, states[-1][own]) < 1e-5
+    for sequence, (vectors, spans) in zip(known.sequences, found, strict=True):
+        assert len(vectors) == len(spans)
+        assert spans[0, 0] == 0 and spans[-1, 1] == len(sequence)
+        assert (spans[1:, 0] == spans[:-1, 1]).all()
+        ids = tokenize(sequence)[slice(*family.residues(len(spans) + family.extra_tokens))]
+        words = [sequence[first:stop] for first, stop in spans.tolist()]
+        # equal tokens are equal words, but for the letters that are unknown
+        pairs = {(one, word) for one, word in zip(ids.tolist(), words, strict=True)}
+        several = [one for one, count in Counter(one for one, _ in pairs).items() if count > 1]
+        assert all(len(word) == 1 for one, word in pairs if one in several)
+
+
+@pytest.mark.parametrize("policy", [LongSequences(), LongSequences("window", 150, 20)])
+def test_rows_per_token_do_not_depend_on_company(
+    model: LanguageModel, folders: dict[str, Path], policy: LongSequences
+) -> None:
+    sequences = [*make_dna(40, 700), "ACGTRYSWKMBDHVN" * 30]
+    together = model.embed(sequences, pooling="per_token", long_sequences=policy)
+    some = sequences[::8]
+    for sequence, rows in zip(some, together[::8], strict=True):
+        (alone,) = model.embed([sequence], pooling="per_token", long_sequences=policy)
+        assert np.array_equal(alone.vectors, rows.vectors)
+        assert np.array_equal(alone.spans, rows.spans)
+    asked = model.fingerprint("per_token", -1, policy)
+    wanted = reference_vectors(folders["dnabert"], some, asked)
+    for rows, one in zip(together[::8], wanted, strict=True):
+        np.testing.assert_allclose(rows.vectors, one["per_token_l3"], atol=2e-5)
+        assert np.array_equal(rows.spans, span_ends(one[SPANS]))
+
+
+def test_a_row_per_token_is_refused_where_tokens_are_residues() -> None:
+    (problem,) = pooling_problems(["per_token"], TINY["prott5"].family, "prott5")
+    assert problem.endswith("per_token: a token of prott5 is a residue; choose per_residue")

@@ -18,10 +18,11 @@ from Bio.SeqRecord import SeqRecord
 import plm_embed
 from plm_embed.errors import ConfigError, InputError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
-from plm_embed.inference.language_model import LanguageModel, embed_like
+from plm_embed.inference.embed_like import embed_like
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import Step, VectorStream
-from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part

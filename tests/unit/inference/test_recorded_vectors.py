@@ -20,7 +20,7 @@ import torch
 
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.kernels.devices import device_name
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS, Model

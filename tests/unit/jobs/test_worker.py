@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import bucket as embed
-from plm_embed.jobs import worker
+from plm_embed.jobs import embed_bucket, worker
 from plm_embed.models import weights
 from plm_embed.models.encoder import engine
 from support.buckets import SEQUENCES, write_bucket
@@ -44,9 +43,9 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
             "too little free memory for this model",
             "device",
         ),
-        (embed, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
+        (embed_bucket, "fingerprint_of", torch.OutOfMemoryError(FULL), "out of memory", "device"),
         (
-            embed,
+            embed_bucket,
             "write_completion",
             OSError(28, "No space left on device"),
             "no space left on the disk",

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from plm_embed.kernels import attention, devices
-from plm_embed.kernels.attention import Kernel, blocked, choose, pack, sdpa
+from plm_embed.kernels.attention import Kernel, blocked, choose, sdpa
+from plm_embed.kernels.packed import Packed, pack
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 2, 700)
@@ -80,7 +81,7 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
     def refusing(*_: object) -> Tensor:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
-    def wrong(qkv: Tensor, packed: attention.Packed) -> Tensor:
+    def wrong(qkv: Tensor, packed: Packed) -> Tensor:
         return sdpa(qkv, packed) * 1.1
 
     def broken(*_: object) -> Tensor:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from plm_embed.errors import DeviceError, PlmEmbedError, device_lost, out_of_memory
-from plm_embed.jobs.bucket import worker_info
+from plm_embed.jobs.embed_bucket import worker_info
 from plm_embed.kernels import devices
 
 CPU = torch.device("cpu")

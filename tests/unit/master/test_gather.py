@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.inference.accuracy import SelfTest
 from plm_embed.io import parquet as tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import blocks

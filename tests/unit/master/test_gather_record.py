@@ -12,7 +12,7 @@ import h5py
 import pytest
 
 from plm_embed.master.gather_record import forget, write_record
-from plm_embed.master.validation import read_validation
+from plm_embed.master.validation_record import read_validation
 from plm_embed.reading.diff import compare
 from support.campaign_runs import snakemake, working_folder
 from support.campaigns import make_campaign, make_records

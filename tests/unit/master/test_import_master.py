@@ -17,7 +17,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.foreign.adopt import Adopted, adopt
 from plm_embed.master.foreign.files import Files
 from plm_embed.sequences.tables import Table

@@ -14,7 +14,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.master import check_vectors
 from plm_embed.master.validate import validate
-from plm_embed.master.validation import Validation, read_validation
+from plm_embed.master.validation_record import Validation, read_validation
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records, reference
 from support.damages import DAMAGES, drop_row, edit, edit_table
 

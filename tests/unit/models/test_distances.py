@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plm_embed.kernels.attention import Attend, Distances, blocked, pack, sdpa
+from plm_embed.kernels.attention import Attend, blocked, sdpa
+from plm_embed.kernels.packed import Distances, pack
 from plm_embed.models import registry
 from plm_embed.models.encoder import distances, reference
 from plm_embed.models.encoder.description import Encoder, Slopes
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.esm.family import ESM2
+from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import Model
 

@@ -19,8 +19,8 @@ from plm_embed.inference.reference import hidden_states
 from plm_embed.kernels import attention
 from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.esm.family import ESM2
-from plm_embed.models.esm.tokens import tokenize
+from plm_embed.models.families.esm.family import ESM2
+from plm_embed.models.families.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import MODELS, Model
@@ -120,7 +120,7 @@ def test_every_layer_of_whole_models_equals_fair_esm(
 
 def test_a_token_that_is_lost_is_noticed() -> None:
     engine = copy(random_engine(checkpoints.TINY_ESM2))
-    engine._tokenize = lambda sequence: tokenize(sequence)[1:]
+    engine._tokens = engine._tokens._replace(tokenize=lambda sequence: tokenize(sequence)[1:])
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         engine.prepare(["MKT"])
 

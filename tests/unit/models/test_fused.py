@@ -170,7 +170,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from plm_embed.kernels import triton as fused
+from plm_embed.kernels import triton_elementwise as fused
 
 capability, width, half = map(int, sys.argv[1:4])
 half_type = "*" + sys.argv[4]

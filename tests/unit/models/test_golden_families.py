@@ -136,8 +136,8 @@ def random_engine(name: str, dtype: str) -> Engine:
         Source("tensors", ""),
         attention_dim=model.attention_dim or None,
     )
-    from plm_embed.models.checkpoints import read
-    from plm_embed.models.source_files import layout_of
+    from plm_embed.models.sources.checkpoints import read
+    from plm_embed.models.sources.source_files import layout_of
 
     path = source(name)
     tensors = read(path, layout_of(path, model), model).tensors

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models import checkpoints as layouts
-from plm_embed.models.esm.tokens import MASK
+from plm_embed.models.families.esm.tokens import MASK
 from plm_embed.models.registry import MODELS, Model
-from plm_embed.models.source_files import layout_of
+from plm_embed.models.sources import checkpoints as layouts
+from plm_embed.models.sources.source_files import layout_of
 from support.checkpoints import (
     TINY_ESM1B,
     TINY_ESM1V,
@@ -83,6 +84,22 @@ def test_hugging_face_folders_hold_the_same_tensors(
         4,
         True,
     )
+
+
+def test_a_folder_that_transformers_5_wrote(tmp_path: Path) -> None:
+    """It gives norms the names of TensorFlow, and frequencies one name for all layers."""
+    state = random_state(TINY_ESM2, 1)
+    file = write_hugging_face(tmp_path / "hf", TINY_ESM2, state) / "model.safetensors"
+    new = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
+    written = {}
+    for name, tensor in load_file(file).items():
+        theirs = re.sub(r"layer\.\d+(.*inv_freq)", r"layer.*\1", name)
+        for old, other in new.items():
+            theirs = theirs.replace(old, other)
+        written[theirs] = tensor
+    assert len([name for name in written if name.endswith(("gamma", "beta"))]) == 8
+    save_file(written, file)
+    assert equal(read(tmp_path / "hf", TINY_ESM2).tensors, state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -56,7 +56,7 @@ def test_no_name_means_two_models() -> None:
 
 
 def test_licenses_say_what_is_not_for_everyone() -> None:
-    free = {"esm2", "esm1b", "esm1v", "prostt5"}
+    free = {"esm2", "esm1b", "esm1v", "prostt5", "prostt5_3di"}
     for model in MODELS.values():
         assert (model.license == "MIT") == (model.family.name in free)
         closed = model.family.name in {"ankh", "nt_v1", "nt_v2"} or model.name == "esmc_600m"

@@ -4,7 +4,7 @@ from esm.data import Alphabet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.models.esm.tokens import CLS, EOS, MASK, PAD, UNK, tokenize
+from plm_embed.models.families.esm.tokens import CLS, EOS, MASK, PAD, UNK, tokenize
 from plm_embed.sequences.alphabet import PROTEIN
 
 

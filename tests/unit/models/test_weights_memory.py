@@ -9,7 +9,7 @@ import pytest
 
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.esm.family import ESM2
+from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.registry import Model
 from support import checkpoints
 

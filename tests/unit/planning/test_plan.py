@@ -21,13 +21,13 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.attempts import noted, read_attempts
-from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs, plan, proposals, speeds
 from plm_embed.planning.campaign_input import given_input, read_config
 from plm_embed.planning.forecast import Forecast, Plan, read_plan
-from plm_embed.planning.view import histogram, show
+from plm_embed.planning.plan_view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
@@ -95,9 +95,9 @@ def test_estimates_say_that_they_are_estimates() -> None:
         speed.device: speed
         for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")
     }
-    assert set(found) == {"V100", "A100", "H100", "H200", "L40S"}
+    assert {"V100", "A100", "H100", "H200", "L40S", "B200", "RTX 4090", "T4"} <= set(found)
     assert found["A100"].tokens_per_second == pytest.approx(312e12 * 0.4 / 1.357e9, rel=1e-2)
-    assert all(speed.basis == "estimated" and " x 0." in speed.why for speed in found.values())
+    assert all(speed.basis == "estimated" and " x 0." in speed.how for speed in found.values())
 
 
 def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
@@ -109,6 +109,114 @@ def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
     assert exact["A100"].tokens_per_second == pytest.approx(19.5e12 * 0.4 / 1.357e9, rel=1e-2)
     assert exact["V100"].tokens_per_second == pytest.approx(15.7e12 * 0.34 / 1.357e9, rel=1e-2)
     assert (half["V100"].basis, half["V100"].tokens_per_second) == ("not known", None)
+
+
+def test_a_gpu_that_cannot_hold_the_weights_is_no_choice() -> None:
+    large = MODELS["esm2_t48_15B_UR50D"]
+    found = {
+        speed.device: speed
+        for speed in costs.estimates(large, costs.work(large, {350: 10}, WHOLE), "auto")
+    }
+    assert found["L4"].tokens_per_second is None and "24 GB do not hold" in found["L4"].why
+    assert found["A100"].tokens_per_second and found["T4"].basis == "not known"
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
+        ("NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti"),
+    ],
+)
+def test_devices_go_by_their_short_names(name: str, label: str) -> None:
+    assert costs.device_label(name) == label
+
+
+def test_this_machine_comes_first_and_others_when_asked(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    alone = planned(plan.Question(configfile))
+    (cpu,) = alone.forecasts
+    assert cpu.speed.here and "GFLOP/s (float32, tried just now) x 0.50" in cpu.speed.how
+    assert alone.local_hours and alone.device == cpu.speed.device
+    assert "On this machine alone: about" in text(alone) and "data sheet" not in text(alone)
+    every = planned(plan.Question(configfile, all_gpus=True))
+    assert every.forecasts[0].speed.here and every.device == alone.device
+    assert {"H100", "L4", "RTX 3090"} <= {one.speed.device for one in every.forecasts}
+    assert "data sheet" not in text(every)  # no plan rests on them
+    named = planned(plan.Question(configfile, device="A10"))
+    assert [one.speed.device for one in named.forecasts] == [cpu.speed.device, "A10"]
+    assert named.device == "A10" and "A10: NVIDIA A10 data sheet (600 GB/s, dense" in text(named)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(
+        "#!/bin/sh\ncase $1 in *name) echo 'NVIDIA GeForce RTX 3090';; *) echo 0; esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+    mine = planned(plan.Question(configfile))
+    assert mine.device == "RTX 3090" and mine.forecasts[0].speed.here and mine.local_hours
+
+
+def test_a_site_shows_its_own_gpu(configfile: Path) -> None:
+    found = planned(plan.Question(configfile, site="polaris"))
+    assert [one.speed.device for one in found.forecasts] == ["A100"]
+    assert found.local_hours is None
+
+
+def test_settings_are_laid_over_the_file_as_snakemake_does(configfile: Path) -> None:
+    words = ["plan", "--configfile", str(configfile), "--config", "buckets=3"]
+    shown = CliRunner().invoke(group, [*words, "embedding={layers: [1]}", "--json"]).stdout
+    command = json.loads(shown)["command"]
+    assert command[-3:] == ["--config", "buckets=3", "embedding={layers: [1]}"]
+    config = read_config(configfile, ["buckets=3", "embedding={layers: [1]}"])
+    assert (config["buckets"], config["embedding"]["layers"]) == (3, [1])
+    assert config["embedding"]["pooling"] == ["mean"]
+    with pytest.raises(PlmEmbedError, match="write KEY=VALUE, as for snakemake"):
+        read_config(configfile, [str(configfile)])
+    alone = CliRunner().invoke(group, ["plan", "buckets=3"], standalone_mode=False)
+    assert "unexpected extra argument" in str(alone.exception)
+
+
+def test_the_plan_counts_the_weights(configfile: Path) -> None:
+    assert planned(plan.Question(configfile)).bytes["weights"] == checkpoints.DEMO.stat().st_size
+    large = planned(plan.Question(configfile, ("model=esm2_650m", "weights=''")))
+    assert large.bytes["weights"] == 2604537549 and "2.6 GB, compared" in large.weights
+    prepare(
+        MODELS["esm2_t3_untrained"],
+        checkpoints.DEMO,
+        configfile.parent / "weights" / "esm2_t3_untrained",
+    )
+    assert "weights" not in planned(plan.Question(configfile)).bytes
+
+
+def test_a_command_keeps_what_the_profile_sets(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slurm").mkdir()
+    profile = {
+        "config": ["speed={scratch: /scratch}", "buckets=7"],
+        "set-resources": {"embed": {"gpu": 1}, "gather": {"mem_mb": 9000}},
+    }
+    (tmp_path / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
+    found = planned(plan.Question(configfile, site="perlmutter", queue="debug"))
+    words = found.command[found.command.index("--config") :]
+    assert words[:4] == (
+        "--config",
+        "speed={scratch: /scratch}",
+        f"buckets={found.proposals[0].buckets}",
+        "site=perlmutter",
+    )
+    assert {"gather:mem_mb=9000", "embed:qos=debug"} <= set(words)
 
 
 def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
@@ -217,10 +325,10 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     elsewhere = planned(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
-    assert {one.speed.basis for one in planned(plan.Question(configfile)).forecasts} == {
-        "estimated",
-        "not known",
-    }
+    half = planned(plan.Question(configfile, all_gpus=True))
+    assert {one.speed.basis for one in half.forecasts} == {"estimated", "not known"}
+    (here,) = planned(plan.Question(configfile)).forecasts
+    assert here.hours is None and "bfloat16: try --measure" in here.speed.why
 
 
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
@@ -333,6 +441,8 @@ def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) ->
         ("day", True),
         ("minute", False),
     ]
+    long = site | {"submission": {"walltime": "36:00:00"}}
+    assert not any(one.fits for one in proposals.proposals(long, 1.0))
     own = configfile.parent / "own.yaml"
     own.write_text(yaml.safe_dump(site))
     assert "minute: too short" in text(planned(plan.Question(configfile, site=str(own))))
@@ -411,7 +521,11 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
     found = planned(plan.Question(configfile, lengths=lengths))
     assert (found.unique, found.residues, found.todo.tokens) == (41, 6000, 6082)
-    assert set(found.bytes) == {"store", "master"} and f"by the lengths in {lengths}" in text(found)
+    assert set(found.bytes) == {
+        "store",
+        "master",
+        "weights",
+    } and f"by the lengths in {lengths}" in text(found)
     by_length = Counter({100: 40, 2000: 1})
     summary = counted(records=41, accepted=41, unique=41, residues=6000, lengths=by_length)
     write_summary(tmp_path, summary)
@@ -431,7 +545,7 @@ def test_what_does_not_exist_is_said(configfile: Path) -> None:
     for question, message in (
         (plan.Question(configfile, site="polris"), "did you mean polaris"),
         (plan.Question(configfile, site="polaris", queue="long"), "no such queue"),
-        (plan.Question(configfile, device="TPU"), "known are V100"),
+        (plan.Question(configfile, device="TPU"), "known are .*, V100, A100"),
         (plan.Question(configfile.with_name("absent.yaml")), "there is no such file"),
     ):
         with pytest.raises(PlmEmbedError, match=message):

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
@@ -278,11 +277,6 @@ def test_metadata_is_the_fingerprint_and_more(embeddings) -> None:
     assert embeddings.metadata["layers"] == [2, 3]
     assert embeddings.metadata["inputs"]["embedded"] == len(KEYS)
     assert embeddings.metadata["workflow_commit"] == "0123abc"
-
-
-def test_version_is_that_of_the_package() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    assert plm_embed.__version__ == project["project"]["version"]
 
 
 def test_tensors_and_annotated_data(embeddings) -> None:

@@ -3,6 +3,7 @@ narrow screen.
 """
 
 import html
+import importlib.util
 import json
 import re
 import shutil
@@ -12,8 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
@@ -21,7 +22,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.attempts import noted
-from plm_embed.jobs.bucket import Embedder
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.jobs.gpus import Meter
 from plm_embed.keys import bucket_names
 from plm_embed.master.gather import gather
@@ -31,10 +32,9 @@ from plm_embed.models.registry import MODELS
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.forecast import Forecast, Plan, write_plan
 from plm_embed.reporting.citing import citation, methods
-from plm_embed.reporting.crate import write_crate
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
-from plm_embed.reporting.sample import principal_components
+from plm_embed.reporting.ro_crate import write_crate
 from plm_embed.reporting.summary import summarize
 from plm_embed.reporting.usage import comparison, failures
 from plm_embed.sequences.deduplicate import deduplicate
@@ -46,7 +46,8 @@ from support.campaigns import seal_sequences
 
 DEMO = Path(__file__).parents[3] / "config" / "demo"
 MODEL = "esm2_t3_untrained"
-FIGURES = ("lengths", "fates", "throughput", "timeline", "map", "norms")
+CHARTS = ("umap", "pca", "norms", "lengths", "timeline")
+FIGURES = (*CHARTS, "outcomes", "speed")
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -165,10 +166,15 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
     text = words(page)
     for expected in (
         "complete and validated",
+        "sp|P11736|CU32_LOCMI",
+        "XFD33108.1 unknown residues J at 82",
+        "keys ✓ passed Each distinct sequence has one row",
+        "master_esm2_embeddings.h5 52.8 kB vectors, one row per distinct sequence",
+        "commit: 0123456789abcdef",
         "181 records from 2 files, 129 distinct sequences",
         "51 of them (28.3 %) repeat a sequence",
         "3 of 3 buckets are finished",
-        "upper_cased",
+        "upper cased",
         "sequences to compute 129 129 1.00",
         "hours on",
         "3 submissions, started 5 times; 1 failed; 1 without an end",
@@ -184,9 +190,12 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records were skipped)",
     ):
         assert expected in text
-    assert page.stat().st_size < 10_000_000
+    assert page.stat().st_size < 300_000
     raw = page.read_text(encoding="utf-8")
     assert all(f'id="figure-{name}"' in raw for name in FIGURES)
+    for name in CHARTS:  # a text alternative and a stop of the keyboard each
+        assert f'tabindex="0" aria-labelledby="title-{name}" aria-describedby="words-{name}"' in raw
+    assert "default-src 'none'" in raw and "JavaScript is off" in raw
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"(?!data:|#)", raw), (
         "it loads nothing"
     )
@@ -210,10 +219,34 @@ def test_an_unfinished_campaign_has_what_there_is(
     assert (
         "not finished yet" in text
         and "Not validated yet" in text
-        and "Lengths of the unique sequences" in text
+        and "Lengths of the distinct sequences" in text
     )
     assert ("There is no master file yet" in text) == (missing in ("", "master_esm2_embeddings.h5"))
     assert ("No bucket is finished yet" in text) == (missing == "")
+
+
+def test_what_repeats_a_run_is_kept_beside_its_report(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(results, copy)
+    config = tmp_path / "mine.json"
+    settings = {
+        "inputs": [str(DEMO / "proteins.fasta")],
+        "model": MODEL,
+        "weights": str(checkpoints.DEMO),
+    }
+    config.write_text(json.dumps(settings))
+    command = ["report", str(copy), "--configfile", str(config)]
+    CliRunner().invoke(group, command, catch_exceptions=False)
+    kept = copy / MODEL / "config.yaml"
+    found = yaml.safe_load(kept.read_text(encoding="utf-8"))
+    assert found["inputs"] == settings["inputs"] and found["model"] == [MODEL]
+    assert found["residues"]["unknown"] == "skip", "defaults are named"
+    text = words(copy / MODEL / "report.html")
+    assert f"snakemake --configfile {kept} --cores all" in text
+    assert "skipped.tsv has them all" in text
+    config.write_text("{")
+    with pytest.raises(PlmEmbedError, match=r"mine\.json"):
+        CliRunner().invoke(group, command, catch_exceptions=False)
 
 
 def test_the_crate_names_every_file_and_every_attribute(results: Path, tmp_path: Path) -> None:
@@ -331,7 +364,7 @@ def said_of_weights(results: Path) -> dict[str, str]:
         name: (facts.folder / name).read_text()
         for name in ("report.html", "ro-crate-metadata.json")
     }
-    texts["report.html"] = texts["report.html"].partition("</header>")[0].partition("</script>")[2]
+    texts["report.html"] = texts["report.html"].partition("</header>")[0].partition("<header>")[2]
     return texts | {
         "methods": methods(facts),
         "citation": citation(facts),
@@ -384,37 +417,53 @@ def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
     assert collect(copy).weights is None
 
 
-def test_principal_components_are_those_of_the_data() -> None:
-    random = np.random.default_rng(1)
-    vectors = np.outer(random.normal(size=200), [3.0, 4.0, 0.0]) + np.outer(
-        random.normal(size=200), [0.0, 0.0, 1.0]
-    )
-    coordinates, (first, second) = principal_components(vectors)
-    assert first + second == pytest.approx(1) and first > 0.9
-    along = (vectors - vectors.mean(axis=0)) @ [0.6, 0.8, 0.0]
-    assert abs(np.corrcoef(coordinates[:, 0], along)[0, 1]) == pytest.approx(1, abs=1e-3)
-
-
 HARNESS = """<!doctype html><body><script>
-const found = [];
+const found = [], wait = ms => new Promise(done => setTimeout(done, ms));
 async function look(width) {
   const frame = document.createElement("iframe");
   frame.style.cssText = `width:${width}px;height:900px`;
   frame.src = "report.html";
   document.body.append(frame);
   await new Promise(done => frame.onload = done);
-  await new Promise(done => setTimeout(done, 1500));
-  const page = frame.contentDocument;
-  found.push({
-    width,
-    scroll: page.documentElement.scrollWidth,
-    drawn: [...page.querySelectorAll(".js-plotly-plot")].filter(plot =>
-      [...plot.querySelectorAll("path, rect.bg")]
-        .some(mark => mark.getBoundingClientRect().width > 0)
-      && plot.getBoundingClientRect().right <= width).map(plot => plot.id),
-  });
+  await wait(500);
+  const page = frame.contentDocument, view = frame.contentWindow;
+  const seen = { width, scroll: page.documentElement.scrollWidth };
+  seen.drawn = [...page.querySelectorAll(".chart")].filter(chart => {
+    const marks = [...chart.querySelectorAll("rect, use, .bar")];
+    return marks.some(mark => mark.getBoundingClientRect().width > 0)
+      && chart.getBoundingClientRect().right <= width;
+  }).map(chart => chart.id);
+  const map = page.querySelector("#figure-umap .plot"), tip = map.querySelector(".tip");
+  const lit = () => [...page.querySelectorAll("use.lit")].map(mark => mark.closest("figure").id);
+  const press = key => map.dispatchEvent(new view.KeyboardEvent("keydown", { key, bubbles: true }));
+  const mark = map.querySelectorAll("use")[5].getBoundingClientRect();
+  map.dispatchEvent(new view.PointerEvent("pointermove",
+    { clientX: mark.left + mark.width / 2, clientY: mark.top + mark.height / 2 }));
+  seen.hover = [tip.textContent, lit()];
+  press("Escape");
+  seen.hidden = [tip.style.visibility, lit()];
+  press("ArrowRight");
+  seen.first = tip.textContent;
+  press("ArrowRight");
+  seen.second = tip.textContent;
+  const choice = page.getElementById("coloring");
+  choice.value = "assembly_id";
+  choice.dispatchEvent(new view.Event("change"));
+  press("Home");
+  seen.colored = [map.querySelectorAll('use[href="#s0"]').length, tip.textContent];
+  page.querySelector("#map-legend button").click();
+  seen.alone = map.querySelectorAll("use:not(.dim)").length;
+  press("Escape");
+  page.querySelectorAll("details").forEach(one => one.open = true);
+  const axe = page.createElement("script");
+  axe.textContent = AXE;
+  page.body.append(axe);
+  const { violations, passes } = await view.axe.run();
+  seen.passes = passes.length;
+  seen.violations = violations.map(one => [one.help, one.nodes.map(node => node.html)]);
+  found.push(seen);
 }
-look(1280).then(() => look(390)).then(() => {
+look(WIDTH).catch(error => found.push(String(error))).then(() => {
   const result = document.createElement("pre");
   result.textContent = "FOUND" + JSON.stringify(found) + "END";
   document.body.append(result);
@@ -424,26 +473,36 @@ look(1280).then(() => look(390)).then(() => {
 
 @pytest.mark.workflow
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")
-def test_a_browser_draws_every_figure(results: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_browser_draws_and_axe_finds_nothing(
+    results: Path, tmp_path: Path, scheme: str, width: int
+) -> None:
+    """Wide and light, narrow and dark: charts, names by pointer and keyboard, colors, no findings
+    of axe-core.
+    """
     write_report(collect(results), tmp_path / "report.html")
-    (tmp_path / "harness.html").write_text(HARNESS)
-    command = [
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--allow-file-access-from-files",
-    ]
-    command += [
-        "--enable-logging=stderr",
-        "--virtual-time-budget=20000",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
+    spec = importlib.util.find_spec("axe_core_python")
+    assert spec and spec.origin
+    axe = Path(spec.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+    text = json.dumps(axe).replace("</", "<\\/")
+    harness = HARNESS.replace("WIDTH", str(width)).replace("AXE", text)
+    (tmp_path / "harness.html").write_text(harness, encoding="utf-8")
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu"]
+    command += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--enable-logging=stderr", "--virtual-time-budget=60000"]
+    command += [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
     command += ["--dump-dom", (tmp_path / "harness.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "CONSOLE" not in done.stderr
-    told = re.search(r"FOUND(.*?)END</pre>", done.stdout)
+    told = re.search(r"<pre>FOUND(.*?)END</pre>", done.stdout)
     assert told, done.stdout[-2000:]
-    for look in json.loads(html.unescape(told[1])):
-        assert look["drawn"] == [f"figure-{name}" for name in FIGURES]
-        assert look["scroll"] <= look["width"], "nothing sticks out to the right"
+    ids = collect(results).sample.ids
+    (look,) = json.loads(html.unescape(told[1]))
+    assert sorted(look["drawn"]) == sorted(f"figure-{name}" for name in FIGURES)
+    assert look["scroll"] <= look["width"], "nothing sticks out to the right"
+    assert look["hover"][0].startswith(f"{ids[5]}, ")
+    assert look["hover"][1] == ["figure-umap", "figure-pca"], "lit in both maps"
+    assert look["hidden"] == ["hidden", []]
+    assert look["first"] != look["second"] and look["second"].split(",")[0] in ids
+    assert look["colored"][0] == look["alone"] == 10 and look["colored"][1].count(",") == 2
+    assert look["violations"] == [] and look["passes"] > 20

@@ -8,7 +8,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.master.validation import Check, Counts, Spot, Validation, write_validation
+from plm_embed.master.validation_record import Check, Counts, Spot, Validation, write_validation
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
@@ -30,9 +30,10 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     text = summarize(campaign.results)
     assert "records     90\n" in text
     assert "unique      58 sequences\n" in text
-    assert "embedded    80 records, 8 of them with events\n" in text
+    assert "embedded    80 records, 8 of them changed (column `events` says how)\n" in text
     assert "skipped     10 records (6 empty, 3 out_of_memory, 1 text_before_first_header)\n" in text
     assert "validation  not done\n" in text
+    assert f"per record  {campaign.master.with_name('records.parquet')}\n" in text
     assert f"{campaign.master}: esm2_t3_untrained, 56 x 16" in text
     found = run(text)
     assert isinstance(found, np.ndarray) and found.shape == (1, 16)

@@ -4,6 +4,8 @@ costs.
 
 import json
 import os
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,10 +19,11 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed_json import write_sealed
 from plm_embed.jobs.submission import Submission
-from plm_embed.reporting.watch import State, Watch
-from plm_embed.reporting.watch_view import view
+from plm_embed.reporting.screen.watch import State, Watch
+from plm_embed.reporting.screen.watch_view import plain, view
 from plm_embed.sequences.summary import write_summary
 from plm_embed.wording import duration
+from plm_embed.workflow.run_note import NOTE, note_end, note_start
 from support.campaigns import counted
 
 MODEL = "esm2_t33_650M_UR50D"
@@ -64,15 +67,38 @@ def beat(
 
 
 def look(results: Path) -> State:
-    (state,) = Watch(results).look()
+    (state,) = Watch(results).look().models
     return state
 
 
-def shown(results: Path, rows: int | None = None) -> str:
+def shown(results: Path) -> str:
+    """As `--once` prints it."""
     console = Console(width=140, force_terminal=False)
     with console.capture() as capture:
-        console.print(view(Watch(results).look(), rows=rows, plain=True))
+        console.print(plain(Watch(results).look()))
     return capture.get()
+
+
+def screen(results: Path, width: int, height: int = 24) -> list[str]:
+    """Lines on a terminal of this size."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(view(Watch(results).look(), console))
+    return capture.get().splitlines()
+
+
+def written(path: Path, text: str = "", at: float = 0.0) -> Path:
+    """A file of so many seconds from now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time.time() + at, time.time() + at))
+    return path
+
+
+def prove(model: Path, at: float = 0.0) -> None:
+    """What the steps leave, one second after the other, from `at` seconds on."""
+    for number, name in enumerate(("gathered.json", "checksums.sha256", "report.html")):
+        written(model / name, at=at + number)
 
 
 def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
@@ -87,20 +113,36 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     assert not state.finished
 
 
-def test_nothing_runs_yet_or_everything_is_done(tmp_path: Path) -> None:
-    assert Watch(tmp_path).look() == []
-    assert "in the queue" in shown(tmp_path)
-    model = campaign(tmp_path, 2)
+def test_nothing_runs_yet(tmp_path: Path) -> None:
+    assert "There is no such folder yet" in shown(tmp_path / "later")
+    assert Watch(tmp_path).look().models == () and "Nothing has begun" in shown(tmp_path)
+    written(campaign(tmp_path, 2) / "weights.json")
     assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
+
+
+def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 2)
+    written(model / "weights.json", at=-100)
     finish(model, 0)
-    finish(model, 1)
-    assert not look(tmp_path).finished and "100.0 %  embedded; master and" in shown(tmp_path)
-    (model / "checksums.sha256").touch()
-    assert look(tmp_path).finished and "100.0 %  finished" in shown(tmp_path)
-    later = time.time() + 60
     (model / "submissions").mkdir()
-    os.utime(model / "submissions", (later, later))  # more is embedded since
-    assert not look(tmp_path).finished
+    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    assert "embed 50.0 % waits" in shown(tmp_path)
+    finish(model, 1)
+    logs = tmp_path / "logs" / MODEL
+    for name, file, said in (
+        ("gather", "gathered.json", "12:00:00 gathered 2 vectors"),
+        ("validate", "checksums.sha256", ""),
+        ("report", "report.html", ""),
+    ):
+        assert f"{name} has not begun" in shown(tmp_path)
+        written(logs / f"{name}.log", f"# plm-embed {name}\n{said}\n", at=-30)
+        text = shown(tmp_path)
+        assert f"{name} is at work, last word 30 s ago{': ' * bool(said)}{said}\n" in text
+        assert "finished:" not in text and not look(tmp_path).finished
+        written(model / file, at=-30)
+    assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
+    os.utime(model / "submissions", (time.time() - 20, time.time() - 20))  # more is embedded since
+    assert "gather has not begun" in shown(tmp_path)
 
 
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
@@ -110,15 +152,21 @@ def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     finish(other, 0)
     (tmp_path / "esmc_300m").mkdir()
     (tmp_path / "esmc_300m" / "weights.json").touch()  # its turn comes later
-    states = Watch(tmp_path).look()
+    states = Watch(tmp_path).look().models
     assert [state.folder.name for state in states] == [MODEL, "esmc_300m", "prot_bert"]
-    head, *rows = shown(tmp_path).splitlines()[:4]
-    assert head.split()[:3] == ["model", "done", "buckets"]
-    assert [row.split()[:5] for row in rows] == [
-        [MODEL, "0.0", "%", "0", "of"],
-        ["esmc_300m", "0.0", "%", "0", "of"],
-        ["prot_bert", "50.0", "%", "1", "of"],
+    beat(other, 1)
+    head, *rows = shown(tmp_path).splitlines()[1:5]
+    assert head.split()[:4] == ["model", "step", "embedded", "buckets"]
+    assert [row.split()[:4] for row in rows] == [
+        [MODEL, "weights", "waits", "0.0"],
+        ["esmc_300m", "embed", "waits", "0.0"],
+        ["prot_bert", "embed", "75.0", "%"],
     ]
+    for width in (60, 80, 120, 200):
+        lines = screen(tmp_path, width)
+        assert all(len(line) <= width for line in lines)
+        rows = [line.split()[0] for line in lines if "embed" in line or "weights" in line]
+        assert rows == ["model", MODEL, "esmc_300m", "prot_bert"]
 
 
 def test_a_model_of_an_earlier_campaign_is_left_out(tmp_path: Path) -> None:
@@ -129,7 +177,8 @@ def test_a_model_of_an_earlier_campaign_is_left_out(tmp_path: Path) -> None:
     os.utime(earlier / "checksums.sha256", (1, 1))
     finish(campaign(tmp_path, 1), 0)
     assert look(tmp_path).folder.name == MODEL
-    (tmp_path / MODEL / "checksums.sha256").touch()
+    written(tmp_path / MODEL / "weights.json")
+    prove(tmp_path / MODEL)
     assert look(tmp_path).finished
 
 
@@ -140,15 +189,17 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 3, progressed=3000)  # its GPU hangs
     beat(model, 4, updated=300)
     finish(model, 4)  # by somebody else since
-    beat(model, 5, updated=300)
-    beat(model, 6, bucket="0005")  # taken over
+    beat(model, 5, updated=30, started=ago(900))
+    beat(model, 6, bucket="0005")  # its successor, after a kill that is not yet silence
+    beat(model, 7)
+    finish(model, 7)  # and published just now
     state = look(tmp_path)
     assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
     text = shown(tmp_path)
-    assert "node1 GPU 1 (A100)" in text and "12 min" in text
+    assert "node1 GPU 1" in text and "A100" in text and "12 min" in text
     assert "2 stalled" in text and "5 min ago" in text and "SILENT" in text and "STUCK" in text
 
 
@@ -178,7 +229,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     (logs / "0001.log").write_text(
         "Traceback (most recent call last):\n  File ...\nValueError: broken\n"
     )
-    (state,) = watch.look()
+    (state,) = watch.look().models
     assert [(failure.log.name, failure.reason) for failure in state.failures] == [
         ("0000.log", "no space on /scratch\nmake room"),
         ("0001.log", "ValueError: broken"),
@@ -188,7 +239,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
     (model / "submissions").mkdir()
     (model / "submissions" / "0001.json").write_text("{}")
-    (state,) = watch.look()
+    (state,) = watch.look().models
     assert not state.failures
 
 
@@ -206,12 +257,98 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
         beat(model, bucket)
     text = CliRunner().invoke(group, ["watch", str(tmp_path), "--once"]).output
     assert "0 of 4 buckets finished, 3 workers, 1 bucket queued" in text and "\x1b" not in text
-    assert "and 2 workers more" in shown(tmp_path, rows=1)
+    for bucket in range(4):
+        beat(model, bucket)
+    assert "and 1 workers more" in screen(tmp_path, 140, height=9)[-1]
 
 
-def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(PlmEmbedError, match="no such folder"):
-        Watch(tmp_path / "absent")
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    model = campaign(tmp_path, 8)
+    written(model / "weights.json")
+    finish(model, 0)
+    beat(model, 1)
+    beat(model, 2, updated=300, tokens_total=None)
+    written(tmp_path / "logs" / MODEL / "embed" / "0003.log", "plm-embed: error: no space\n")
+    lines = screen(tmp_path, width)
+    assert all(len(line) <= width for line in lines) and len(lines) < 24
+    text = " ".join(" ".join(lines).split())
+    assert "✓weights ✓sequences ✗embed 18.7 % ·gather ·validate ·report" in text
+    assert "1 of 8 buckets finished, 2 workers, 6 buckets queued, 50 tokens/s, 1 stalled" in text
+    assert ", 1 failed; about 2 min left at this speed" in text and "FAILED" in text
+    (row,) = [line for line in lines if "SILENT" in line]
+    assert row.split()[:3] == ["node1", "GPU", "2"] and "loading" in row and "5 min ago" in row
+    (title,) = [line for line in lines if line.startswith("worker")]
+    assert ("memory" in title) == (width >= 120) and "…" not in title + row
+
+
+def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
+    campaign(tmp_path, 12)
+    logs = tmp_path / "logs" / MODEL / "embed"
+    for bucket in range(12):
+        written(logs / f"{bucket:04d}.log", f"plm-embed: error: {bucket:04d}: damaged weights\n")
+    text = shown(tmp_path)
+    assert text.count("damaged weights") == 1 and "0000.log  and 11 more alike" in text
+    assert "12 failed" in text
+
+
+@pytest.mark.parametrize("log", ["deduplicate.log", "scan/00001.log", f"{MODEL}/weights.log"])
+def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
+    note_start(tmp_path, [MODEL])
+    written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
+    look = Watch(tmp_path).look()
+    assert look.failed and not look.over  # this very process is the run
+    assert "failed" in shown(tmp_path) and "no column 'nope'" in shown(tmp_path)
+    note_end(tmp_path, "failed")
+    assert Watch(tmp_path).look().over
+
+
+def test_what_an_earlier_run_said_is_over(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 1)
+    finish(model, 0)
+    log = written(tmp_path / "logs" / MODEL / "gather.log", "plm-embed: error: full\n", at=-60)
+    assert Watch(tmp_path).look().failed
+    note_start(tmp_path, [MODEL])
+    text = shown(tmp_path)
+    assert "FAILED" not in text and "a run is at work" in text
+    os.utime(log)
+    note_end(tmp_path, "failed")  # the note keeps the time of the start
+    text = shown(tmp_path)
+    assert "FAILED" in text and "no run is at work; the last one ended" in text
+
+
+def test_a_run_that_was_killed_is_not_at_work(tmp_path: Path) -> None:
+    campaign(tmp_path, 1)
+    note_start(tmp_path, [MODEL])
+    note = tmp_path / NOTE
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": ended.pid}))
+    assert "the last one was killed" in shown(tmp_path)
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"host": "elsewhere"}))
+    assert "a run is at work on elsewhere" in shown(tmp_path)
+
+
+def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
+    def code(*options: str) -> int:
+        command = [sys.executable, "-m", "plm_embed", "watch", str(tmp_path / "out"), *options]
+        return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+
+    assert code("--once") == 3
+    model = campaign(tmp_path / "out", 1)
+    finish(model, 0)
+    written(model / "gathered.json")
+    log = written(tmp_path / "out" / "logs" / MODEL / "validate.log", "plm-embed: error: no\n", 1)
+    assert code() == 1
+    log.unlink()
+    prove(model)
+    assert code() == 0
+
+
+def test_a_file_is_no_results_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PlmEmbedError, match="is no folder"):
+        Watch(tmp_path / "file")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.cli.startup import KEEP_MEMORY, NO_HUGE_PAGES
+from plm_embed.startup import KEEP_MEMORY, NO_HUGE_PAGES
 from support.nasty_inputs import M2
 
 pytestmark = pytest.mark.workflow

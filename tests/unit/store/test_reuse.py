@@ -12,7 +12,6 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Pooling
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.bucket import Embedder
 from plm_embed.jobs.completion_record import (
     campaign_records,
     completion_records,
@@ -20,6 +19,7 @@ from plm_embed.jobs.completion_record import (
     savings,
     write_completion,
 )
+from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import bucket_of, key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.reading.diff import compare

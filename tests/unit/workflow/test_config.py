@@ -496,3 +496,16 @@ def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any)
         assert all(len(line) < 6000 for line in str(error).splitlines())
     else:
         assert checked(complete) == complete
+
+
+def test_inputs_that_another_workflow_has_yet_to_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = {"inputs": ["later.fasta"], "model": "esm2_8m"}
+    assert checked(config, awaited=True)["inputs"] == ["later.fasta"]
+    with pytest.raises(PlmEmbedError, match=r"inputs: later.fasta: not found"):
+        checked(config)
+    Path("later.fasta").symlink_to("nowhere")
+    with pytest.raises(PlmEmbedError, match="is a link to something that is not there"):
+        checked(config, awaited=True)

@@ -18,7 +18,14 @@ from snakemake.settings.types import (
 from snakemake_interface_executor_plugins import utils
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.workflow.config_handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.config_handover import (
+    check_folders,
+    check_version,
+    freeze,
+    hand_over,
+    notes_file,
+    quote_words,
+)
 from support.campaign_runs import ROOT, working_folder
 from support.clones import clone, environment
 
@@ -31,15 +38,22 @@ def test_jobs_read_the_configuration_that_was_checked(
     monkeypatch.chdir(tmp_path)
     given = SimpleNamespace(configfiles=[Path("config.yaml")], config_args=["buckets=3"])
     workflow = SimpleNamespace(config_settings=given)
-    freeze(workflow, {"buckets": 3, "results": "größe"})
+    config = {"buckets": 3, "results": "größe"}
+    hand_over(workflow, freeze(config))
     (path,) = given.configfiles
-    assert json.loads(path.read_text(encoding="utf-8")) == {"buckets": 3, "results": "größe"}
+    assert json.loads(path.read_text(encoding="utf-8")) == config
     assert path.is_absolute()
     assert given.config_args == ""
-    freeze(workflow, {"buckets": 4, "results": "größe"})
-    assert given.configfiles != [path]
+    assert freeze(config | {"buckets": 4}) != path
     assert json.loads(path.read_text(encoding="utf-8"))["buckets"] == 3
-    assert notes_file(SimpleNamespace(overwrite_configfiles=[path])).parent == path.parent
+    as_a_job_reads_it = json.loads(path.read_text(encoding="utf-8"))
+    assert notes_file(as_a_job_reads_it) == path.with_suffix(".failures")
+
+
+def test_rules_of_another_version_are_refused() -> None:
+    check_version((ROOT / "workflow/src/plm_embed/_version.py").read_text(encoding="utf-8"))
+    with pytest.raises(PlmEmbedError, match=r"of plm_embed 999\.0, installed is"):
+        check_version('"""."""\n\n__version__ = "999.0"\n')
 
 
 def test_a_working_folder_that_cannot_be_written_to_is_named(
@@ -48,7 +62,7 @@ def test_a_working_folder_that_cannot_be_written_to_is_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".snakemake").touch()
     with pytest.raises(PlmEmbedError, match=f"{tmp_path}/.snakemake/plm-embed"):
-        freeze(SimpleNamespace(config_settings=None), {})
+        freeze({})
 
 
 @pytest.mark.workflow

@@ -52,6 +52,7 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     path.touch()
     embedding = {"layers": [33], "pooling": ["mean"], "storage_dtype": "float16"}
     small = {
+        "results": str(tmp_path / "results"),
         "inputs": [str(path)],
         "model": "esm2_t33_650M_UR50D",
         "embedding": embedding,

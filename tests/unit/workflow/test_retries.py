@@ -22,6 +22,7 @@ class Job(SimpleNamespace):
         super().__init__(
             rule=named,
             name=rule,
+            rules=[rule],
             jobid=1,
             log=log,
             wildcards_dict=wildcards,
@@ -41,13 +42,13 @@ def fail(tmp_path: Path) -> Any:
 
     class Executor:
         logger = logging.getLogger()
-        workflow = SimpleNamespace(overwrite_configfiles=[tmp_path / "x.json"])
 
         def report_job_error(self, info: Any) -> None: ...
 
         def handle_job_error(self, job: Any) -> None: ...
 
     (tmp_path / "x.json").touch()
+    by_cause([SimpleNamespace(name="embed", resources={})], tmp_path / "x.failures")
     watch_failures(Executor, Executor)
 
     def fail(job: Job, **aux: Any) -> bool:
@@ -68,7 +69,7 @@ def asked(tmp_path: Path, job: Job) -> tuple[int, int]:
     resources.update(
         Resources.from_mapping({"mem_mb": lambda _, attempt: attempt * 1000, "gpu": 1})
     )
-    rule = SimpleNamespace(resources=resources)
+    rule = SimpleNamespace(name=job.name, resources=resources)
     by_cause([rule], tmp_path / "x.failures")
     assert rule.resources["gpu"].value == 1
     words = {

@@ -44,8 +44,8 @@ OTHER_NAMES = {
 }
 """Of options and parameters, the key that they are called in the configuration."""
 OF_THE_WORKFLOW = {
-    *("results", "inputs", "model", "weights", "weights_folder", "deduplicate"),
-    *("store", "site", "buckets_per_submission", "local_rules"),
+    *("results", "inputs", "model", "weights", "adapter", "weights_folder", "deduplicate"),
+    *("store", "site", "container", "buckets_per_submission", "local_rules"),
 }
 """Keys that no command has an option for, or only one without a default."""
 

@@ -32,21 +32,18 @@ if _typing.TYPE_CHECKING:
 
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
     from plm_embed.inference.inputs import Given, OnError
-    from plm_embed.inference.language_model import LanguageModel, Pooled
+    from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
     from plm_embed.reading.dataset import Dataset as Dataset
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store_vectors import StoreVectors
 
-    class _How(_typing.TypedDict, total=False):
-        layer: int
-        long_sequences: LongSequences | None
-        on_error: OnError
+    class _How(EmbedHow, total=False):
         weights: str | Path | None
+        adapter: str | Path | None
         device: Literal["auto", "cpu", "cuda"]
         dtype: ComputeDtype | Literal["auto"]
         threads: int | None
         strand: Strand
-        bar: bool
 
 
 __all__ = [
@@ -92,7 +89,7 @@ def _embed_like(
     fingerprint: "Fingerprint", name: str, sequences: "Given", weights: "str | Path | None"
 ) -> "tuple[list[str], NDArray[np.float32]]":
     with _errors.extra():
-        from plm_embed.inference.language_model import embed_like
+        from plm_embed.inference.embed_like import embed_like
     return embed_like(fingerprint, name, sequences, weights)
 
 
@@ -100,6 +97,7 @@ def load(
     model: str = "esm2_t6_8M_UR50D",
     *,
     weights: "str | Path | None" = None,
+    adapter: "str | Path | None" = None,
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
@@ -107,23 +105,30 @@ def load(
 ) -> "LanguageModel":
     """A model in memory, for as many calls of `embed` and `stream` as wanted.
 
-    model: a published name or an alias, such as esm2_650m.
-    weights: a checkpoint file or folder, a weights folder, or a campaign's `weights_folder`; None
-        downloads the published weights once, to PLM_EMBED_WEIGHTS or ~/.cache/plm-embed/weights.
-    device: auto is the GPU if there is one.
-    dtype: numbers to compute with; auto is bfloat16 on a GPU from Ampere on, else float32.
-    threads: of the CPU; None leaves torch's setting.
-    strand: of DNA; canonical: a sequence and its reverse complement have one vector.
+    Args:
+        model: A published name or an alias, such as esm2_650m.
+        weights: A checkpoint file or folder, a weights folder, or a campaign's `weights_folder`.
+            None downloads the published weights once, to PLM_EMBED_WEIGHTS or
+            ~/.cache/plm-embed/weights.
+        adapter: The folder of a LoRA adapter in PEFT's layout, merged into the published weights.
+        device: auto is the GPU if there is one.
+        dtype: The precision of the computation; auto is bfloat16 on a GPU from Ampere on, else
+            float32.
+        threads: CPU threads; None leaves torch's setting.
+        strand: Of DNA; canonical: a sequence and its reverse complement have one vector.
 
-    The device is checked against vectors of the reference implementation first: DeviceError when it
-    computes wrongly. WeightsError for weights that are not to be had or not the model's.
+    The device is first checked against vectors of the reference: DeviceError if it computes
+    wrongly. WeightsError if the weights cannot be had or are not the model's.
     """
+    from plm_embed.startup import set_up
+
+    set_up("embed")
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
         from plm_embed.inference.prepare_weights import weights_folder
         from plm_embed.models.registry import find_model
 
-        folder = weights_folder(find_model(model), weights)
+        folder = weights_folder(find_model(model), weights, adapter)
         return LanguageModel(folder, device, dtype, threads, strand)
 
 
@@ -143,6 +148,16 @@ def embed(
 ) -> "list[NDArray[np.float32]]": ...
 
 
+@_typing.overload
+def embed(
+    sequences: "Given",
+    model: str = ...,
+    *,
+    pooling: 'Literal["per_token"]',
+    **how: "_typing.Unpack[_How]",
+) -> "list[TokenRows]": ...
+
+
 def embed(
     sequences: "Given",
     model: str = "esm2_t6_8M_UR50D",
@@ -152,33 +167,49 @@ def embed(
     long_sequences: "LongSequences | None" = None,
     on_error: "OnError" = "raise",
     weights: "str | Path | None" = None,
+    adapter: "str | Path | None" = None,
     device: 'Literal["auto", "cpu", "cuda"]' = "auto",
     dtype: 'ComputeDtype | Literal["auto"]' = "auto",
     threads: int | None = None,
     strand: "Strand" = "as_given",
     bar: bool = True,
-) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
-    """The vectors (n, D) of sequences, fp32, in the order given; (L, D) each for `per_residue`.
+) -> "NDArray[np.float32] | list[NDArray[np.float32]] | list[TokenRows]":
+    """The vectors of sequences in float32 and in the order given: (n, D); for `per_residue` a list
+    of matrices (L, D), and for `per_token` of matrices (T, D) with the spans (T, 2) of the tokens.
 
-    sequences: a list of strings, of pairs of an id and a sequence, or of records of Biopython; a
-        dictionary of sequences by id; or a file: FASTA, or a table with the columns id and
-        sequence.
-    pooling: mean or max over the residues, mean_special (over special tokens too), bos (the first
-        token), or per_residue.
-    layer: after which the representations are taken; 0 is the embedding, -1 the last layer.
-    long_sequences: windows, or a limit; None embeds each sequence whole.
-    on_error: raise InputError for a sequence that has no vector (it names the record), or skip it:
-        its row is NaN (per residue, its matrix is empty), and a warning names it.
-    model, weights, device, dtype, threads, strand: as in `load`.
-    bar: whether progress is drawn on a terminal or in a notebook.
+    Args:
+        sequences: A list of strings, of pairs of an id and a sequence, or of records of Biopython;
+            a dictionary of sequences by id; or a file: FASTA, or a table with the columns id and
+            sequence.
+        model: As in `load`.
+        pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
+            first token), per_residue, or per_token where tokens are several bases.
+        layer: The layer whose output is taken; 0 is the embedding, -1 the last layer.
+        long_sequences: Windows, or a limit; None embeds each sequence whole.
+        on_error: raise an InputError for a sequence that has no vector (it names the record), or
+            skip it: its row is NaN (per residue, its matrix is empty), and a warning names it.
+        weights: As in `load`.
+        adapter: As in `load`.
+        device: As in `load`.
+        dtype: As in `load`.
+        threads: As in `load`.
+        strand: As in `load`.
+        bar: Whether progress is drawn on a terminal or in a notebook.
 
     Equal sequences are computed once. The numbers are those of a campaign with the same settings
-    on the same kind of machine, bit by bit, in whatever order and company.
+    on the same kind of machine, bit by bit, whatever else is computed with them.
     """
     with load(
-        model, weights=weights, device=device, dtype=dtype, threads=threads, strand=strand
+        model,
+        weights=weights,
+        adapter=adapter,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        strand=strand,
     ) as loaded:
-        vectors: NDArray[np.float32] | list[NDArray[np.float32]] = loaded.embed(
+        vectors: NDArray[np.float32] | list[NDArray[np.float32]] | list[TokenRows]
+        vectors = loaded.embed(
             sequences,
             pooling=pooling,
             layer=layer,

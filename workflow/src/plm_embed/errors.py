@@ -100,7 +100,6 @@ EXTRAS = {
     "faiss": ("faiss-cpu", "faiss"),
     "jinja2": ("jinja2", "report"),
     "pandas": ("pandas", "pandas"),
-    "plotly": ("plotly", "report"),
     "requests": ("requests", "embed"),
     "safetensors": ("safetensors", "embed"),
     "snakemake": ("snakemake", "workflow"),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
-Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue"]
+Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32).
@@ -18,6 +18,8 @@ StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
+AlphabetName = Literal["protein", "dna", "3di"]
+"""Of the sequences that a model reads."""
 
 POOLING_DEFINITIONS: dict[Pooling, str] = {
     "mean": "arithmetic mean over the sequence's own tokens; special tokens and padding are left "
@@ -27,7 +29,13 @@ POOLING_DEFINITIONS: dict[Pooling, str] = {
     "max": "element-wise maximum over the sequence's own tokens; special tokens and padding are "
     "left out",
     "per_residue": "one row per residue; special tokens and padding are left out",
+    "per_token": "one row per token of several letters, and which these are; special tokens and "
+    "padding are left out",
 }
+SPANS = "per_token_spans"
+"""The dataset beside per-token ones that says which letters each token stands for, as
+`sequence_windows.stored_spans` has it.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class LongSequences:
     """What happens to a sequence of more than `max_residues` residues (0: no limit).
 
     whole: embedded in one piece; window: windows of `max_residues` that share `overlap` residues,
-    combined as `plm_embed.windows` says; crop: the first `max_residues`; skip: no vector.
+    combined as `plm_embed.sequence_windows` says; crop: the first `max_residues`; skip: no vector.
     """
 
     policy: LongPolicy = "whole"
@@ -102,10 +110,12 @@ class Fingerprint:
 
     @property
     def representations(self) -> tuple[str, ...]:
-        """Names of datasets, layer by layer within each pooling, in the order asked for."""
+        """Names of datasets, layer by layer within each pooling, in the order asked for; last the
+        spans of tokens, where there are rows per token.
+        """
         return tuple(
             representation(pooling, layer) for pooling in self.pooling for layer in self.layers
-        )
+        ) + ((SPANS,) if "per_token" in self.pooling else ())
 
 
 def storage_bytes(dtype: StorageDtype) -> int:
@@ -124,9 +134,16 @@ def pooling_and_layer(name: str) -> tuple[str, int]:
     return pooling, int(layer)
 
 
-def is_per_residue(name: str) -> bool:
-    """Whether a representation has a row per residue rather than one per sequence."""
-    return name.startswith("per_residue_")
+def has_matrix(name: str) -> bool:
+    """Whether a representation has a matrix per sequence, a row per residue or token, rather than a
+    vector.
+    """
+    return name.startswith(("per_residue_", "per_token_"))
+
+
+def columns(name: str, dim: int) -> int:
+    """Numbers in a row of a representation, of a model of `dim` dimensions."""
+    return 2 if name == SPANS else dim
 
 
 def master_name(family: str) -> str:

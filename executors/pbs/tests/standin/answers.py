@@ -38,10 +38,12 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
 
 def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     """`-f` of ids as text, JSON or DSV; tables; one bad id does not hide the others."""
-    options, ids = getopt.getopt(request["words"], "fF:D:xwu:aHsn1tB")
+    options, ids = getopt.getopt(request["words"], "fF:D:xwu:aHsn1tBQ")
     found = dict(options)
     if "-B" in found:
         return 0, f"Server: {SERVER}\n    server_state = Active\n    server_host = {SERVER}\n", ""
+    if "-Q" in found:
+        return 0, "".join(map(render.queue, pbs.config.queues.values())), ""
     history = "-x" in found or "-H" in found
     if not ids:
         if history and not pbs.config.history:

@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any
 
-from .model import SERVER, Job, flat
+from .model import SERVER, Job, Queue, flat
 
 _LIMIT = 78
 _NUMBER = re.compile(
@@ -27,6 +27,28 @@ def text(job: Job, wide: bool) -> str:
     for key, value in flat(job.attributes(), lambda text: text.replace(",", r"\,")):
         lines.append(f"    {key} = {value if wide else _folded(value, len(key) + 7)}\n")
     return "".join(lines) + "\n"
+
+
+def queue(queue: Queue) -> str:
+    """`qstat -Q -f`, the attributes that matter to users."""
+    longest = queue.walltime[1]
+    minutes, seconds = divmod(longest or 0, 60)
+    attributes = {
+        "queue_type": "Route" if queue.route_to else "Execution",
+        "state_count": _folded(
+            "Transit:0 Queued:0 Held:0 Waiting:0 Running:0 Exiting:0 Begun:0", 18
+        ),
+        **({"resources_max.nodect": queue.nodes[1]} if queue.nodes[1] else {}),
+        **(
+            {"resources_max.walltime": f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"}
+            if longest
+            else {}
+        ),
+        "enabled": queue.enabled,
+        "started": queue.started,
+    }
+    lines = [f"    {key} = {value}\n" for key, value in attributes.items()]
+    return f"Queue: {queue.name}\n{''.join(lines)}\n"
 
 
 def dsv(job: Job, delimiter: str = "|") -> str:

@@ -23,12 +23,19 @@ from plm_embed.io.terminal import printable
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.planning.campaign_input import read_config
 from plm_embed.planning.speeds import cores as usable_cores
-from plm_embed.reporting.watch import Failure, Watch
+from plm_embed.workflow.campaign import check_inputs
 from plm_embed.workflow.config import Config, checked, schema
+from plm_embed.workflow.ending import AGAIN
+from plm_embed.workflow.failures import failures
 from plm_embed.workflow.schema import completed
 
-CLONE = (Path(plm_embed.__file__).parent / "clone" / "Snakefile").resolve().parent
-"""The clone; of an installed package a folder with the same Snakefile, rules and profiles."""
+_PACKAGE = Path(plm_embed.__file__).resolve().parent
+_AROUND = _PACKAGE.parents[2]
+CLONE = _AROUND if (_AROUND / "workflow" / "Snakefile").is_file() else _PACKAGE / "clone"
+"""The clone; of an installed package a folder with the same Snakefile, rules, profiles, sample."""
+SAMPLE_MODEL = "esm2_t3_untrained"
+SAMPLE = CLONE / "config" / "demo"
+"""A tiny untrained model and real proteins, to try an installation with."""
 CONFIG = "config.yaml"
 _SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
 _FIRST_LINE = "# To run it again, or extended: "
@@ -41,13 +48,14 @@ _CAUSE_LINES = 8
 def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     """The configuration of these keys and of `key=value` settings: no more keys than were given.
 
-    ConfigError when the workflow would refuse it, with a line for each problem.
+    ConfigError when the workflow would refuse it, with a line for each problem. InputError for a
+    table without the named columns.
     """
     config: Config = {key: dict(item) if key == "table" else item for key, item in given.items()}
     for setting in settings:
         key, equals, value = setting.partition("=")
         # names of models may have a dot
-        *blocks, last = key.split(".", 1 if key.startswith("weights.") else -1)
+        *blocks, last = key.split(".", 1 if key.startswith(("weights.", "adapter.")) else -1)
         block = config
         for name in blocks:
             block = block.setdefault(name, {}) if isinstance(block, dict) else block
@@ -57,9 +65,14 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
                 key="--set",
             )
         block[last] = value
-    checked(config)
+    check_inputs(checked(config))
     found: Config = _only(completed(config, schema()), config)
     return found
+
+
+def shipped_weights(models: Sequence[str]) -> dict[str, str]:
+    """The weights that need no download, by the model's name."""
+    return {SAMPLE_MODEL: str(SAMPLE / f"{SAMPLE_MODEL}.pt")} if SAMPLE_MODEL in models else {}
 
 
 def _only(full: Any, given: Any) -> Any:
@@ -67,6 +80,12 @@ def _only(full: Any, given: Any) -> Any:
     if not (isinstance(full, dict) and isinstance(given, dict)):
         return full
     return {key: _only(full[key], item) for key, item in given.items()}
+
+
+def need_snakemake() -> None:
+    """PlmEmbedError when Snakemake is not installed."""
+    if find_spec("snakemake") is None:
+        raise PlmEmbedError(missing_extra(ModuleNotFoundError(name="snakemake")))
 
 
 @dataclass(frozen=True)
@@ -81,9 +100,8 @@ class Command:
 
         PlmEmbedError when Snakemake is not installed.
         """
-        if find_spec("snakemake") is None:
-            raise PlmEmbedError(missing_extra(ModuleNotFoundError(name="snakemake")))
-        configfile = str(Path(checked(config)["results"]) / CONFIG)
+        need_snakemake()
+        configfile = str(Path(config["results"]) / CONFIG)
         words = ["--snakefile", str(CLONE / "Snakefile"), "--configfile", configfile]
         on_cpu = config.get("speed", {}).get("device") == "cpu"
         if not (profile or on_cpu) and (gpus := len(visible_gpus())):
@@ -173,7 +191,7 @@ def execute(command: Command, results: Path) -> bool:
 
     PlmEmbedError with the cause and the log of the step that failed.
     """
-    began = time.time()
+    began = time.time_ns()
     program = [sys.executable, "-m", "snakemake", *command.words, "--quiet", "host", "rules"]
     lines: list[str] = []
     with subprocess.Popen(
@@ -194,22 +212,12 @@ def execute(command: Command, results: Path) -> bool:
     return not any(line.startswith(_NOTHING) for line in lines)
 
 
-def _cause(lines: Sequence[str], results: Path, began: float) -> str:
+def _cause(lines: Sequence[str], results: Path, began: int) -> str:
     """What the first step to fail says, and its log; else the end of what Snakemake says."""
-    failed = sorted(_failures(results, began), key=lambda one: one.log.stat().st_mtime)
-    if failed:
-        return (
-            f"{failed[0].reason}\nlog: {failed[0].log}; "
-            "when it is mended, run the same command again: what is finished stays"
-        )
+    logs = results / "logs"
+    models = [folder.name for folder in logs.glob("*") if folder.is_dir()]
+    if found := failures(results, models, began):
+        return f"{found[0].reason}\nlog: {found[0].log}; {AGAIN}"
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
     return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
-
-
-def _failures(results: Path, began: float) -> Iterator[Failure]:
-    """Steps whose log was written since."""
-    for model in (folder.name for folder in (results / "logs").glob("*") if folder.is_dir()):
-        for failure in Watch(results).failures(model):
-            if failure.log.stat().st_mtime >= began:
-                yield failure

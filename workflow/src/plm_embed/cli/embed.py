@@ -31,6 +31,9 @@ from plm_embed.inference.settings import Settings
     "the published file is downloaded.",
 )
 @click.option(
+    "--adapter", type=PATH, help="A LoRA adapter in PEFT's layout, merged into the weights."
+)
+@click.option(
     "--output",
     required=True,
     type=PATH,
@@ -41,9 +44,12 @@ from plm_embed.inference.settings import Settings
     type=PATH,
     help="Also write the manifest to this file: a campaign's note of what it uses.",
 )
-def weights(model: str, source: Path | None, output: Path, record: Path | None) -> None:
-    """Adopt or download model weights, verify and convert them, and compute the self-test's golden
-    vectors.
+def weights(
+    model: str, source: Path | None, adapter: Path | None, output: Path, record: Path | None
+) -> None:
+    """Download or adopt the weights of a model, and verify them.
+
+    They are converted, and the golden vectors of the self-test are computed beside them.
 
     \b
     Example:
@@ -54,7 +60,7 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 
-    manifest = prepare(find_model(model), source, output)
+    manifest = prepare(find_model(model), source, output, adapter)
     if record:
         write_manifest(record, manifest)
 
@@ -123,7 +129,12 @@ def weights(model: str, source: Path | None, output: Path, record: Path | None) 
     help="Residues that neighboring windows share.",
 )
 @STRAND
-@click.option("--device", default=Settings.device, type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option(
+    "--device",
+    default=Settings.device,
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="What to compute on; auto: GPUs where there are any.",
+)
 @click.option(
     "--nodes",
     default=1,

@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from plm_embed import startup
 from plm_embed._version import __version__
-from plm_embed.cli import embed, reading, results, run, sequences, show, startup
+from plm_embed.cli import embed, profile, reading, results, run, sequences, show
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
@@ -56,13 +57,41 @@ def main() -> None:
         os._exit(1)  # at an orderly exit HDF5 would try to write again, and crash
 
 
+SECTIONS = {
+    "Plan and run": ("plan", "run", "profile"),
+    "Look": ("watch", "summary", "report"),
+    "Use the result": ("search", "index", "export", "diff"),
+    "Store": ("import", "compact"),
+    "Single steps, which the workflow calls": (
+        *("weights", "deduplicate", "scan", "split", "collect"),
+        *("embed", "gather", "validate"),
+    ),
+}
+"""The commands by what people do with them."""
+
+
+class Sections(click.Group):
+    """Help that lists the commands by section, each with its whole first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                whole = formatter.width * 10
+                formatter.write_dl(
+                    [(name, one.get_short_help_str(whole)) for name, one in commands if one]
+                )
+
+
 @click.group(
-    name="plm-embed", context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    name="plm-embed",
+    cls=Sections,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(__version__)
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Sequences of proteins and DNA to language-model embeddings. Each step also runs by hand.
+    """Turn sequences of proteins and DNA into embeddings by language models.
 
     \b
     Examples:
@@ -74,6 +103,6 @@ def group(context: click.Context) -> None:
     startup.set_up(context.invoked_subcommand or "")
 
 
-for module in (run, show, sequences, embed, results, reading):
+for module in (run, profile, show, sequences, embed, results, reading):
     for command in module.COMMANDS:
         group.add_command(command)

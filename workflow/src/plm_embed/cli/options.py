@@ -32,10 +32,13 @@ EXISTING = _Path(exists=True)
 
 
 class Step(click.Command):
-    """A step of the workflow: the first line of its log is the command that repeats it."""
+    """A step of the workflow: the first line of its log is the command that repeats it. Who typed
+    the command sees it anyway.
+    """
 
     def invoke(self, context: click.Context) -> Any:
-        print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
+        if not sys.stderr.isatty():
+            print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
         return super().invoke(context)
 
 

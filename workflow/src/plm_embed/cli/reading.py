@@ -168,7 +168,7 @@ FORMATS = (
 
 
 def _ids(_: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
-    """A list with commas, or of a file the first word of each line."""
+    """A list with commas, or of a file the first column, up to a tab."""
     if given is None:
         return None
     try:
@@ -255,9 +255,10 @@ def export(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was found as JSON.")
 def diff(*, first: Path, second: Path, tolerance: float, as_json: bool) -> None:
-    """Compare two masters: the same keys? the same vectors? which differ, and by how much?
+    """Compare two masters, vector by vector.
 
-    Exit code 0: the same keys, and no number differs by more than --tolerance. 1: they differ.
+    It tells whether keys and vectors are the same, which differ, and by how much. Exit code 0: the
+    same keys, and no number differs by more than --tolerance. 1: they differ.
 
     \b
     Example:

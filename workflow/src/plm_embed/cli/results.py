@@ -84,7 +84,12 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     help="What the vectors were computed in; the campaign that "
     "reuses them has to ask for the same.",
 )
-@click.option("--storage-dtype", default="float16", type=choice(StorageDtype))
+@click.option(
+    "--storage-dtype",
+    default="float16",
+    type=choice(StorageDtype),
+    help="What the vectors are stored in.",
+)
 @click.option(
     "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
 )
@@ -103,13 +108,13 @@ def import_(
     storage_dtype: StorageDtype,
     sample: int,
 ) -> None:
-    """Adopt a master of another program (datasets emb and emb_keys) as a store, after a check of
-    its vectors.
+    """Adopt the vectors of another program as a store, after a check of them.
 
-    Random rows are computed again by fair-esm. If they are not the mean over the residues alone, as
-    where the end token of padded sequences was pooled in, the master is refused with the measured
-    deviation. Sequences that may have been cut, and rows without a sequence, are left out; a
-    campaign computes them. Name the store in `store` or `reuse`.
+    MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
+    fair-esm. If they are not the mean over the residues alone, as where the end token of padded
+    sequences was pooled in, the master is refused with the measured deviation. Sequences that may
+    have been cut, and rows without a sequence, are left out; a campaign computes them. Name the
+    store in `store` or `reuse`.
 
     \b
     Example:

@@ -33,7 +33,8 @@ from plm_embed.io.terminal import say
 @click.option(
     "--weights",
     default="",
-    help="The file that the authors publish, or a Hugging Face folder; without it, downloaded.",
+    help="The file that the authors publish, or a Hugging Face folder; without it, downloaded. "
+    "esm2_t3_untrained, a tiny model to try the installation with, is shipped.",
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
@@ -59,11 +60,12 @@ def run(
     keep: tuple[str, ...],
     settings: tuple[str, ...],
 ) -> None:
-    """Embed the sequences in INPUTS: a whole campaign, without a configuration to write.
+    """Embed the sequences of some files, from the input to the validated result.
 
-    INPUTS are FASTA files or tables, as many as wanted. The configuration that these options stand
-    for is written to RESULTS/config.yaml, and Snakemake runs it. Interrupted, the same command goes
-    on; a campaign that is finished is left as it is.
+    It is a whole campaign, without a configuration to write. INPUTS are FASTA files or tables, as
+    many as wanted. The configuration that these options stand for is written to
+    RESULTS/config.yaml, and Snakemake runs it. Interrupted, the same command goes on; a campaign
+    that is finished is left as it is.
 
     \b
     Examples:
@@ -72,34 +74,25 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
-    from plm_embed.reporting.summary import summarize
-    from plm_embed.workflow.config import checked
+    from plm_embed.models.registry import find_model
+    from plm_embed.workflow.ending import said_of_success
 
     table = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     given = {
         "inputs": [str(path) for path in inputs],
         "model": list(models),
         "results": str(results),
-        "weights": weights,
+        "weights": weights or campaign.shipped_weights(models),
         "table": {name: value for name, value in table.items() if value},
     }
     config = campaign.configuration({key: item for key, item in given.items() if item}, settings)
     command = campaign.Command.of(config, profile, cores)
     configfile = campaign.write_configuration(config, command)
     again, folder = shlex.join(command.shown), configfile.parent
-    words = [f"{configfile} says what is done: {again}"]
-    words += [f"to follow it from elsewhere: plm-embed watch {shlex.quote(str(folder))}"]
-    click.echo("\n".join(words), err=True)
+    click.echo(f"{configfile} says what is done; to run it again, or extended: {again}", err=True)
     if not campaign.execute(command, folder):
-        say("nothing to do: everything is there and up to date\n")
-    found = [folder / name for name in checked(config)["model"]]
-    reports = "".join(f"report      {one / 'report.html'}\n" for one in found)
-    say(
-        f"{summarize(folder)}\n\n{reports}"
-        f"neighbors   plm-embed search {shlex.quote(str(folder if len(found) == 1 else found[0]))}"
-        " QUERIES.fasta --top 10\n"
-        f"more        add inputs to {configfile}, then {again}"
-    )
+        say("nothing to do: everything is there and up to date")
+    say("\n".join(said_of_success(folder, [find_model(name).name for name in config["model"]])))
 
 
 COMMANDS = (run,)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import click
 
@@ -15,7 +15,7 @@ from plm_embed.cli.options import (
     STRAND,
     Step,
 )
-from plm_embed.fingerprint import Strand
+from plm_embed.fingerprint import AlphabetName, Strand
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def _reading(command: Command) -> Command:
         click.option(
             "--alphabet",
             default="protein",
-            type=click.Choice(["protein", "dna"]),
+            type=click.Choice(get_args(AlphabetName)),
             help="What the model reads.",
         ),
         click.option(
@@ -72,14 +72,15 @@ def deduplicate(
     id_column: str,
     sequence_column: str,
     keep: tuple[str, ...],
-    alphabet: Literal["protein", "dna"],
+    alphabet: AlphabetName,
     unknown_residues: Literal["skip", "substitute"],
     gaps: Literal["remove", "skip"],
     strand: Strand,
     memory_mb: int,
 ) -> None:
-    """Read sequence files, account for every record, find the unique sequences, cut them into
-    buckets.
+    """Read sequence files, and write their unique sequences in buckets.
+
+    Every record is accounted for, in records.parquet.
 
     \b
     Example:
@@ -120,20 +121,21 @@ def scan(
     id_column: str,
     sequence_column: str,
     keep: tuple[str, ...],
-    alphabet: Literal["protein", "dna"],
+    alphabet: AlphabetName,
     unknown_residues: Literal["skip", "substitute"],
     gaps: Literal["remove", "skip"],
     strand: Strand,
 ) -> None:
-    """Read one of many sequence files: the first of three steps that do what deduplicate does, in
-    parallel jobs.
+    """Read one of many sequence files.
+
+    scan, split and collect do in parallel jobs what deduplicate does in one.
 
     \b
     Example:
       plm-embed scan uniref_1.fasta.gz --number 1 --output scans/1 --buckets 1024
     """
+    from plm_embed.sequences.first_pass import scan as run
     from plm_embed.sequences.normalize import ResiduePolicy
-    from plm_embed.sequences.scan import scan as run
     from plm_embed.sequences.tables import Table
 
     table = Table(id_column, sequence_column, keep)
@@ -159,11 +161,10 @@ def scan(
 @click.option("--output", required=True, type=PATH, help="Folder for the files of these buckets.")
 @MEMORY_MB
 def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int) -> None:
-    """Find the unique sequences of a range of buckets in the scans of all inputs, which are named
-    in their order.
+    """Find the unique sequences of a range of buckets.
 
-    The ranges are the buckets themselves when there are at most 64 of them, else 64 groups of
-    neighbors.
+    It looks in the scans of all inputs, which are named in their order. The ranges are the buckets
+    themselves when there are at most 64 of them, else 64 groups of neighbors.
 
     \b
     Example:
@@ -195,7 +196,9 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
     "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
 )
 def collect(*, scans: tuple[Path, ...], splits: tuple[Path, ...], output: Path) -> None:
-    """Bring scans and splits together into what deduplicate writes, byte for byte.
+    """Bring scans and splits together.
+
+    The result is what deduplicate writes, byte for byte.
 
     \b
     Example:

@@ -1,5 +1,6 @@
 """Commands that show a campaign: before it is paid for, while it runs, and when it is done."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,31 +10,39 @@ from plm_embed.io.terminal import say
 
 
 @click.command()
-@click.argument("results", type=EXISTING, default=Path("results"))
+@click.argument("results", type=PATH, default=Path("results"))
 @click.option(
     "--once", is_flag=True, help="Print one look at the campaign as plain text, for logs and cron."
 )
 def watch(results: Path, once: bool) -> None:
-    """Show a running campaign: progress, time left, every worker, what failed and where its log is.
+    """Follow a campaign to its validated end: steps, time left, workers, failures and their logs.
 
-    Reads only small files of the results folder, so it runs anywhere that sees the folder. Ctrl-C
-    ends it, and nothing else.
+    It reads only small files of the results folder, so it runs anywhere that sees the folder, and
+    the folder need not be there yet. Ctrl-C ends it, and nothing else. It ends by itself when the
+    campaign does. Exit code: 0 validated, 1 failed, 3 unfinished.
 
     \b
     Example:
       plm-embed watch results
     """
-    from plm_embed.reporting.watch_view import watch as run
+    from plm_embed.reporting.screen.watch_loop import watch as run
 
-    run(results, once=once)
+    sys.exit(run(results, once=once))
 
 
 @click.command()
+@click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--configfile",
-    "--config",
     type=EXISTING,
     help="Configuration of the campaign, as for snakemake; without it, config/config.yaml.",
+)
+@click.option(
+    "--config",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE ...",
+    help="Other values for keys of the configuration, as for snakemake.",
 )
 @click.option(
     "--site",
@@ -47,6 +56,12 @@ def watch(results: Path, once: bool) -> None:
     "--device",
     default="",
     help="Device to plan for, such as A100; without it, the site's or the one here.",
+)
+@click.option(
+    "--gpus",
+    type=click.Choice(["here", "all"]),
+    default="here",
+    help="The GPUs to show: those of this machine or of the site, or all that are known.",
 )
 @click.option(
     "--measure",
@@ -87,10 +102,13 @@ def watch(results: Path, once: bool) -> None:
 )
 def plan(
     *,
+    more: tuple[str, ...],
     configfile: Path | None,
+    settings: tuple[str, ...],
     site: str,
     queue: str,
     device: str,
+    gpus: str,
     measure: bool,
     threads: int,
     workers: int,
@@ -98,8 +116,10 @@ def plan(
     elsewhere: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Say what a campaign will cost before it runs: what is in the input, GPU-hours, submissions,
-    bytes, the command.
+    """Estimate what a campaign will cost before it runs.
+
+    It tells what is in the input, the hours on this machine or the GPU-hours at a site, the
+    submissions, the bytes with those of the weights, and the command.
 
     The plan of each model is kept as plan.json in its folder, and the report compares it with what
     happened. Once vectors of the model are stored, a plan is only shown.
@@ -114,14 +134,26 @@ def plan(
     from plm_embed.planning import plan as planning
     from plm_embed.planning.campaign_input import read_config
     from plm_embed.planning.forecast import PLAN, write_plan
-    from plm_embed.planning.view import show
+    from plm_embed.planning.plan_view import show
     from plm_embed.typed_json import to_plain
 
+    if more and not settings:
+        raise click.UsageError(f"Got unexpected extra argument ({more[0]})")
     question = planning.Question(
-        configfile, site, queue, device, measure, threads, workers, elsewhere, lengths
+        configfile=configfile,
+        settings=(*settings, *more),
+        site=site,
+        queue=queue,
+        device=device,
+        all_gpus=gpus == "all",
+        measure=measure,
+        threads=threads,
+        workers=workers,
+        elsewhere=elsewhere,
+        lengths=lengths,
     )
     plans = planning.plan(question)
-    results = Path(read_config(configfile)["results"])
+    results = Path(read_config(configfile, question.settings)["results"])
     for found in plans:
         kept = results / found.model / PLAN
         if not (found.stored and kept.exists()):
@@ -137,28 +169,46 @@ def plan(
 @click.option(
     "--output",
     type=PATH,
-    help="The HTML file to write; without it, report.html in the folder of the model.",
+    help="Write this HTML file alone; without it, report.html in the folder of the model.",
 )
-def report(results: Path, output: Path | None) -> None:
-    """Write the report: one HTML file about a model of a campaign, finished or not, that needs
-    neither network nor server.
+@click.option(
+    "--configfile",
+    type=EXISTING,
+    help="Configuration of the run that ends with this report, kept beside it as config.yaml.",
+)
+def report(results: Path, output: Path | None, configfile: Path | None) -> None:
+    """Write the report of a campaign, finished or not.
 
-    RESULTS is the folder of one model, or a results folder: then each of its models gets one. For
-    machines, the same goes into ro-crate-metadata.json in the folder of the model.
+    It is one HTML file for each model, which needs neither network nor server. RESULTS is the
+    folder of one model, or a results folder: then each of its models gets one. For machines, the
+    same goes into ro-crate-metadata.json in the folder of the model, and for spreadsheets the
+    records without a vector into skipped.tsv.
 
     \b
     Example:
       plm-embed report results --output so_far.html
     """
-    from plm_embed.reporting.crate import write_crate
+    from plm_embed.planning.campaign_input import read_config
     from plm_embed.reporting.facts import collect, model_folders
+    from plm_embed.reporting.repeat import keep_config
     from plm_embed.reporting.report import write_report
+    from plm_embed.reporting.ro_crate import write_crate
+    from plm_embed.reporting.skipped import NAME, write_skipped
+    from plm_embed.workflow.ending import REPORT
 
+    # the inputs need not be there any more
+    settings = read_config(configfile, awaited=True) if configfile else None
     for folder in [results] if output else model_folders(results) or [results]:
         facts = collect(folder)
-        page = output or facts.folder / "report.html"
+        records = facts.folder / "records.parquet"
+        if records.is_file() and not output:
+            write_skipped(records, facts.folder / NAME)
+        if settings:
+            keep_config(settings, facts.folder)
+        page = output or facts.folder / REPORT
         write_report(facts, page)
-        write_crate(facts)
+        if not output:
+            write_crate(facts)
         say(f"{page}: open it in a browser")
 
 

@@ -46,7 +46,7 @@ class Packer:
             self._by_cost[costs[index]].append(index)
         self._costs = sorted(self._by_cost)
 
-    def put_back(self, costs: Sequence[int], indices: Sequence[int]) -> None:
+    def add(self, costs: Sequence[int], indices: Sequence[int]) -> None:
         """Take in pieces: of a batch that did not fit into memory, or further ones."""
         self._left += sum(costs)
         for cost, index in zip(costs, indices, strict=True):
@@ -56,7 +56,7 @@ class Packer:
     def take(self) -> list[int]:
         """The next batch's pieces; none when all are taken."""
         while self._left < self.budget and (further := next(self._more, None)) is not None:
-            self.put_back(*further)
+            self.add(*further)
         free = self.budget
         batch: list[int] = []
         while self._costs:

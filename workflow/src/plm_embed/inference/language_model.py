@@ -3,25 +3,23 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Self, cast, get_args, overload
+from typing import Literal, NamedTuple, Self, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import (
+    SPANS,
     ComputeDtype,
     Fingerprint,
     LongSequences,
     Pooling,
     Strand,
-    is_per_residue,
-    pooling_and_layer,
 )
 from plm_embed.inference.inputs import Given, Named, OnError, known, named_sequences, refuse
-from plm_embed.inference.pipeline import token_budget
-from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
+from plm_embed.inference.pipeline import Vectors, token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
@@ -29,12 +27,10 @@ from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
-from plm_embed.models.manifest import MANIFEST, read_manifest
+from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed_batch import Engine
-from plm_embed.models.registry import find_model
+from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.store.hdf5 import decode, encode
-from plm_embed.windows import spans
 
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]
@@ -44,6 +40,34 @@ _LEFT_OUT: dict[LeftOut, str] = {
     "out_of_memory": "out_of_memory: it does not fit into the device's memory",
     "too_many_tokens": "too_many_tokens: more than the model has positions for",
 }
+
+
+class TokenRows(NamedTuple):
+    """A matrix (T, D), and the letters (T, 2) of each token in the normalized sequence: the first,
+    and one past the last.
+    """
+
+    vectors: Array
+    spans: NDArray[np.int64]
+
+
+def _token_rows(found: Vectors) -> TokenRows:
+    """Of the vectors of one sequence, a representation per token and the spans."""
+    return TokenRows(next(iter(found.values())), span_ends(found[SPANS]))
+
+
+class How(TypedDict, total=False):
+    """What `stream` may be told besides."""
+
+    layer: int
+    long_sequences: LongSequences | None
+    on_error: OnError
+
+
+class EmbedHow(How, total=False):
+    """What `embed` may be told besides."""
+
+    bar: bool
 
 
 class LanguageModel:
@@ -111,6 +135,11 @@ class LanguageModel:
         known("pooling", pooling, get_args(Pooling))
         if not isinstance(long_sequences, LongSequences | None):
             raise ConfigError("long_sequences: a plm_embed.LongSequences", key="long_sequences")
+        if pooling == "per_token" and self.policy.strand == "canonical":
+            raise ConfigError(
+                "per_token with strand canonical: nothing here says which sequences were turned",
+                key="pooling",
+            )
         asked = Settings(
             layers=(layer,),
             pooling=(pooling,),
@@ -123,27 +152,18 @@ class LanguageModel:
 
     @overload
     def embed(
-        self,
-        sequences: Given,
-        *,
-        pooling: Pooled = ...,
-        layer: int = ...,
-        long_sequences: LongSequences | None = ...,
-        on_error: OnError = ...,
-        bar: bool = ...,
+        self, sequences: Given, *, pooling: Pooled = ..., **how: Unpack[EmbedHow]
     ) -> Array: ...
 
     @overload
     def embed(
-        self,
-        sequences: Given,
-        *,
-        pooling: Literal["per_residue"],
-        layer: int = ...,
-        long_sequences: LongSequences | None = ...,
-        on_error: OnError = ...,
-        bar: bool = ...,
+        self, sequences: Given, *, pooling: Literal["per_residue"], **how: Unpack[EmbedHow]
     ) -> list[Array]: ...
+
+    @overload
+    def embed(
+        self, sequences: Given, *, pooling: Literal["per_token"], **how: Unpack[EmbedHow]
+    ) -> list[TokenRows]: ...
 
     def embed(
         self,
@@ -154,20 +174,37 @@ class LanguageModel:
         long_sequences: LongSequences | None = None,
         on_error: OnError = "raise",
         bar: bool = True,
-    ) -> Array | list[Array]:
+    ) -> Array | list[Array] | list[TokenRows]:
         """The vectors (n, D) of these sequences, fp32, in the order given; as `plm_embed.embed`."""
         fingerprint = self.fingerprint(pooling, layer, long_sequences)
         found = self.vectors(
             list(named_sequences(sequences, self.policy)), fingerprint, on_error, bar
         )
+        nothing = np.empty((0, self.manifest.dim), np.float32)
         if pooling == "per_residue":
-            nothing = np.empty((0, self.manifest.dim), np.float32)
-            return [nothing if each is None else each for each in found]
+            return [nothing if each is None else next(iter(each.values())) for each in found]
+        if pooling == "per_token":
+            none = TokenRows(nothing, np.empty((0, 2), np.int64))
+            return [none if each is None else _token_rows(each) for each in found]
         pooled = np.full((len(found), self.manifest.dim), np.nan, np.float32)
         for row, each in zip(pooled, found, strict=True):
             if each is not None:
-                row[:] = each
+                (row[:],) = each.values()
         return pooled
+
+    @overload
+    def stream(
+        self,
+        sequences: Given,
+        *,
+        pooling: Pooled | Literal["per_residue"] = ...,
+        **how: Unpack[How],
+    ) -> Iterator[tuple[str, Array]]: ...
+
+    @overload
+    def stream(
+        self, sequences: Given, *, pooling: Literal["per_token"], **how: Unpack[How]
+    ) -> Iterator[tuple[str, TokenRows]]: ...
 
     def stream(
         self,
@@ -177,8 +214,9 @@ class LanguageModel:
         layer: int = -1,
         long_sequences: LongSequences | None = None,
         on_error: OnError = "raise",
-    ) -> Iterator[tuple[str, Array]]:
-        """The id and the vector, (D,) or (L, D) per residue, of one sequence after the other.
+    ) -> Iterator[tuple[str, Array | TokenRows]]:
+        """The id and the vector, (D,) or (L, D) per residue, of one sequence after the other; per
+        token its rows and what letters they stand for.
 
         For more sequences than fit into memory, endless ones too: they are taken as they are
         needed, and computed some batches at a time. Ids are "" where only a sequence was given.
@@ -190,7 +228,8 @@ class LanguageModel:
             found = self.vectors(block, fingerprint, on_error, bar=False)
             for one, vector in zip(block, found, strict=True):
                 if vector is not None:
-                    yield one.id, vector
+                    tokens = SPANS in vector
+                    yield one.id, _token_rows(vector) if tokens else next(iter(vector.values()))
 
     def _block(self, named: Iterator[Named]) -> Iterator[Named]:
         with self._settings():
@@ -218,9 +257,9 @@ class LanguageModel:
         fingerprint: Fingerprint,
         on_error: OnError = "raise",
         bar: bool = True,
-    ) -> list[Array | None]:
-        """The vector of each, None for one that is skipped. Each distinct sequence is computed
-        once.
+    ) -> list[Vectors | None]:
+        """The vectors of each by representation, None for one that is skipped. Each distinct
+        sequence is computed once.
         """
         known("on_error", on_error, get_args(OnError))
         policy = fingerprint.long_sequences
@@ -233,13 +272,13 @@ class LanguageModel:
         refuse((one for one in named if one.wrong), on_error)
         distinct = list(dict.fromkeys(one.sequence for one in named if not one.wrong))
         todo = list(range(len(distinct)))
-        found: dict[str, Array] = {}
+        found: dict[str, Vectors] = {}
         with self._settings():
             stream = VectorStream(self._ready(), fingerprint, distinct, self._tokens())
             with progress("embed", stream.tokens(todo), "tokens", bar) as meter:
                 for step in stream.run(todo):
                     for i, vectors in step.finished:
-                        (found[distinct[i]],) = vectors.values()
+                        found[distinct[i]] = vectors
                     meter.advance(step.counted)
             self._budget = stream.budget
         left_out = {distinct[i]: _LEFT_OUT[why] for i, why in stream.left_out.items()}
@@ -253,40 +292,8 @@ class LanguageModel:
         )
         # an array of its own for each, so that none changes with another one
         return [
-            None if one.wrong or one.sequence not in found else found[one.sequence].copy()
+            None
+            if one.wrong or one.sequence not in found
+            else {name: vector.copy() for name, vector in found[one.sequence].items()}
             for one in named
         ]
-
-
-def embed_like(
-    fingerprint: Fingerprint, name: str, sequences: Given, weights: str | Path | None
-) -> tuple[list[str], Array]:
-    """Names (q) and vectors (q, D) of sequences as a master or store of this fingerprint holds them
-    as `name`, rounded as there. A name is an id, or else the place among the sequences, from 0.
-
-    `weights` as in `weights_folder`; None looks in the campaign's folder of weights too.
-    WeightsError unless they are the very weights of the fingerprint.
-    """
-    if weights is None and (CAMPAIGNS / fingerprint.model / MANIFEST).is_file():
-        weights = CAMPAIGNS
-    folder = weights_folder(find_model(fingerprint.model), weights)
-    if (found := read_manifest(folder).weights_sha256) != fingerprint.weights_sha256:
-        raise WeightsError(
-            f"{folder} holds other weights of {fingerprint.model} ({found[:12]}) than those that "
-            f"made these vectors ({fingerprint.weights_sha256[:12]})",
-            path=folder,
-            remedy="name theirs (weights=..., or --weights)",
-        )
-    pooled = next(each for each in fingerprint.representations if not is_per_residue(each))
-    pooling, layer = pooling_and_layer(pooled if name == "emb" else name)
-    dtype = fingerprint.compute_dtype
-    if dtype == "tfloat32" and not torch.cuda.is_available():
-        dtype = "float32"
-    with LanguageModel(folder, "auto", dtype, strand=fingerprint.strand) as model:
-        named = list(named_sequences(sequences, model.policy))
-        like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
-        vectors = model.vectors(named, like)
-    matrix = np.array(vectors, np.float32).reshape(len(named), model.manifest.dim)
-    bits = encode(matrix, fingerprint.storage_dtype)
-    labels = [one.id or str(place) for place, one in enumerate(named)]
-    return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)

@@ -18,13 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plm_embed.fingerprint import Fingerprint, is_per_residue, representation
+from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
 from plm_embed.inference.batches import Packer
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.models.packed_batch import TOKENS, Batch, Engine
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
+
 
 SHARE_OF_FREE_MEMORY = 0.8
 """What batches may take; the rest is for fragments, and for sequences longer than those that were
@@ -105,7 +106,7 @@ class Inference:
 
     @torch.inference_mode()
     def _pooled(self, batch: Batch, exact: bool) -> dict[str, Tensor]:
-        """Rows of each representation, on the device: one per sequence, or one per residue."""
+        """Rows of each representation, on the device: one per sequence, residue or token."""
         batch = batch.to(self.model.device)
         rows = {}
         for layer, states in self.model.forward(batch, self.fingerprint.layers, exact).items():
@@ -119,11 +120,13 @@ class Inference:
         for name, rows in launched.rows.items():
             # pinned memory is scarce: the next batches need it
             array = rows.numpy().copy() if rows.is_pinned() else rows.numpy()
-            parts = (
-                np.split(array, np.cumsum(lengths)[:-1]) if is_per_residue(name) else list(array)
-            )
+            parts = np.split(array, np.cumsum(lengths)[:-1]) if has_matrix(name) else list(array)
             for vectors, part in zip(found, parts, strict=True):
                 vectors[name] = part
+        if "per_token" in self.fingerprint.pooling:
+            pieces = launched.batch.split(launched.batch.tokens)
+            for vectors, ids in zip(found, pieces, strict=True):
+                vectors[SPANS] = self.model.spans(ids.numpy().astype(np.uint16))
         return found
 
 
@@ -200,5 +203,5 @@ class Prefetch:
         """
         self.packer.budget = budget
         for each in (indices, *(taken for taken, _ in self._waiting)):
-            self.packer.put_back([self.costs[at] for at in each], each)
+            self.packer.add([self.costs[at] for at in each], each)
         self._waiting.clear()

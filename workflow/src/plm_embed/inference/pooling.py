@@ -11,7 +11,8 @@ def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
     """Reduce one sequence's representations (tokens, D) in fp32.
 
     `residues`: the first row that is no special token's, and one past the last. Returns (D,), or
-    (L, D) for `per_residue`.
+    (L, D) for `per_residue` and
+    `per_token`.
     """
     hidden = hidden.float()
     if pooling == "bos":
@@ -42,10 +43,10 @@ def pool_packed(pooling: Pooling, hidden: Tensor, batch: Batch) -> Tensor:
     number.
 
     `hidden` (T, D) fp32, on the device of the batch. Returns (n, D), or (sum of L, D) for
-    `per_residue`. Each sum runs along one sequence in its order, so it does not depend on the
-    batch.
+    `per_residue` and `per_token`. Each sum runs along one sequence in its order, so it does not
+    depend on the batch.
     """
-    if pooling == "per_residue":
+    if pooling in ("per_residue", "per_token"):
         pieces = zip(batch.split(hidden), batch.residues, strict=True)
         return torch.cat([states[slice(*residues)] for states, residues in pieces])
     if pooling == "bos":

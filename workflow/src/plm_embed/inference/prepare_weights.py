@@ -21,10 +21,10 @@ from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
-from plm_embed.models import checkpoints, published, source_files, weights
-from plm_embed.models.fetch_weights import discard, fetch
+from plm_embed.models import published, weights
 from plm_embed.models.manifest import (
     MANIFEST,
+    Adapter,
     Manifest,
     Published,
     Source,
@@ -32,6 +32,8 @@ from plm_embed.models.manifest import (
     write_manifest,
 )
 from plm_embed.models.registry import Model
+from plm_embed.models.sources import adapters, checkpoints, source_files
+from plm_embed.models.sources.fetch_weights import discard, fetch
 
 log = logging.getLogger(__name__)
 CAMPAIGNS = Path("resources", "weights")
@@ -39,23 +41,28 @@ CAMPAIGNS = Path("resources", "weights")
 PROOFS: tuple[Published, ...] = get_args(Published)
 
 
-def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
+def prepare(
+    model: Model, source: Path | str | None, output: Path, adapter: Path | str | None = None
+) -> Manifest:
     """Make `output` a weights folder of `model` from `source`, or from a download when there is no
     source.
 
-    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors). Does
-    nothing when `output` is intact and made from the same source. Raises WeightsError when the
-    source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
-    one `output`, one works and the others wait for it.
+    `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
+    `adapter` a LoRA adapter in PEFT's layout, which is merged into it. Does nothing when `output`
+    is intact and made from the same source. Raises WeightsError when the source cannot be read, is
+    not `model`, or is not what `output` holds. Of several processes with one `output`, one works
+    and the others wait for it.
     """
     with exclusive(output):
         made = _made(output)
+        added = _adapter(adapter, model)
         if source is not None:
             path = Path(source).absolute()
-            return _adopt(model, path, output, made)
+            return _adopt(model, path, output, made, added)
         if (
             made
             and made.model == model.name
+            and _digest(made.adapter) == _digest(added)
             and (made.source.url in (*model.urls, model.hub) or made.published == "sha256")
         ):
             if not (wrong := _damage(output, made)):
@@ -64,7 +71,7 @@ def prepare(model: Model, source: Path | str | None, output: Path) -> Manifest:
             log.info("%s", wrong)
         path, url = fetch(model, output)
         try:
-            made = _adopt(model, path, output, made, url)
+            made = _adopt(model, path, output, made, added, url)
         except PlmEmbedError:
             discard(path)  # or every later call would stumble over it again
             raise
@@ -100,8 +107,25 @@ def _sha256(path: Path) -> str:
     return sha256_file(path) if path.is_file() else ""
 
 
-def _adopt(
-    model: Model, path: Path, output: Path, made: Manifest | None, url: str | None = None
+def _adapter(folder: Path | str | None, model: Model) -> Adapter | None:
+    if folder is None:
+        return None
+    path = Path(folder).absolute()
+    digests = {file: sha256_file(file) for file in adapters.files_of(path, model)}
+    return Adapter(str(path), _combined(digests))
+
+
+def _digest(adapter: Adapter | None) -> str:
+    return adapter.sha256 if adapter else ""
+
+
+def _adopt(  # noqa: PLR0917
+    model: Model,
+    path: Path,
+    output: Path,
+    made: Manifest | None,
+    adapter: Adapter | None,
+    url: str | None = None,
 ) -> Manifest:
     layout = source_files.layout_of(path, model)
     digests = {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
@@ -110,12 +134,16 @@ def _adopt(
         made
         and made.model == model.name
         and (made.source.layout, made.source.sha256) == (layout, source.sha256)
+        and _digest(made.adapter) == _digest(adapter)
     ):
         if not (wrong := _damage(output, made)):
             log.info("%s: already made from %s and intact", output, path)
             return made
         log.info("%s", wrong)
     checkpoint = checkpoints.read(path, layout, model)
+    if adapter:
+        merged = adapters.merge(Path(adapter.path), model, checkpoint.tensors)
+        checkpoint = replace(checkpoint, tensors=merged)
     tensors = output / weights.TENSORS
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output, prefix=".tmp-") as folder:
@@ -127,8 +155,8 @@ def _adopt(
             raise WeightsError(
                 f"weights_folder: {output} holds other weights ({made.model}, SHA-256 "
                 f"{made.weights_sha256[:12]}) than "
-                f"{url or path} ({model.name}, {sha256[:12]}). Campaigns may share them, so they "
-                "are not replaced.\n"
+                f"{_named(path, url, adapter)} ({model.name}, {sha256[:12]}). "
+                "Campaigns may share them, so they are not replaced.\n"
                 f"Choose another weights_folder, or delete {output} if nothing needs it.",
                 path=output,
             )
@@ -151,16 +179,23 @@ def _adopt(
         tokenizer_sha256=next(
             (digests[file] for file in digests if file.name == model.tokenizer_file), None
         ),
+        adapter=adapter,
     )
-    manifest = replace(manifest, published=_published(manifest, digests, tensors))
+    if not adapter:
+        manifest = replace(manifest, published=_published(manifest, digests, tensors))
     if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
         manifest = made  # the tensors are the same: what is known of them stays known
     manifest = seal(output, manifest)
     size = manifest.bytes / 1e9
-    log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, url or path, size, sha256)
+    origin = _named(path, url, adapter)
+    log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, origin, size, sha256)
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
     return manifest
+
+
+def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
+    return f"{url or path}" + (f" and the adapter {adapter.path}" if adapter else "")
 
 
 def _combined(digests: Mapping[Path, str]) -> str:
@@ -202,13 +237,18 @@ def weights_cache() -> Path:
     return Path(cache).expanduser() / "plm-embed" / "weights"
 
 
-def weights_folder(model: Model, weights: str | Path | None) -> Path:
+def weights_folder(
+    model: Model, weights: str | Path | None, adapter: str | Path | None = None
+) -> Path:
     """The weights folder of a model, made when there is none yet.
 
     `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
-    `weights:` of the configuration may be; None stands for the cache, and a download. WeightsError
-    when it holds another model, or cannot be had.
+    `weights:` of the configuration may be; None stands for the cache, and a download. An `adapter`
+    is merged into a published file or folder. WeightsError when it holds another model, or cannot
+    be had.
     """
+    if adapter is not None:
+        return _adapted(model, weights, Path(adapter).expanduser().absolute())
     if weights is None:
         folder = weights_cache() / model.name
         # only downloads lie there under this name; what was damaged since is found when it is read
@@ -224,9 +264,21 @@ def weights_folder(model: Model, weights: str | Path | None) -> Path:
     return _prepared(model, given, folder)
 
 
-def _prepared(model: Model, source: Path | None, folder: Path) -> Path:
+def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
+    given = None if weights is None else Path(weights).expanduser().absolute()
+    if given and any((folder / MANIFEST).is_file() for folder in (given, given / model.name)):
+        raise WeightsError(
+            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
+            "published file or folder. Name that, or no weights for a download.",
+            path=given,
+        )
+    named = hashlib.sha256(f"{given or ''}\n{adapter}".encode()).hexdigest()[:8]
+    return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
+
+
+def _prepared(model: Model, source: Path | None, folder: Path, adapter: Path | None = None) -> Path:
     try:
-        prepare(model, source, folder)
+        prepare(model, source, folder, adapter)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

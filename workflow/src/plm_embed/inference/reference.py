@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plm_embed.fingerprint import Fingerprint, representation
+from plm_embed.fingerprint import SPANS, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
 from plm_embed.models.manifest import Manifest
-from plm_embed.windows import combine, spans
+from plm_embed.sequence_windows import spans, whole
 
 
 def hidden_states(
@@ -40,25 +40,23 @@ def reference_vectors(
     ]
     manifest, tensors = weights.load(folder)
     family = manifest.family
-    hidden = iter(family.reference(manifest, tensors, pieces, fingerprint.layers))
-    found = []
-    for cut in where:
-        states = [next(hidden) for _ in cut]
-        found.append(
-            {
-                representation(pooling, layer): combine(
-                    pooling,
-                    [
-                        pool(pooling, state[layer], family.residues(len(state[layer]))).numpy()
-                        for state in states
-                    ],
-                    cut,
-                )
-                for pooling in fingerprint.pooling
-                for layer in fingerprint.layers
-            }
-        )
-    return found
+    hidden = family.reference(manifest, tensors, pieces, fingerprint.layers)
+    vectors = [
+        {
+            representation(pooling, layer): pool(
+                pooling, state, family.residues(len(state))
+            ).numpy()
+            for pooling in fingerprint.pooling
+            for layer, state in states.items()
+        }
+        for states in hidden
+    ]
+    if "per_token" in fingerprint.pooling:
+        tokenize, letters = family.tokens_of(tensors)
+        for found, piece in zip(vectors, pieces, strict=True):
+            found[SPANS] = family.spans(letters, tokenize(piece))
+    each = iter(vectors)
+    return [whole(fingerprint, [next(each) for _ in cut], cut) for cut in where]
 
 
 def last_means(

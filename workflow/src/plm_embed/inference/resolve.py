@@ -8,6 +8,7 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
+from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import Manifest
 from plm_embed.sequences.normalize import ONE_STRAND
 
@@ -25,17 +26,8 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
             "-1 is the last\nname existing layers, each once",
             key="embedding.layers",
         )
-    if "bos" in settings.pooling and not manifest.family.bos:
-        raise ConfigError(
-            f"embedding.pooling: bos: {manifest.model} has no <cls> token\nset mean or max",
-            key="embedding.pooling",
-        )
-    if "per_residue" in settings.pooling and not manifest.family.token_per_letter:
-        raise ConfigError(
-            f"embedding.pooling: per_residue: a token of {manifest.model} is several bases, which "
-            "have no row each\nset mean, mean_special, max or bos",
-            key="embedding.pooling",
-        )
+    for problem in pooling_problems(settings.pooling, manifest.family, manifest.model):
+        raise ConfigError(problem, key="embedding.pooling")
     if settings.strand == "canonical" and not manifest.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
     dtype = devices.choose_dtype(settings.compute_dtype, device)

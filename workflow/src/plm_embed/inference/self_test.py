@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from plm_embed.accuracy import SelfTest
 from plm_embed.errors import DeviceError, WeightsError
-from plm_embed.inference.accuracy import SelfTest
 from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
@@ -25,12 +25,18 @@ from plm_embed.models.tokenizer_file import Ids
 from plm_embed.models.weights import remedy
 
 log = logging.getLogger(__name__)
-# human insulin B chain, ubiquitin, and every letter of the alphabet that may reach a model
+# human insulin B chain, ubiquitin (3Di: a helix, a fold of strands), and every letter of the
+# alphabet that may reach a model
 PROBES = {
     "protein": (
         "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
         "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
         "MLAGVSERTIDPKQNFYMHWCXBUZO",
+    ),
+    "3di": (
+        "DDPVVLCVLPVLLVQLLVVCVVVVHHSVVVVPD",
+        "DKWWWAFPVGDIDIDDDAQADFQLVVLQVVCVVVVHHSVQKWKDAAPHTDDRPDGPVVVPPDDRGYIYIHGHPPDD",
+        "ACDEFGHIKLMNPQRSTVWY",
     ),
     "dna": (
         "TTTGTGAACCAACACCTGTGCGGCTCACACCTGGTGGAAGCTCTCTACCTAGTGTGCGGGGAACGAGGCTTCTTCTACACACCCAAGACC",

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
-from plm_embed.fingerprint import Fingerprint, representation
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.batches import Packer, TokensAhead
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.kernels import devices
 from plm_embed.models.packed_batch import Batch, Engine
+from plm_embed.sequence_windows import Span, spans, whole
 from plm_embed.store.hdf5 import largest
-from plm_embed.windows import Span, combine, spans
 
 log = logging.getLogger(__name__)
 LeftOut = Literal["out_of_memory", "too_many_tokens"]
@@ -53,8 +53,8 @@ class VectorStream:
     """Sequences that were computed in fp32, because float16 could not hold their numbers."""
 
     def tokens(self, todo: list[int]) -> int:
-        """Tokens of the sequences `todo`, special ones included: what the steps add up to. A
-        cautious estimate where letters do not tell them.
+        """Tokens of the sequences `todo`, special ones included: what the steps add up to. An
+        estimate where letters do not tell them.
         """
         return sum(self._cost(piece) for piece in self._pieces(todo))
 
@@ -173,13 +173,7 @@ class VectorStream:
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """The vectors of a sequence, from those of its windows."""
         where = self._spans(i)
-        vectors = {
-            (name := representation(pooling, layer)): combine(
-                pooling, [windows[span][name] for span in where], where
-            )
-            for pooling in self.fingerprint.pooling
-            for layer in self.fingerprint.layers
-        }
+        vectors = whole(self.fingerprint, [windows[span] for span in where], where)
         most = largest(self.fingerprint.storage_dtype)
         for name, vector in vectors.items():
             found = np.abs(vector).max()

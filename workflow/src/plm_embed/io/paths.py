@@ -40,15 +40,18 @@ def missing(path: Path) -> str:
     return _not_found(path) if wrong == "not there" else wrong
 
 
-def input_problems(inputs: Sequence[Path]) -> Iterator[str]:
-    """One line for each input that is no file, or named twice."""
+def input_problems(inputs: Sequence[Path], *, awaited: bool = False) -> Iterator[str]:
+    """One line for each input that is no file, or named twice. awaited: an input that is not there
+    may be made yet.
+    """
     seen: dict[str, Path] = {}
     for path in inputs:
         real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
         if seen.setdefault(real, path) is not path:
             yield f"inputs: {path}: is the same file as {seen[real]}; name it once"
         if wrong := missing(path):
-            yield f"inputs: {path}: {wrong}"
+            if not awaited or os.path.lexists(path):
+                yield f"inputs: {path}: {wrong}"
         elif path.is_dir():
             yield f"inputs: {path}: is a folder, not a file"
         elif not path.is_file():

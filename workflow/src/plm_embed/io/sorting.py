@@ -67,7 +67,7 @@ def read_rows(path: Path) -> Iterator[pa.RecordBatch]:
 class KeySorter:
     """Takes rows in any order; gives them back sorted by key and, within a key, in the order added.
 
-    Rows have `key` (32 bytes) and `sequence` among their columns. `sequence` comes back null but
+    Rows have `key` (32 bytes) and the column `once` among theirs. That column comes back null but
     for the first row of each key: a repeated sequence is held and written once. At most about
     `memory` bytes are held; more goes to files in a temporary folder in `folder`, which is removed
     when the `with` block ends. How many files follows from the bytes to come, estimated from
@@ -81,9 +81,12 @@ class KeySorter:
         schema: pa.Schema,
         memory: int,
         done: Callable[[], float],
+        *,
         span: tuple[int, int] = (0, SPACE),
+        once: str = "sequence",
     ) -> None:
         self._folder, self._schema, self._done, self._span = folder, schema, done, span
+        self._once = once
         # sorting holds the rows, one column twice, and the sorted rows; several such before them
         # are being written
         self._limit = min(memory // 8, _LARGEST_SORT)
@@ -124,7 +127,7 @@ class KeySorter:
 
     def _sort(self) -> pa.RecordBatch:
         rows, self._rows, self._bytes = self._rows, [], 0
-        return sort_rows(rows)
+        return sort_rows(rows, self._once)
 
     def _spill(self) -> None:
         rows = self._sort()
@@ -156,9 +159,9 @@ class KeySorter:
             for number, rows in enumerate(spilled.read()):
                 first = np.zeros(rows.num_rows, dtype=np.bool_)
                 first[0] = number == 0
-                yield _take(rows.schema, [rows], np.arange(rows.num_rows), first)
+                yield _take([rows], np.arange(rows.num_rows), first, self._once)
         elif spilled.bytes:
-            yield sort_rows(list(spilled.read()))
+            yield sort_rows(list(spilled.read()), self._once)
         spilled.path.unlink(missing_ok=True)
 
     def _divided(self, spilled: Range) -> list[Range]:
@@ -179,21 +182,18 @@ class KeySorter:
         return parts
 
 
-def sort_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch, stably sorted by key, with `sequence` null but for the first row of each key."""
+def sort_rows(batches: Sequence[pa.RecordBatch], once: str = "sequence") -> pa.RecordBatch:
+    """One batch, stably sorted by key, with `once` null but for the first row of each key."""
     order, first = sort_order(np.concatenate([key_words(rows["key"]) for rows in batches]))
-    return _take(batches[0].schema, batches, order, first)
+    return _take(batches, order, first, once)
 
 
 def _take(
-    schema: pa.Schema,
-    batches: Sequence[pa.RecordBatch],
-    order: NDArray[np.int64],
-    first: NDArray[np.bool_],
+    batches: Sequence[pa.RecordBatch], order: NDArray[np.int64], first: NDArray[np.bool_], once: str
 ) -> pa.RecordBatch:
-    columns = []
+    columns, schema = [], batches[0].schema
     for name in schema.names:
-        places = pa.array(order, mask=~first if name == "sequence" else None)
+        places = pa.array(order, mask=~first if name == once else None)
         taken = pa.chunked_array([rows[name] for rows in batches]).take(places)
         columns.append(taken.combine_chunks() if taken.num_chunks != 1 else taken.chunk(0))
     return pa.record_batch(columns, schema=schema)

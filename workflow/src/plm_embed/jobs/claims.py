@@ -109,7 +109,7 @@ def is_stale(path: Path) -> bool:
     if owner.host == me.host and owner.pid == me.pid and owner.token not in _held:
         return True  # this process has released it, but could not remove it
     if owner.host == me.host and not (
-        owner.pid.isdecimal() and len(owner.pid) < 10 and _alive(int(owner.pid))
+        owner.pid.isdecimal() and len(owner.pid) < 10 and alive(int(owner.pid))
     ):
         return True
     if owner.job and owner.job == me.job and owner.start != me.start:
@@ -139,7 +139,8 @@ def _owner(path: Path) -> Owner | None:
         return None
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of this host lives."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.accuracy import SelfTest
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.keys import bucket_names

@@ -24,6 +24,11 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     return _ask("--query-gpu=index")
 
 
+def gpu_names() -> list[str]:
+    """What the GPUs of this machine are called; none without a driver that answers."""
+    return _ask("--query-gpu=name")
+
+
 def near_cores(gpu: str, sysfs: Path = SYSFS) -> set[int]:
     """CPU cores of the NUMA node that a GPU hangs on; empty when that is not known.
 
@@ -60,7 +65,7 @@ def _ask(*words: str) -> list[str]:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except subprocess.TimeoutExpired:
         return []
-    return answer.stdout.split() if answer.returncode == 0 else []
+    return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
 class Meter:

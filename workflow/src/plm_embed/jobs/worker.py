@@ -129,7 +129,7 @@ def serve(
         _take(gpu)
     embedder = None
     try:
-        from plm_embed.jobs.bucket import Embedder
+        from plm_embed.jobs.embed_bucket import Embedder
         from plm_embed.kernels import devices
 
         device = devices.choose_device(settings.device)

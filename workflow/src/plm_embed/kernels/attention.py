@@ -20,44 +20,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
+from plm_embed.kernels.packed import Distances, Packed, pack
 
 log = logging.getLogger(__name__)
 SCORE_BYTES = 1 << 20
 """Scores alive at a time on a CPU: what its cache holds."""
 MASK_BYTES = 1 << 28
 """Biases written out at a time on a GPU, whose kernels read them from memory."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Where the sequences lie in the rows: `lengths`, and on the device `boundaries` (n + 1,)
-    int32, 0 first.
-    """
-
-    lengths: tuple[int, ...]
-    boundaries: Tensor
-    distances: "Distances | None" = None
-
-
-@dataclass(frozen=True)
-class Distances:
-    """What is added to scores by the distance of key and query, alike for all sequences.
-
-    table: (H, 2 M - 1) fp32, from distance -(M - 1) (key - query) on, for sequences of at most M.
-    scale: what the scores are multiplied by before.
-    """
-
-    table: Tensor
-    scale: float
-
-    def windows(self, length: int) -> Tensor:
-        """(H, L, L), a view: row w has the biases of query L - 1 - w.
-
-        As each row is the one before moved by one, the queries in reverse need no other memory than
-        the table.
-        """
-        middle = self.table.shape[1] // 2
-        return self.table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
 
 
 Attend = Callable[[Tensor, Packed], Tensor]
@@ -93,7 +62,7 @@ def choose(
         problem = _problem(kernel, device, dtype, heads, width, by_distance)
         if not problem:
             return kernel
-        log.info("attention: not %s: %s", kernel.name, problem)
+        log.warning("attention: not %s: %s", kernel.name, problem)
     raise RuntimeError(f"no attention kernel works on {device} in {dtype}")
 
 
@@ -107,9 +76,9 @@ def _candidates(
             yield Kernel("blocked", "products of cache-sized blocks", blocked)
         yield Kernel("", "torch SDPA", sdpa)
         return
-    # FlashAttention adds no biases
-    if half and not by_distance and torch.cuda.get_device_capability(device) >= (8, 0):
-        yield from _variable_length()
+    if half and torch.cuda.get_device_capability(device) >= (8, 0):
+        # FlashAttention adds no biases
+        yield from _by_distance() if by_distance else _variable_length()
     for backend, label in (
         (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
         (SDPBackend.MATH, "math"),
@@ -142,6 +111,16 @@ def _variable_length() -> Iterator[Kernel]:
         yield Kernel("varlen", "flash_attn", partial(_varlen, flash_attn_varlen_func))
 
 
+def _by_distance() -> Iterator[Kernel]:
+    """The package's own kernel that adds biases, where there is Triton."""
+    try:
+        from plm_embed.kernels import triton_attention
+    except Exception as error:  # no Triton, or one that does not fit this Python
+        log.debug("Triton: %s", error)
+        return
+    yield Kernel("distances", "Triton, biases by distance", triton_attention.attend)
+
+
 def _problem(  # noqa: PLR0917
     kernel: Kernel, device: torch.device, dtype: torch.dtype, heads: int, width: int,
     by_distance: bool = False,
@@ -161,7 +140,7 @@ def _problem(  # noqa: PLR0917
         expected = sdpa(qkv.float(), packed(torch.device("cpu")))
         try:
             found = kernel(qkv.to(device), packed(device)).float().cpu()
-        except (RuntimeError, NotImplementedError, TypeError, AssertionError) as error:
+        except Exception as error:  # Triton's compiler and launcher raise many kinds
             if out_of_memory(error):  # says nothing about the kernel
                 raise
             devices.synchronize(device)  # raises what it says on a device that is lost
@@ -172,11 +151,6 @@ def _problem(  # noqa: PLR0917
         if worst <= (1e-4 if dtype == torch.float32 else 0.02)
         else f"its result is off by {worst:.2g}"
     )
-
-
-def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
-    boundaries = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
-    return Packed(lengths, boundaries)
 
 
 def sdpa(qkv: Tensor, packed: Packed) -> Tensor:

@@ -1,18 +1,17 @@
 """Which device and which precision a job computes with, and what to write down about it."""
 
 import os
-import platform
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memory
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels.cpu import cpu_name
 
 ALONE = threading.Lock()
 """Held by whoever has told torch how to compute."""
@@ -103,15 +102,7 @@ def check(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            return next(
-                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-            )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def synchronize(device: torch.device) -> None:

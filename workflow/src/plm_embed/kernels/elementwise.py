@@ -103,7 +103,7 @@ def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> El
 
 
 def _fused() -> Elementwise:
-    from plm_embed.kernels import triton
+    from plm_embed.kernels import triton_elementwise as triton
 
     def norm(x: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
         return triton.norm(x, by.weight, by.bias, epsilon=by.epsilon, rms=by.rms, dtype=dtype)

@@ -52,7 +52,7 @@ def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
     """The fingerprint again as plain attributes, for readers that know nothing of it. max_length 0:
     no limit.
     """
-    return {
+    found = {
         "fingerprint_id": fingerprint.id,
         "model_name": fingerprint.model,
         "weights_sha256": fingerprint.weights_sha256,
@@ -65,3 +65,5 @@ def plain_attributes(fingerprint: Fingerprint) -> dict[str, Any]:
         "window_overlap": fingerprint.long_sequences.overlap,
         "engine": fingerprint.engine,
     }
+    # masters that know of one strand alone have no such attribute
+    return found if fingerprint.strand == "as_given" else found | {"strand": fingerprint.strand}

@@ -9,18 +9,18 @@ import h5py
 import numpy as np
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket, serve
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.keys import bucket_bounds
 from plm_embed.master.findings import Findings, Problem, text
 from plm_embed.master.norms import distribution
 from plm_embed.master.planned import Plan
-from plm_embed.master.validation import Norms
+from plm_embed.master.validation_record import Norms
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
-from plm_embed.store.blocks import Block, Served, blocks
+from plm_embed.store.blocks import Block, Located, blocks, locate
 from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
 from plm_embed.store.parts import read_part
 from plm_embed.store.replaced import PartInfo, current_parts
@@ -104,7 +104,9 @@ class MasterCheck:
         self._plan = plan
         self.count: int = file["emb_keys"].shape[0]
         names = plan.fingerprint.representations
-        self._norms = {name: np.full(self.count, np.nan, dtype=np.float32) for name in names}
+        self._norms = {
+            name: np.full(self.count, np.nan, dtype=np.float32) for name in names if name != SPANS
+        }
 
     def layout(self) -> bool:
         """Datasets, shapes and types; whether the vectors can be compared at all."""
@@ -124,7 +126,7 @@ class MasterCheck:
                     wrong(f"{name} has shape {file[name].shape} for {self.count:,} keys")
             for name in plan.fingerprint.representations:
                 dataset = file["representations"][name]
-                flat = is_per_residue(name)
+                flat = has_matrix(name)
                 shape = (int(file["offset"][-1]) if flat else self.count, plan.dims.get(name, 0))
                 if dataset.shape != shape:
                     wrong(f"{name} has shape {dataset.shape}, expected {shape}")
@@ -140,7 +142,7 @@ class MasterCheck:
                     f"{name} is not among the representations of the fingerprint: nothing vouches "
                     "for it"
                 )
-            pooled = [name for name in plan.fingerprint.representations if not is_per_residue(name)]
+            pooled = [name for name in plan.fingerprint.representations if not has_matrix(name)]
             if pooled and file["emb"] != file["representations"][pooled[0]]:
                 wrong(f"emb is not {pooled[0]}")
             return sound
@@ -178,10 +180,10 @@ class MasterCheck:
                     )
                 return
             with self._findings.check("rows equal their parts") as differs:
-                served = serve(bucket, store)
-                self._columns(bucket, served, start, differs)
-                for block in blocks(served):
-                    self._block(bucket, served, block, start, differs)
+                located = locate(bucket, store)
+                self._columns(bucket, located, start, differs)
+                for block in blocks(located):
+                    self._block(bucket, located, block, start, differs)
 
     def _range(self, name: str, buckets: int) -> tuple[int, int]:
         """The rows whose keys fall into a bucket's range."""
@@ -195,20 +197,20 @@ class MasterCheck:
         )
         return low, high
 
-    def _columns(self, bucket: Bucket, served: Served, start: int, problem: Problem) -> None:
+    def _columns(self, bucket: Bucket, located: Located, start: int, problem: Problem) -> None:
         stop = start + len(bucket.keys)
         self._checksums("emb_keys", start, checksums.of_rows(bucket.keys), problem)
-        for name, expected in (("length", bucket.length), ("windows", served.windows)):
+        for name, expected in (("length", bucket.length), ("windows", located.windows)):
             self._checksums(name, start, checksums.of_rows(expected), problem)
             found = self._file[name][start:stop]
             for at in np.flatnonzero(found != expected).tolist():
                 problem(f"row {start + at:,}: {name} is {found[at]}, expected {expected[at]}")
         if "offset" in self._file:
             counts = np.diff(self._file["offset"][start : stop + 1])
-            for at in np.flatnonzero(counts != served.residues).tolist():
+            for at in np.flatnonzero(counts != located.residues).tolist():
                 problem(
                     f"row {start + at:,}: offset leaves room for {counts[at]} residues, not "
-                    f"{served.residues[at]}"
+                    f"{located.residues[at]}"
                 )
 
     def _checksums(self, name: str, start: int, expected: checksums.Sums, problem: Problem) -> None:
@@ -220,35 +222,36 @@ class MasterCheck:
                 )
 
     def _block(
-        self, bucket: Bucket, served: Served, block: Block, start: int, problem: Problem
+        self, bucket: Bucket, located: Located, block: Block, start: int, problem: Problem
     ) -> None:
         first, stop = start + block.start, start + block.stop
         for name, expected in block.bits.items():
             dataset = self._file["representations"][name]
             edges = np.arange(block.stop - block.start + 1)
             at = first
-            if is_per_residue(name):
+            if has_matrix(name):
                 offset = self._file["offset"][first : stop + 1]
-                if not np.array_equal(np.diff(offset), served.residues[block.start : block.stop]):
+                if not np.array_equal(np.diff(offset), located.residues[block.start : block.stop]):
                     continue  # said by _columns
                 edges, at = offset - offset[0], int(offset[0])
             sums = (
                 checksums.of_sequences(expected, np.diff(edges))
-                if is_per_residue(name)
+                if has_matrix(name)
                 else checksums.of_rows(expected)
             )
             self._checksums(name, first, sums, problem)
             found = read_bits(dataset, at, at + len(expected))
             same = np.logical_and.reduceat((found == expected).all(axis=1), edges[:-1])
             for row in np.flatnonzero(~same).tolist():
-                part = served.parts[served.part[block.start + row]].name
+                part = located.parts[located.part[block.start + row]].name
                 key = bucket.keys[block.start + row].decode()
                 problem(f"row {first + row:,} of {name} (key {key}) differs from its part {part}")
             numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(
                 np.float32, copy=False
             )
-            squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
-            self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
+            if name in self._norms:
+                squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
+                self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))
             finite = np.logical_and.reduceat(np.isfinite(numbers).all(axis=1), edges[:-1])
             with self._findings.check("finite") as infinite:
                 for row in np.flatnonzero(~finite).tolist():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.master.validation import Check
+from plm_embed.master.validation_record import Check
 
 LISTED = 20
 """Problems of one check that are spelled out; the rest is counted."""

@@ -14,25 +14,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, whole_files
 from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
 from plm_embed.jobs.completion_record import EMBED_AGAIN
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket, named_parts, serve
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.keys import key_array
 from plm_embed.master.attributes import attributes
-from plm_embed.master.outcomes import Fates
 from plm_embed.master.planned import Plan, make_plan
+from plm_embed.master.record_outcomes import Fates
+from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import RecordNumbers, make_again, verified
 from plm_embed.store import checksums
-from plm_embed.store.blocks import Memory, Served, blocks
-from plm_embed.store.hash_ahead import HashAhead
+from plm_embed.store.blocks import Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
 from plm_embed.store.store import store_folder
+from plm_embed.store.verify_parts import HashAhead
 from plm_embed.store.write_behind import VectorWriter
 from plm_embed.store.write_parts import write_checksums
-from plm_embed.windows import window_counts
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")
 INDEX_COLUMNS = ("id", "cache_key", "row", "length", "source", "number")
@@ -103,19 +103,19 @@ def gather(  # noqa: PLR0917
             tables.check()
             bucket = load_bucket(sequences, embedded, name)
             hashes.check(named_parts(bucket, store))
-            served = serve(bucket, store)
-            ends = _write_columns(file, bucket, served, start, flat)
-            for block in blocks(served, memory):
-                residue = int(ends[block.start] - served.residues[block.start])
+            located = locate(bucket, store)
+            ends = _write_columns(file, bucket, located, start, flat)
+            for block in blocks(located, memory):
+                residue = int(ends[block.start] - located.residues[block.start])
                 for representation, bits in block.bits.items():
-                    residues = served.residues[block.start : block.stop]
+                    residues = located.residues[block.start : block.stop]
                     write_checksums(file, representation, start + block.start, bits, residues)
                     writer.write(
                         representation,
-                        residue if is_per_residue(representation) else start + block.start,
+                        residue if has_matrix(representation) else start + block.start,
                         bits,
                     )
-            start, flat = start + len(bucket.keys), flat + int(served.residues.sum())
+            start, flat = start + len(bucket.keys), flat + int(located.residues.sum())
         writer.sync()
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         checksums.seal_attributes(file)
@@ -161,14 +161,14 @@ def create_master(file: h5py.File, plan: Plan) -> None:
     group = file.create_group("representations")
     for name, shape in plan.shapes.items():
         create_vectors(group, name, shape, plan.fingerprint.storage_dtype)
-        if is_per_residue(name) and "offset" not in file:
+        if has_matrix(name) and "offset" not in file:
             create_column(file, "offset", plan.vectors + 1, "<i8")[0] = 0
-        if not is_per_residue(name) and "emb" not in file:
+        if not has_matrix(name) and "emb" not in file:
             file["emb"] = group[name]
 
 
 def _write_columns(
-    file: h5py.File, bucket: Bucket, served: Served, start: int, flat: int
+    file: h5py.File, bucket: Bucket, located: Located, start: int, flat: int
 ) -> Numbers:
     """Write what there is about each key of a bucket but its vectors, from row `start`; where its
     residues end.
@@ -177,11 +177,11 @@ def _write_columns(
     """
     stop = start + len(bucket.keys)
     for name, values in zip(
-        checksums.COLUMNS, (bucket.keys, bucket.length, served.windows), strict=True
+        checksums.COLUMNS, (bucket.keys, bucket.length, located.windows), strict=True
     ):
         file[name][start:stop] = values
         checksums.write(file, name, start, checksums.of_rows(values))
-    ends = flat + np.cumsum(served.residues)
+    ends = flat + np.cumsum(located.residues)
     if "offset" in file:
         file["offset"][start + 1 : stop + 1] = ends
     return ends

@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.master.findings import text
-from plm_embed.master.validation import Norms, Outlier
+from plm_embed.master.validation_record import Norms, Outlier
 
 _FAR = 6.0  # an outlier's distance from the median log norm, in units of 1.4826 x MAD
 _LISTED = 100

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
+from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket, named_parts
+from plm_embed.jobs.finished_bucket import Bucket, load_bucket
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
+from plm_embed.store.blocks import locate, named_parts
 from plm_embed.store.parts import read_part
 from plm_embed.store.replaced import PartInfo
 from plm_embed.store.store import store_folder
-from plm_embed.windows import stored_residues
 
 
 @dataclass
@@ -39,7 +40,9 @@ class Plan:
     def count(self, bucket: Bucket) -> None:
         """Add the vectors, and what computed them, of one bucket."""
         self.vectors += len(bucket.keys)
-        self.residues += int(stored_residues(bucket.length, self.fingerprint.long_sequences).sum())
+        if "per_residue" in self.fingerprint.pooling:
+            rows = stored_residues(bucket.length, self.fingerprint.long_sequences)
+            self.residues += int(rows.sum())
         self.devices.update(bucket.completion.devices)
         self.batch_dependent |= bucket.completion.batch_dependent
         for library, version in bucket.completion.versions.items():
@@ -49,7 +52,7 @@ class Plan:
     def shapes(self) -> dict[str, tuple[int, int]]:
         """By representation: (n, D), or (R, D) per residue."""
         return {
-            name: (self.residues if is_per_residue(name) else self.vectors, self.dims.get(name, 0))
+            name: (self.residues if has_matrix(name) else self.vectors, self.dims.get(name, 0))
             for name in self.fingerprint.representations
         }
 
@@ -85,4 +88,6 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
             with read_part(store_folder(store, plan.fingerprint) / "parts" / parts[0].name) as part:
                 plan.dims = part.dims
         plan.count(bucket)
+        if "per_token" in plan.fingerprint.pooling:  # letters do not tell the rows
+            plan.residues += int(locate(bucket, store).residues.sum())
     return plan

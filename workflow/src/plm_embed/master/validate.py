@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from plm_embed.accuracy import COSINE, RELATIVE_L2
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, StorageDtype, is_per_residue
-from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
+from plm_embed.fingerprint import SPANS, Fingerprint, StorageDtype, columns, has_matrix
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import EMBED_AGAIN
@@ -26,7 +26,7 @@ from plm_embed.master.check_records import RecordCheck
 from plm_embed.master.check_vectors import MasterCheck, check_completion, check_parts
 from plm_embed.master.findings import Findings, text
 from plm_embed.master.planned import Plan
-from plm_embed.master.validation import Counts, Norms, Spot, Validation, write_validation
+from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.sequences.summary import bucket_names, check_keys, read_summary, verified
@@ -133,8 +133,8 @@ def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -
                     f"{expected}"
                 )
         for name, dim in plan.dims.items():
-            if dim != manifest.dim:
-                problem(f"{name} has dimension {dim}, the model {manifest.dim}")
+            if dim != (expected := columns(name, manifest.dim)):
+                problem(f"{name} has dimension {dim}, the model {expected}")
 
 
 def _check_attributes(findings: Findings, plan: Plan, sequences: Path, file: h5py.File) -> None:
@@ -223,6 +223,10 @@ def _check_spots(
                         f"{wanted[name].shape}"
                     )
                     continue
+                if name == SPANS:
+                    if not np.array_equal(found, wanted[name]):
+                        problem(f"row {row:,} of {name} (key {key}): not the reference's tokens")
+                    continue
                 relative_l2, cosine = _distance(found, wanted[name])
                 spot = Spot(
                     row=row, key=key, representation=name, relative_l2=relative_l2, cosine=cosine
@@ -261,7 +265,7 @@ def _residues(sequences: Path, keys: list[str]) -> list[str]:
 def _numbers(file: h5py.File, name: str, row: int, dtype: StorageDtype) -> NDArray[np.float64]:
     """One stored vector (D,), or matrix (L, D) per residue."""
     dataset = file["representations"][name]
-    if is_per_residue(name):
+    if has_matrix(name):
         start, stop = file["offset"][row : row + 2].tolist()
         return decode(read_bits(dataset, start, stop), dtype).astype(np.float64)
     vector: NDArray[np.float64] = decode(read_bits(dataset, row, row + 1), dtype)[0].astype(

@@ -1,13 +1,17 @@
 """What differs between families of models. Everything outside a family's own folder asks here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from plm_embed.fingerprint import ComputeDtype, master_name
 from plm_embed.models.encoder.description import Encoder
-from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+from plm_embed.models.tokenizer_file import Ids, Tokenize, TokenizerFile, Tokens
+from plm_embed.sequence_windows import stored_spans
 from plm_embed.sequences.alphabet import Alphabet
 
 if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
@@ -21,6 +25,9 @@ Layout = Literal["fair-esm", "hugging-face", "tensors"]
 tensors, or tensors alone, as one file or in a folder.
 """
 
+_ONE_EACH = np.ones(256, np.uint8)
+"""How many letters a token has where each letter is one; special tokens do not count."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -31,6 +38,19 @@ class Description:
     dim: int | None = None
     heads: int | None = None
     token_dropout: bool = False
+
+
+def pooling_problems(pooling: Sequence[str], family: "Family", model: str) -> Iterator[str]:
+    """What a model cannot do of what is asked for, in words."""
+    if "bos" in pooling and not family.bos:
+        yield f"embedding.pooling: bos: {model} has no <cls> token; choose mean or max"
+    if "per_residue" in pooling and not family.token_per_letter:
+        yield (
+            f"embedding.pooling: per_residue: a token of {model} is several bases; choose "
+            "per_token, which has a row for each token and says which bases it stands for"
+        )
+    if "per_token" in pooling and family.token_per_letter:
+        yield f"embedding.pooling: per_token: a token of {model} is a residue; choose per_residue"
 
 
 @dataclass(frozen=True)
@@ -92,7 +112,7 @@ class Family:
     bos: bool = True
     """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
     letters_per_token: int = 1
-    """How many letters a token has at least, as a rule, where a file decides the tokens."""
+    """How many letters a token has, as a rule, where a file decides the tokens."""
     max_tokens: int | None = None
     """The most tokens that the positions allow, where letters do not tell their number."""
 
@@ -124,14 +144,24 @@ class Family:
         """Whether each letter is a token, so that lengths tell the number of tokens."""
         return not isinstance(self.tokenizer, TokenizerFile)
 
-    def tokenize(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokenize:
+    def tokens_of(self, tensors: Mapping[str, "torch.Tensor"]) -> Tokens:
         """What makes tokens of letters, for the weights that have these tensors."""
         found = self.tokenizer
-        return found.within(tensors) if isinstance(found, TokenizerFile) else found
+        return (
+            found.within(tensors) if isinstance(found, TokenizerFile) else Tokens(found, _ONE_EACH)
+        )
+
+    def spans(self, letters: "NDArray[np.uint8]", ids: Ids) -> "NDArray[np.float32]":
+        """The letters of a sequence's own tokens, (T, 2) as `sequence_windows.stored_spans`.
+
+        letters: how many each token has; ids: with special tokens.
+        """
+        stop = np.cumsum(letters[ids[slice(*self.residues(len(ids)))]], dtype=int)
+        return stored_spans(np.concatenate(([0], stop[:-1])), stop)
 
     def tokens(self, residues: int, pieces: int = 1) -> int:
-        """Tokens of `pieces` that have so many residues together: a cautious estimate where letters
-        do not tell their number.
+        """Tokens of `pieces` that have so many residues together: an estimate where letters do not
+        tell their number.
         """
         return -(-residues // self.letters_per_token) + pieces * self.extra_tokens
 

@@ -39,6 +39,16 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter that was merged into the weights: its folder, and the SHA-256 of the
+    `sha256sum` lines of its two files.
+    """
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a weights folder holds. `weights_sha256` and `bytes` are those of model.safetensors."""
 
@@ -59,6 +69,8 @@ class Manifest:
     """Width of all heads together where it is not `dim`."""
     tokenizer_sha256: str | None = field(default=None, metadata=IF_KNOWN)
     """Of the published file that decides the tokens; its bytes are among the tensors."""
+    adapter: Adapter | None = field(default=None, metadata=IF_KNOWN)
+    """What changed the weights of `source`; what is said of the tensors is said of the sum."""
 
     @property
     def inner(self) -> int:
@@ -101,7 +113,10 @@ def check_record(weights: Path, folder: Path) -> None:
     remedy.
     """
     record = read_record(folder)
-    if record is not None and read_manifest(weights).weights_sha256 != record.weights_sha256:
+    if record is None:
+        return
+    held = read_manifest(weights)
+    if (held.weights_sha256, held.model) != (record.weights_sha256, record.model):
         raise WeightsError(
             f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
             f"delete {weights} unless another campaign needs it, else set another weights_folder; "

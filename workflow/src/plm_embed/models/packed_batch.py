@@ -58,7 +58,9 @@ class Batch:
         )
 
     def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Cut (T, D) into one (tokens, D) view per sequence; what lies behind them is left out."""
+        """Cut (T, ...) into one (tokens, ...) view per sequence; what lies behind them is left
+        out.
+        """
         return torch.split(hidden[: sum(self.lengths)], list(self.lengths))
 
 
@@ -116,6 +118,10 @@ class Engine(Protocol):
 
         May run in threads beside all else.
         """
+        ...
+
+    def spans(self, ids: Ids) -> NDArray[np.float32]:
+        """The letters of a sequence's own tokens, as `Family.spans`."""
         ...
 
     def pack(self, pieces: Sequence[Ids]) -> Batch:

@@ -66,6 +66,9 @@ def caveat(name: str, manifest: Manifest | None) -> str:
         return "random numbers, not the published weights of any model: these vectors mean nothing"
     if manifest is None:
         return f"{NOT_VERIFIED}: nothing here says where they came from"
+    if manifest.adapter:
+        short = manifest.adapter.sha256[:12]
+        return f"{NOT_VERIFIED}: changed by the adapter {manifest.adapter.path} (SHA-256 {short})"
     if manifest.published == "sha256":
         return ""
     if manifest.published == "known answers":

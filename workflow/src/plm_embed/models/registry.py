@@ -3,17 +3,20 @@
 from dataclasses import dataclass, field, replace
 
 from plm_embed.errors import ConfigError, WeightsError
-from plm_embed.models.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.families.dnabert import DNABERT
+from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.families.esmc import ESMC
 from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
-from plm_embed.models.families.t5 import ANKH, PROSTT5, PROTT5
+from plm_embed.models.families.t5 import ANKH, PROSTT5, PROSTT5_3DI, PROTT5
 from plm_embed.models.family import Family
 from plm_embed.models.tokenizer_file import TokenizerFile
 from plm_embed.wording import did_you_mean
 
-FAMILIES = (ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROTBERT, ANKH, DNABERT, NT_V1, NT_V2)
+FAMILIES = (
+    *(ESM2, ESM1B, ESM1V, ESMC, PROTT5, PROSTT5, PROSTT5_3DI, PROTBERT, ANKH),
+    *(DNABERT, NT_V1, NT_V2),
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Model:
     def address(self) -> str:
         """Where its weights are published; empty where nowhere."""
         return self.urls[0] if self.urls else self.hub
+
+    def has_weights_of(self, other: "Model") -> bool:
+        """Whether the two are one model, or read other letters by the same published weights."""
+        return self.name == other.name or (self.address == other.address != "")
 
     @property
     def tokenizer_file(self) -> str:
@@ -191,6 +198,11 @@ _add(
     ),
     _hub(replace(_T5, name="prot_t5_xl_uniref50"), "Rostlab/prot_t5_xl_uniref50", "prott5_full"),
     _hub(replace(_T5, name="ProstT5", family=PROSTT5), "Rostlab/ProstT5"),
+    replace(
+        _hub(replace(_T5, family=PROSTT5_3DI), "Rostlab/ProstT5"),
+        name="ProstT5-3Di",
+        aliases=("prostt5_3di",),
+    ),
     _hub(replace(_T5, name="ProstT5_fp16", family=PROSTT5), "Rostlab/ProstT5_fp16"),
     _hub(replace(_BERT, name="prot_bert"), "Rostlab/prot_bert", "protbert"),
     _hub(replace(_BERT, name="prot_bert_bfd"), "Rostlab/prot_bert_bfd", "protbert_bfd"),

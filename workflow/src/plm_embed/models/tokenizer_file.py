@@ -6,7 +6,7 @@ is in the fingerprint, is its own too.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,23 @@ TENSOR = "tokenizer"
 """The name of the file's bytes among the tensors of a weights folder."""
 
 
+class Tokens(NamedTuple):
+    """What makes tokens of letters, and how many letters each of the tokens stands for, by its id;
+    of special tokens the number says nothing.
+    """
+
+    tokenize: Tokenize
+    letters: NDArray[np.uint8]
+
+
 @dataclass(frozen=True)
 class TokenizerFile:
     """A file that lies beside the published weights."""
 
     name: str
-    read: Callable[[bytes], tuple[Tokenize, int]]
-    """What the content says, and how many tokens there are. ValueError, with what is wrong with it,
-    if it is not such a file.
-    """
+    read: Callable[[bytes], Tokens]
+    """What the content says. ValueError, with what is wrong with it, if it is not such a file."""
 
-    def within(self, tensors: Mapping[str, "Tensor"]) -> Tokenize:
+    def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """What the file among the tensors of a weights folder says."""
-        return self.read(tensors[TENSOR].numpy().tobytes())[0]
+        return self.read(tensors[TENSOR].numpy().tobytes())

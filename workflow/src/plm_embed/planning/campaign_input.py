@@ -3,7 +3,7 @@ sequences.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
 from plm_embed.sequences.tables import Table
+from plm_embed.sites.data import laid_over
 from plm_embed.workflow.config import Config, checked, residue_policy
 
 
@@ -47,11 +48,30 @@ def _input(counted: str, summary: Summary, sequences: Path | None) -> Input:
     )
 
 
-def read_config(configfile: Path | None) -> Config:
-    """The configuration as the workflow sees it: `configfile`, or without one
-    config/config.yaml.
+def read_config(
+    configfile: Path | None, settings: Sequence[str] = (), *, awaited: bool = False
+) -> Config:
+    """The configuration as the workflow sees it: `configfile`, or without one config/config.yaml,
+    and the `KEY=VALUE` of Snakemake's --config laid over it. awaited: as in `checked`.
     """
-    return checked(_yaml(configfile or Path("config/config.yaml")))
+    config = _yaml(configfile or Path("config/config.yaml"))
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not (equals and key):
+            raise ConfigError(
+                f"--config {setting}: write KEY=VALUE, as for snakemake, such as buckets=64; "
+                "a file goes after --configfile",
+                key="--config",
+            )
+        config = laid_over(config, {key: _value(value)})
+    return checked(config, awaited=awaited)
+
+
+def _value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 @contextmanager

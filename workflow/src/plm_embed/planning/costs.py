@@ -2,8 +2,9 @@
 divide them by.
 """
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +17,8 @@ from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.registry import Model
-from plm_embed.windows import spans
+from plm_embed.sequence_windows import spans
+from plm_embed.typed_json import IF_KNOWN
 
 Basis = Literal["measured here", "measured elsewhere", "estimated", "not known"]
 
@@ -38,7 +40,8 @@ class Speed:
     number is from.
 
     startup: seconds until the first batch (libraries, weights, self-test), where they were
-    measured. workers: how many worked beside each other when it was measured here, each this fast.
+    measured. workers: how many work beside each other on this machine, each this fast. how: in few
+    words, what an estimate multiplies. here: whether this machine has the device.
     """
 
     device: str
@@ -47,6 +50,8 @@ class Speed:
     why: str
     startup: float = 0.0
     workers: int = 1
+    how: str = field(default="", metadata=IF_KNOWN)
+    here: bool = field(default=False, metadata=IF_KNOWN)
 
 
 def work(model: Model, lengths: Mapping[int, int], policy: LongSequences) -> Work:
@@ -70,27 +75,36 @@ def flops_per_token(model: Model, tokens: int) -> float:
 
 def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
     """Speeds of the GPUs in gpus.yaml, from their peaks in a dtype and a stated efficiency."""
+    return [_estimate(name, model, todo, dtype) for name in gpu_table()["gpus"]]
+
+
+def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> Speed:
     table = gpu_table()
+    gpu = table["gpus"][name]
+    used: ComputeDtype = gpu["auto"] if dtype == "auto" else dtype
+    peak = gpu["peaks"].get(used)
+    if peak is None:
+        return Speed(name, None, "not known", f"it is not made for {used}")
+    needed = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
+    if needed > gpu["memory_gb"]:
+        return Speed(
+            name,
+            None,
+            "not known",
+            f"its {gpu['memory_gb']} GB do not hold the weights, {needed:,.1f} GB in {used}",
+        )
     width = min(1.0, model.dim / table["full_width"])
     narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
-    found = []
-    for name, gpu in table["gpus"].items():
-        used = gpu["auto"] if dtype == "auto" else dtype
-        peak = gpu["peaks"].get(used)
-        if peak is None:
-            found.append(Speed(name, None, "not known", f"it is not made for {used}"))
-            continue
-        rate = (
-            peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops
-            if todo.flops
-            else None
-        )
-        why = (
-            f"{peak:g} TFLOP/s ({used}) x "
-            f"{gpu['efficiency']:.2f}{narrow}: {gpu['efficiency_source']}"
-        )
-        found.append(Speed(name, rate, "estimated" if rate else "not known", why))
-    return found
+    rate = (
+        peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
+    )
+    return Speed(
+        name,
+        rate,
+        "estimated" if rate else "not known",
+        f"{gpu['peak_source']}; {gpu['efficiency_source']}",
+        how=f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}",
+    )
 
 
 def measured(
@@ -149,7 +163,7 @@ def device_label(device: str, threads: int | None = None) -> str:
     threads.
     """
     for name, gpu in gpu_table()["gpus"].items():
-        if gpu["match"] in device:
+        if re.search(rf"\b{gpu['match']}\b", device):
             return str(name)
     return f"{device}, {threads} {'thread' if threads == 1 else 'threads'}" if threads else device
 

@@ -22,7 +22,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that `plm-embed plan` says; see `view`."""
+    """Everything that `plm-embed plan` says; see `plan_view`."""
 
     schema_version: Literal[3] = 3
     made: str

@@ -136,7 +136,7 @@ def _settings(config: Config, threads: int) -> Settings:
 
 def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
     """A worker's process: warm up, find out how much a slice is, then time the slices."""
-    from plm_embed.jobs.bucket import Embedder
+    from plm_embed.jobs.embed_bucket import Embedder
     from plm_embed.store.store import Store
 
     folder.mkdir()

@@ -11,8 +11,6 @@ from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.models import published
-from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
@@ -30,17 +28,19 @@ from plm_embed.planning.speeds import (
     local_hours,
     workers_here,
 )
+from plm_embed.planning.weights import weights_bytes, weights_in_words
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
-from plm_embed.workflow.by_model import by_model, weights_folder
+from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. `device` names the one to plan for ('' : the site's, or the one here);
-    `measure`: try it here.
+    """What is asked. settings: `--config`, as Snakemake reads it; `device` names the one to plan
+    for ('' : the site's, or the one here); all_gpus: show what is known of others too; `measure`:
+    try it here.
 
     workers: embed jobs that will run here at a time (0: one per core, or one per GPU), threads: CPU
     threads of each. lengths: a file with the number of unique sequences by length, instead of the
@@ -48,9 +48,11 @@ class Question:
     """
 
     configfile: Path | None = None
+    settings: tuple[str, ...] = ()
     site: str = ""
     queue: str = ""
     device: str = ""
+    all_gpus: bool = False
     measure: bool = False
     threads: int = 1
     workers: int = 0
@@ -76,8 +78,7 @@ class _Draft:
 
     @property
     def on_cpu(self) -> bool:
-        known = costs.gpu_table()["gpus"]
-        return self.chosen.speed.basis == "measured here" and self.chosen.speed.device not in known
+        return self.chosen.speed.device not in costs.gpu_table()["gpus"]
 
 
 def plan(question: Question) -> list[Plan]:
@@ -86,7 +87,7 @@ def plan(question: Question) -> list[Plan]:
 
     Submissions of all models are cut alike, for the one that takes longest.
     """
-    config = read_config(question.configfile)
+    config = read_config(question.configfile, question.settings)
     here, site = _where(question.site or config["site"])
     with given_input(config, question.lengths, question.measure) as given:
         drafts = [
@@ -130,21 +131,40 @@ def _draft(
     trial = None
     if question.measure and given.sequences:
         trial = Trial(given.sequences, question.threads, question.workers or workers_here(config))
-    speeds = best_speeds(config, model, todo if todo.tokens else whole, trial, question.elsewhere)
+    speeds = best_speeds(
+        config,
+        model,
+        todo if todo.tokens else whole,
+        trial,
+        question.elsewhere,
+        at_a_site=bool(here.site),
+    )
     sizes = vector_bytes(config, model, given.lengths)
     if given.sequences:
         sizes = table_bytes(given.sequences, given.accepted) | sizes
+    sizes |= weights_bytes(config, model)
     forecasts = tuple(
         Forecast(speed, device_hours(todo, speed, jobs_of(config))) for speed in speeds
     )
     chosen = _chosen(question, here, site, forecasts)
-    if chosen.hours is None and todo.tokens:
+    if chosen.hours is None and todo.tokens and (question.device or here.site):
         raise ConfigError(
-            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, or choose "
-            "--measure",
+            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, such as "
+            "--device A100",
             key="--device",
         )
-    return _Draft(config, model, found, todo, forecasts, chosen, sizes)
+    shown = tuple(one for one in forecasts if _shown(one, chosen, question, here))
+    return _Draft(config, model, found, todo, shown, chosen, sizes)
+
+
+def _shown(one: Forecast, chosen: Forecast, question: Question, here: Here) -> bool:
+    """Whether a plan tells of a device: of all, or of those that are here, were measured, or may be
+    at the site.
+    """
+    speed = one.speed
+    founded = speed.here or speed.basis.startswith("measured")
+    any_gpu = bool(here.site) and not costs.gpu_table()["sites"].get(here.site)
+    return question.all_gpus or one is chosen or founded or any_gpu
 
 
 def _plan(
@@ -158,11 +178,12 @@ def _plan(
     ways: Sequence[Proposal],
     words: tuple[str, ...],
 ) -> Plan:
-    weights, verified = _weights(draft.config, draft.model)
+    weights, verified = weights_in_words(draft.config, draft.model)
     if draft.model.license != "MIT":
         weights += f"; license: {draft.model.license}"
     found, chosen = draft.found, draft.chosen
-    local = chosen.hours is not None and chosen.speed.basis == "measured here" and alone
+    mine = chosen.speed.here or chosen.speed.basis == "measured here"
+    local = chosen.hours is not None and mine and alone
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         model=draft.model.name,
@@ -188,33 +209,6 @@ def _plan(
         proposals=tuple(cut_alike(one, chosen.hours or 0.0) for one in ways),
         command=words,
     )
-
-
-def _weights(config: Config, model: Model) -> tuple[str, bool]:
-    """In words, which weights will be used, and whether nothing speaks against their being the
-    published ones.
-    """
-    folder = Path(weights_folder(config))
-    if (folder / MANIFEST).is_file():
-        found = published.caveat(model.name, read_manifest(folder))
-        return (
-            (found, False)
-            if found
-            else (f"in {folder}; the published ones, by their SHA-256", True)
-        )
-    if config["weights"]:
-        found = "" if model.trained else published.caveat(model.name, None)
-        return (
-            found or f"{config['weights']}, compared with the published ones when they are adopted",
-            model.trained,
-        )
-    known = published.known_files(model.name)
-    file = published.pt_file(model.name)
-    size = f", {file['bytes'] / 1e9:.3g} GB" if file else ""
-    check = (
-        "compared with the published SHA-256" if known else "of which no published SHA-256 is known"
-    )
-    return f"downloaded from {model.address}{size}, {check}", bool(known)
 
 
 def _where(named: str) -> tuple[Here, dict[str, Any]]:
@@ -251,9 +245,10 @@ def _chosen(
         or costs.gpu_table()["sites"].get(here.site, "")
         or queue.get("gpu_type", "")
     )
-    for forecast in forecasts:
-        if wanted and wanted.lower() in forecast.speed.device.lower():
-            return forecast
+    named = [one for one in forecasts if wanted and wanted.lower() in one.speed.device.lower()]
+    exact = (one for one in named if one.speed.device.lower() == wanted.lower())
+    if found := next(exact, next(iter(named), None)):
+        return found
     if question.device:
         known = ", ".join(forecast.speed.device for forecast in forecasts)
         raise ConfigError(
@@ -261,8 +256,16 @@ def _chosen(
             key="--device",
         )
     gpus = costs.gpu_table()["gpus"]
-    measured = (one for one in forecasts if one.speed.basis == "measured here")
-    fitting = (one for one in measured if not question.site or one.speed.device in gpus)
+    mine = [one for one in forecasts if one.speed.here or one.speed.basis == "measured here"]
+    # of what is here the measured one counts more; a site's jobs get GPUs
+    mine.sort(key=lambda one: one.speed.basis != "measured here")
+    fitting = (
+        one
+        for one in mine
+        if not here.site
+        or one.speed.device in gpus
+        or (not question.site and one.speed.basis == "measured here")
+    )
     return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
 
 
@@ -272,9 +275,15 @@ def _command(
     """The call that runs the plan: at a site, or on this machine."""
     if here:
         yield from command(
-            proposal, "" if here.why else here.site, site, question.configfile, config
+            proposal,
+            "" if here.why else here.site,
+            site,
+            question.configfile,
+            config,
+            given=question.settings,
         )
         return
     yield from ("snakemake", "--cores", str(cores()))
     if question.configfile:
         yield from ("--configfile", str(question.configfile))
+    yield from ("--config", *question.settings) if question.settings else ()

@@ -3,7 +3,7 @@ waste.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class Proposal:
     """One way to run the campaign. hours_each: of a submission; charged_hours: GPU-hours the site
     will charge.
 
-    fits: whether the queue's time is enough to start a worker and compute anything.
+    fits: whether the queue's time is enough to start a worker and compute anything, and gives what
+    the site's file asks for.
     """
 
     queue: str
@@ -81,8 +82,8 @@ def _propose(
         bool(queue.get("whole", node.get("whole"))),
         queue.get("gpus_per_node", node.get("gpus", form.gpus)),
     )
-    shortest, longest = (_hours(text) for text in limits["walltime"])
-    longest = min(longest, form.minutes / 60) if form.minutes else longest
+    shortest, limit = (_hours(text) for text in limits["walltime"])
+    longest = min(limit, form.minutes / 60) if form.minutes else limit
     usable = min(
         HOURS_PER_SUBMISSION, (longest - SECONDS_MARGIN / 3600) / TIME_MARGIN - STARTUP_HOURS
     )
@@ -93,6 +94,7 @@ def _propose(
     asked = 5 * math.ceil(
         12 * max(shortest, min(longest, TIME_MARGIN * hours + SECONDS_MARGIN / 3600))
     )
+    minutes = form.minutes or min(math.floor(60 * longest), asked)
     node_hours = submissions * hours * (form.nodes if whole else form.workers / gpus)
     charged = node_hours * gpus
     return Proposal(
@@ -102,13 +104,13 @@ def _propose(
         submissions=submissions,
         buckets=buckets,
         buckets_per_submission=math.ceil(buckets / submissions),
-        walltime_minutes=form.minutes or min(math.floor(60 * longest), asked),
+        walltime_minutes=minutes,
         hours_each=hours,
         node_hours=node_hours,
         charged_hours=charged,
         wasted=1 - gpu_hours / charged if charged else 0.0,
         jobs_at_once=queue.get("max_jobs"),
-        fits=usable > 0,
+        fits=usable > 0 and minutes <= 60 * limit,
     )
 
 
@@ -152,9 +154,11 @@ def command(
     site: dict[str, Any],
     configfile: Path | None,
     config: dict[str, Any],
+    *,
+    given: Sequence[str] = (),
 ) -> Iterator[str]:
     """The words of the call that runs the proposal. name: of the site, '' where Snakemake will
-    recognize it.
+    recognize it; given: the words after --config that it is planned with.
 
     What Snakemake asks for by itself at the site is left out.
     """
@@ -170,10 +174,13 @@ def command(
         )
     if configfile:
         yield from ("--configfile", str(configfile))
-    settings = [f"site={name}"] if name and slurm and name != "slurm" else []
-    settings += [f"buckets={proposal.buckets}"] if proposal.buckets != config["buckets"] else []
-    yield from ("--config", *settings) if settings else ()
-    kept = _profile_resources(profile)
+    below = _profile(profile)
+    settings = dict(pair.split("=", 1) for pair in (*_pairs(below, "config"), *given))
+    settings |= {"site": name} if name and slurm and name != "slurm" else {}
+    settings |= {"buckets": str(proposal.buckets)} if proposal.buckets != config["buckets"] else {}
+    if given or settings != dict(pair.split("=", 1) for pair in _pairs(below, "config")):
+        yield from ("--config", *(f"{key}={value}" for key, value in settings.items()))
+    kept = _profile_resources(below)
     resources = {
         "gpu": proposal.gpus_per_node
         if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node
@@ -192,16 +199,32 @@ def command(
         )
 
 
-def _profile_resources(profile: str) -> dict[str, Any]:
+def _profile(name: str) -> dict[str, Any]:
+    """What a profile says, where Snakemake, started here, finds it first; empty where there is
+    none.
+    """
+    for folder in (Path(), Path.home() / ".config" / "snakemake", Path("/etc/xdg/snakemake")):
+        for file in ("profile.yaml", "config.yaml"):
+            if (path := folder / name / file).is_file():
+                return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return {}
+
+
+def _pairs(profile: Mapping[str, Any], key: str) -> list[str]:
+    """The `name=value` of an option; on the command line it takes the place of all of them."""
+    found = profile.get(key) or []
+    if isinstance(found, Mapping):
+        return [f"{name}={value}" for name, value in found.items()]
+    return [found] if isinstance(found, str) else list(found)
+
+
+def _profile_resources(profile: Mapping[str, Any]) -> dict[str, Any]:
     """What a profile sets for rules, by rule:resource: --set-resources on the command line takes
     the place of all.
     """
-    path = Path(profile, "profile.yaml")  # where Snakemake, started here, looks for it first
-    rules = (
-        (yaml.safe_load(path.read_text(encoding="utf-8")).get("set-resources") or {})
-        if path.is_file()
-        else {}
-    )
+    rules = profile.get("set-resources") or {}
+    if not isinstance(rules, Mapping):
+        return dict(pair.split("=", 1) for pair in _pairs(profile, "set-resources"))
     return {
         f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()
     }

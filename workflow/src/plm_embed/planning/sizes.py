@@ -16,13 +16,14 @@ from plm_embed.io.files import size
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import Model
 from plm_embed.planning import costs
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import SUMMARY, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import CHUNK_ROWS
-from plm_embed.windows import stored_residues
 from plm_embed.workflow.config import Config
 
 log = logging.getLogger(__name__)
+_MATRICES = frozenset({"per_residue", "per_token"})
 
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
 """What a file has besides its datasets (attributes; the completion record of a bucket), and HDF5
@@ -36,9 +37,9 @@ def vector_bytes(config: Config, model: Model, lengths: Mapping[int, int]) -> di
     item, layers = storage_bytes(asked["storage_dtype"]), len(asked["layers"])
     policy = LongSequences(**asked["long_sequences"])
     rows = costs.work(model, lengths, policy).sequences
-    residues = _residues(lengths, policy)
-    pooled = sum(pooling != "per_residue" for pooling in asked["pooling"]) * layers
-    flat = ("per_residue" in asked["pooling"]) * layers
+    residues = _residues(lengths, policy) // model.family.letters_per_token
+    pooled = sum(pooling not in _MATRICES for pooling in asked["pooling"]) * layers
+    flat = sum(pooling in _MATRICES for pooling in asked["pooling"]) * layers
 
     checks = [8] * (len(checksums.COLUMNS) + pooled + flat)
     widths: list[int] = [64, 4, 4, *([8] if flat else []), *checks]
@@ -72,15 +73,18 @@ def _padded(rows: int, chunk: int) -> int:
     return math.ceil(rows / min(chunk, rows)) * min(chunk, rows) if rows else 0
 
 
-def per_residue_bytes(lengths: Mapping[int, int], dim: int, settings: Settings) -> int:
-    """Bytes that the per-residue vectors of a campaign take in the master, and once more in the
-    store.
+def per_residue_bytes(
+    lengths: Mapping[int, int], dim: int, settings: Settings, letters: int = 1
+) -> int:
+    """Bytes that the per-residue or per-token vectors of a campaign take in the master, and once
+    more in the store.
 
-    `lengths`: how many unique sequences have each length; `dim`: D.
+    `lengths`: how many unique sequences have each length; `dim`: D; `letters`: of a token, as a
+    rule.
     """
-    if "per_residue" not in settings.pooling:
+    if not _MATRICES.intersection(settings.pooling):
         return 0
-    residues = _residues(lengths, settings.long_sequences)
+    residues = _residues(lengths, settings.long_sequences) // letters
     return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
 
 
@@ -98,16 +102,18 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
     """
     summary = bucket.parent.parent / SUMMARY
-    if "per_residue" not in settings.pooling or not summary.is_file():
+    asked = _MATRICES.intersection(settings.pooling)
+    if not asked or not summary.is_file():
         return
-    lengths = read_summary(summary.parent).lengths
-    size = per_residue_bytes(lengths, read_manifest(weights).dim, settings) / 1e9
+    lengths, manifest = read_summary(summary.parent).lengths, read_manifest(weights)
+    letters = manifest.family.letters_per_token
+    size = per_residue_bytes(lengths, manifest.dim, settings, letters) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:
         agreed = -(-size // 1)
         raise ConfigError(
-            f"embedding.pooling: per_residue makes {size:,.4g} GB, twice: in the master and in "
-            "the store. "
+            f"embedding.pooling: {' and '.join(asked)} makes {size:,.4g} GB, twice: in the master "
+            "and in the store. "
             f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the "
             f"config (now {limit_gb:g})",
             key="embedding.per_residue_limit_gb",

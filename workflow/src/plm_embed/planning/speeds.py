@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plm_embed.jobs.gpus import visible_gpus
@@ -10,6 +10,7 @@ from plm_embed.models.registry import Model
 from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.forecast import Forecast
+from plm_embed.planning.this_machine import devices_here
 from plm_embed.workflow.config import Config
 
 
@@ -25,10 +26,17 @@ class Trial:
 
 
 def best_speeds(
-    config: Config, model: Model, work: Work, trial: Trial | None, elsewhere: Iterable[Path]
+    config: Config,
+    model: Model,
+    work: Work,
+    trial: Trial | None,
+    elsewhere: Iterable[Path],
+    *,
+    at_a_site: bool,
 ) -> list[Speed]:
     """The best-founded speed of each device: measured here, else measured elsewhere, else estimated
-    for `work`.
+    for `work`. This machine comes first, unless it is only the place to submit from; the GPUs of
+    gpus.yaml come last.
     """
     found: dict[str, Speed] = {}
     dtype = config["embedding"]["compute_dtype"]
@@ -36,11 +44,17 @@ def best_speeds(
         from plm_embed.planning.measure import measure
 
         speed = measure(config, trial.sequences, trial.threads, trial.workers)
-        found[speed.device] = speed
+        found[speed.device] = replace(speed, here=True)
     for speed in costs.measured(
         model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"
     ):
         found.setdefault(speed.device, speed)
+    mine = () if at_a_site else devices_here(model, work, dtype, workers_here(config))
+    for speed in mine:
+        known = found.pop(speed.device, speed)
+        if not known.here:  # from records: jobs as many as now may have been at work
+            known = replace(known, here=True, workers=speed.workers)
+        found = {speed.device: known} | found
     for folder in elsewhere:
         for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
             found.setdefault(speed.device, speed)

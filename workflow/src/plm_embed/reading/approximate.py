@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, extra
-from plm_embed.fingerprint import is_per_residue
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import progress
 from plm_embed.io.sealed_json import read_sealed, write_sealed
@@ -73,7 +72,7 @@ class Approximate:
     def __init__(self, embeddings: Vectors, metric: Metric, name: str) -> None:
         if not isinstance(embeddings, Embeddings):
             raise PlmEmbedError(f"{embeddings.path}: a store has no index", path=embeddings.path)
-        path, name = index_file(embeddings), _first(embeddings, name)
+        path, name = index_file(embeddings), embeddings.resolved(name)
         again = f"{AGAIN} {embeddings.path}"
         note = read_sealed(_note_file(path), Note, "the note of an index", again)
         if not path.is_file() or path.stat().st_size != note.bytes:
@@ -102,16 +101,6 @@ class Approximate:
         return _asked(self._index, _prepared(queries, self._metric), count)
 
 
-def _first(embeddings: Embeddings, name: str) -> str:
-    """A representation by its own name."""
-    names = embeddings.fingerprint.representations
-    return (
-        next((each for each in names if not is_per_residue(each)), name)
-        if name == "emb"
-        else (name)
-    )
-
-
 def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: float = 0.95) -> Note:
     """Make the index of the master at `path`, in the memory of its codes and of a sample of rows.
 
@@ -130,7 +119,7 @@ def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: floa
                 "millions of them",
                 path=embeddings.path,
             )
-        search = Search(embeddings, TRIAL + 1, metric, _first(embeddings, name))
+        search = Search(embeddings, TRIAL + 1, metric, embeddings.resolved(name))
         cells = 1 << round(np.log2(count) / 2)
         # rotated at random, so that no number means more than another
         index: Any = faiss.index_factory(dim, f"RR{dim},IVF{cells},RaBitQ4", faiss.METRIC_L2)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
 from plm_embed.reading.exports.records import Part, Records
 from plm_embed.reading.master import Embeddings
@@ -23,17 +23,21 @@ from plm_embed.wording import did_you_mean
 class Dataset(IterableDataset[dict[str, Any]]):
     """The records of a master, each as a dictionary: `id`, `vector`, and the columns asked for.
 
-    path: as for `plm_embed.open`, but no store. name: a representation; `vector` is float32, (D,),
-    or (L, D) per residue, which only `batch_size=None` or a `collate_fn` of your own can take.
-    columns: of the index, such as the ones that were kept; a missing value is empty text, since the
-    default `collate_fn` takes no None. ids, where: only these records, and only those whose columns
-    have these values, as text. shuffle: blocks of `block` neighbors come in random order, and the
-    records within them. Neighbors have no more in common than others, since rows are sorted by
-    SHA-256, so that this is as good as shuffling all records.
+    Args:
+        path: As for `plm_embed.open`, but no store.
+        name: A representation. `vector` is float32: (D,), or (L, D) per residue, which only
+            `batch_size=None` or a `collate_fn` of your own can take.
+        columns: Columns of the index, such as those that were kept. A missing value is empty text,
+            since the default `collate_fn` takes no None.
+        ids: Only these records.
+        where: Only records whose columns have these values, as text.
+        shuffle: Whether blocks come in random order, and the records within them. Rows are sorted
+            by SHA-256, so neighbors have nothing in common, and this is as good as shuffling all.
+        block: Neighbors in a block.
 
-    The order is another one in each epoch, and `torch.manual_seed` makes it come again. Each worker
-    of a DataLoader opens the files for itself and takes its share of the blocks: every record comes
-    once per epoch. PlmEmbedError for a name or a column that is not there, as from `export`.
+    The order changes with each epoch, and `torch.manual_seed` repeats it. Each worker of a
+    DataLoader opens the files for itself and takes its share of the blocks: every record comes once
+    per epoch. PlmEmbedError for a name or a column that is not there.
     """
 
     def __init__(
@@ -52,13 +56,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         self._epoch = 0
         with Embeddings(Path(path)) as embeddings:
             self._path = embeddings.path.absolute()
-            self._name = name
-            if name != "emb" and name not in embeddings.names:
-                raise PlmEmbedError(
-                    f"{path}: has no representation {name}; it has {', '.join(embeddings.names)}",
-                    path=path,
-                )
-            known = Records(embeddings, name, self._part).schema.names
+            self._name = embeddings.resolved(name)
+            known = Records(embeddings, self._name, self._part).schema.names
             if absent := [column for column in self._columns if column not in known]:
                 raise PlmEmbedError(
                     f"{embeddings.index}: no column {absent[0]!r}{did_you_mean(absent[0], known)}",
@@ -114,7 +113,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
             rows = chosen["row"].to_pylist()
             columns = {name: _filled(chosen[name]) for name in ("id", *self._columns)}
             vectors = None
-            if not is_per_residue(self._name):
+            if not has_matrix(self._name):
                 taken = embeddings.rows(rows, self._name).astype(np.float32)
                 vectors = torch.from_numpy(taken)
             for place in self._order(len(rows), random):

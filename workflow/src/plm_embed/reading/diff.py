@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
 from plm_embed.reading.find import MAKE_AGAIN, find_master
@@ -144,7 +144,7 @@ class _Pair:
         self._files = first, second
         self._name = name
         self._datasets = [file["representations"][name] for file in self._files]
-        self._flat = is_per_residue(name)
+        self._flat = has_matrix(name)
 
     def counts(self, which: int, rows: Numbers) -> Numbers:
         """Rows of the dataset that belong to each key."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue, master_name
+from plm_embed.fingerprint import Fingerprint, columns, has_matrix, master_name
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
 MASTERS = f"{master_name('*')}.h5"
@@ -73,7 +73,7 @@ def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
         fingerprint = Fingerprint.from_json(file.attrs["fingerprint"])
         names = fingerprint.representations
         found = {name: file["representations"][name] for name in sorted(names)}
-        if not all(map(is_per_residue, names)):
+        if not all(map(has_matrix, names)):
             found["emb"] = file["emb"]
         keys, lengths = file["emb_keys"], file["length"]
         if (
@@ -82,14 +82,14 @@ def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:
             or not keys.shape == lengths.shape == (len(keys),)
         ):
             raise ValueError("emb_keys and length are no columns of keys and numbers")
-        residues = int(file["offset"][-1]) if any(map(is_per_residue, names)) else 0
+        residues = int(file["offset"][-1]) if any(map(has_matrix, names)) else 0
         for name, dataset in found.items():
             if storage_dtype(dataset) != fingerprint.storage_dtype:
                 raise ValueError(
                     f"{name} is stored as {dataset.dtype}, not as {fingerprint.storage_dtype}"
                 )
-            rows = residues if is_per_residue(name) else len(keys)
-            if dataset.shape != (rows, found[names[0]].shape[1]):
+            rows = residues if has_matrix(name) else len(keys)
+            if dataset.shape != (rows, columns(name, found[names[0]].shape[1])):
                 raise ValueError(
                     f"{name} has the shape {dataset.shape}, but there are {rows} rows for it"
                 )

@@ -35,7 +35,7 @@ _BATCH_ROWS = 1 << 14
 _OPEN_BATCHES = 64
 _TAIL_BYTES = 1 << 16
 _CHECK = b"crc32"
-_SORTED = pa.schema([("key", KEY), ("row", pa.int64()), ("sequence", pa.string())])
+_SORTED = pa.schema([("key", KEY), ("row", pa.int64()), ("id", pa.string())])
 _FIELDS = pa.schema([("hash", pa.uint64()), ("row", pa.int64()), ("id", pa.string())])
 
 
@@ -160,7 +160,9 @@ def _identity(index: Path) -> bytes:
 def _write(index: Path, path: Path, identity: bytes) -> None:
     with (
         atomic_path(path) as temporary,
-        KeySorter(path.parent, _SORTED, _SORT_BYTES, lambda: added / max(total, 1)) as sorter,
+        KeySorter(
+            path.parent, _SORTED, _SORT_BYTES, lambda: added / max(total, 1), once="id"
+        ) as sorter,
     ):
         added, total = 0, pq.read_metadata(index).num_rows
         for batch in record_batches(index, ["id", "row"], _BATCH_ROWS, MAKE_AGAIN):
@@ -184,7 +186,7 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
     pending: pa.RecordBatch | None = None  # an id whose lines may go on in the next batch
     for batch in batches:
-        first = batch["sequence"].is_valid().to_numpy(zero_copy_only=False)
+        first = batch["id"].is_valid().to_numpy(zero_copy_only=False)
         rows = batch["row"].to_numpy()
         starts = np.flatnonzero(first)
         lead = int(starts[0]) if len(starts) else len(rows)
@@ -202,7 +204,7 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         chosen = batch.take(pa.array(starts))
         values = np.where(low == high, low, SEVERAL)
         found = pa.record_batch(
-            [pa.array(key_words(chosen["key"])[:, 0]), pa.array(values), chosen["sequence"]],
+            [pa.array(key_words(chosen["key"])[:, 0]), pa.array(values), chosen["id"]],
             schema=_FIELDS,
         )
         if found.num_rows > 1:

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, extra
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.errors import extra
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
-from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.exports.as_anndata import make_anndata
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.index import Index
-from plm_embed.reading.rows import Rows, within
+from plm_embed.reading.rows import Rows
 from plm_embed.reading.store_vectors import StoreVectors, is_store
 from plm_embed.reading.vectors import Embedder, Vectors
 from plm_embed.store import checksums
@@ -37,7 +37,6 @@ from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
 if TYPE_CHECKING:
     import anndata
     import pandas as pd
-
 
 _SMALL = 1 << 16
 _SPREAD = 4  # standard deviations
@@ -161,21 +160,28 @@ class Embeddings(Vectors):
         """
         return self._take(self._pooled(name), self._index.rows(ids))
 
-    def matrix(self, row: int, name: str) -> Array:
-        """The matrix (L, D) of a row in a per-residue representation."""
-        if not is_per_residue(self._known(name)):
-            raise PlmEmbedError(f"{name} has one vector per record: use rows([{row}])")
-        return self._residues(name, int(within(np.array([row]), len(self))[0]))
+    def resolved(self, name: str) -> str:
+        """A representation by its own name; "emb" is the first pooled one that was asked for."""
+        first = min(self.fingerprint.representations, key=has_matrix)
+        return first if name == "emb" else self._known(name)
 
     def per_residue(self, id: str, name: str | None = None) -> Array:
         """The matrix (L, D) of one record; `name` defaults to the first per-residue
         representation.
         """
-        return self._residues(self._per_residue(name), int(self._index.rows([id])[0]))
+        return self.matrix(int(self._index.rows([id])[0]), self._of_kind("per_residue", name))
+
+    def per_token(self, id: str, name: str | None = None) -> tuple[Array, NDArray[np.int64]]:
+        """The matrix (T, D) of one record, and the letters (T, 2) of each token in its normalized
+        sequence: the first, and one past the last.
+        """
+        return self._tokens(int(self._index.rows([id])[0]), name)
 
     def to_numpy(self, name: str = "emb") -> Array:
-        """All vectors of a representation: (n, D), or flat (R, D) when per residue."""
-        if is_per_residue(self._known(name)):
+        """All vectors of a representation: (n, D), or flat (R, D) when per residue or token, the
+        spans of tokens as they are stored.
+        """
+        if has_matrix(self._known(name)):
             return self._matrices(name, 0, len(self))
         return self._span(name, 0, len(self))
 

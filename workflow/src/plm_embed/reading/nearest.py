@@ -6,6 +6,7 @@ less than fp32 can tell (some 1e-6 of them) may come in another order, or make r
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.io.threads import ahead
 from plm_embed.reading.rows import Rows
 from plm_embed.store.hdf5 import Array, as_float32
 
@@ -144,8 +146,9 @@ class Search:
 
     def _candidates(self, queries: Array) -> Rows:
         best = _Best(len(queries), self.width)
-        for start, block in self._blocks():
-            best.add(start, self._compare(queries, block))
+        # the rows are read and converted beside the products, which are most of the work
+        for start, block, squares in ahead(self._blocks(), 1):
+            best.add(start, self._compare(queries, block, squares))
         if (best.rows < 0).any():
             raise StoreError(
                 f"{self.embeddings.path}: holds numbers that are not finite",
@@ -154,22 +157,25 @@ class Search:
             )
         return best.rows
 
-    def _blocks(self) -> Iterator[tuple[int, Array]]:
+    def _blocks(self) -> Iterator[tuple[int, Array, Array]]:
+        """The first row of each block, its vectors (n, D), which the next but one overwrites, and
+        their squared lengths (n,), of which only dot needs none.
+        """
         start = 0
         rows = max(BLOCK_BYTES // (4 * self.embeddings.dim), 1)
+        room = cycle([np.empty((rows, self.embeddings.dim), np.float32) for _ in range(2)])
         for _, vectors in self.embeddings.iter_batches(rows, self.name):
-            yield start, as_float32(vectors)
+            block = as_float32(vectors, next(room)[: len(vectors)])
+            squares = np.empty(0) if self.metric == "dot" else np.einsum("ij,ij->i", block, block)
+            yield start, block, squares
             start += len(vectors)
 
-    def _compare(self, queries: Array, block: Array) -> Array:
+    def _compare(self, queries: Array, block: Array, squares: Array) -> Array:
         """(q, n), larger for nearer rows. What all rows of a query have in common is left out."""
         found: Array = queries @ block.T
-        if self.metric == "dot":
-            return found
-        squares = np.einsum("ij,ij->i", block, block)
         if self.metric == "cosine":
             found /= np.sqrt(np.where(squares > 0, squares, 1))  # a row of zeros is like nothing: 0
-        else:
+        elif self.metric == "euclidean":
             found *= 2
             found -= squares
         return found

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError, extra
-from plm_embed.fingerprint import Fingerprint, is_per_residue, storage_bytes
+from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
-from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.exports.as_anndata import make_anndata
 from plm_embed.reading.rows import Rows
 from plm_embed.reading.vectors import KEY, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
@@ -122,9 +122,7 @@ class StoreVectors(Vectors):
 
     def _pooled(self, name: str) -> str:
         name = super()._pooled(name)
-        return (
-            next(each for each in self.names if not is_per_residue(each)) if name == "emb" else name
-        )
+        return next(each for each in self.names if not has_matrix(each)) if name == "emb" else name
 
     def __iter__(self) -> Iterator[str]:
         """All keys, sorted."""

@@ -3,7 +3,7 @@ sorted keys.
 """
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
+from plm_embed.reading.matrices import Matrices
 from plm_embed.reading.nearest import Metric, Search, table
 from plm_embed.reading.rows import Rows, chosen, whole, within
 from plm_embed.store.hdf5 import Array
@@ -35,7 +36,7 @@ Embedder = Callable[
 """From a fingerprint, a representation, sequences and weights to names and vectors (q, D)."""
 
 
-class Vectors(ABC):
+class Vectors(Matrices):
     """Embeddings open for reading; a context manager. Vectors stay on disk until asked for.
 
     Row i belongs to key i; keys are sorted. `name` chooses a representation, such as "mean_l33";
@@ -101,10 +102,6 @@ class Vectors(ABC):
     @abstractmethod
     def _take(self, name: str, rows: Rows) -> Array:
         """These rows, in any order, of a pooled representation."""
-
-    @abstractmethod
-    def _residues(self, name: str, row: int) -> Array:
-        """The matrix (L, D) of a row in a per-residue representation."""
 
     def __enter__(self) -> Self:
         return self
@@ -213,11 +210,6 @@ class Vectors(ABC):
             return vector
         return self._take(name, chosen(np.asarray(rows), len(self)))
 
-    def per_residue_by_key(self, key: str, name: str | None = None) -> Array:
-        """The matrix (L, D) of one key; `name` defaults to the first per-residue representation."""
-        (row,) = self._rows_of_keys([key]).tolist()
-        return self._residues(self._per_residue(name), row)
-
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """All rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
         for start in range(0, len(self), rows):
@@ -269,27 +261,14 @@ class Vectors(ABC):
             )
         return name
 
-    def _per_residue(self, name: str | None) -> str:
-        """`name`, or the first per-residue one. PlmEmbedError when it is not there or has a vector
-        per row.
-        """
-        names = [each for each in self.names if is_per_residue(each)]
-        if not names:
-            raise PlmEmbedError(
-                f"{self.path}: has no per-residue representation; it has {', '.join(self.names)}",
-                path=self.path,
-            )
-        if not is_per_residue(self._known(name or names[0])):
-            raise PlmEmbedError(f"{name} has one vector per record: use get([id])")
-        return name or names[0]
-
     def _pooled(self, name: str) -> str:
         """`name`, or what "emb" stands for. PlmEmbedError when it is not there or has a matrix per
         row.
         """
-        if is_per_residue(name):
-            raise PlmEmbedError(f"{name} has a matrix per record: use per_residue(id)")
-        pooled = [each for each in self.names if not is_per_residue(each)]
+        if has_matrix(name):
+            how = "per_token" if name.startswith("per_token_") else "per_residue"
+            raise PlmEmbedError(f"{name} has a matrix per record: use {how}(id)")
+        pooled = [each for each in self.names if not has_matrix(each)]
         if name == "emb" and not pooled:
             raise PlmEmbedError(
                 f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",

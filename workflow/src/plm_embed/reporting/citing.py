@@ -16,7 +16,8 @@ def provenance(facts: Facts) -> Iterator[tuple[str, str]]:
     if metadata:
         yield "workflow commit", str(metadata.get("workflow_commit", "")) or "unknown"
         for name, version in metadata["library_versions"].items():
-            yield name, version
+            if name != "plm-embed":
+                yield name, version
         yield "devices", ", ".join(metadata["devices"])
         yield "fingerprint", str(metadata["fingerprint_id"])
     if facts.fingerprint:
@@ -37,7 +38,8 @@ def methods(facts: Facts) -> str:
         return "There will be a paragraph here once something is computed."
     fingerprint, summary = facts.fingerprint, facts.summary
     skipped = summary.skipped.total()
-    kind = "DNA" if summary.policy and summary.policy.alphabet == "dna" else "protein"
+    kinds: dict[str, str] = {"dna": "DNA", "3di": "3Di"}
+    kind = kinds.get(summary.policy.alphabet, "protein") if summary.policy else "protein"
     text = (
         f"Embeddings of {summary.accepted:,} {kind} sequences ({summary.unique:,} distinct"
         + (f"; {skipped:,} of {summary.records:,} records were skipped" if skipped else "")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import size
 from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import (
@@ -23,41 +23,21 @@ from plm_embed.jobs.completion_record import (
     savings,
 )
 from plm_embed.keys import bucket_names
-from plm_embed.master.validation import VALIDATION, Validation, read_validation
+from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
 from plm_embed.models.registry import MODELS
-from plm_embed.planning.costs import device_label
 from plm_embed.planning.forecast import PLAN, Plan, read_plan
 from plm_embed.reading.find import MASTERS, masters
 from plm_embed.reading.master import Embeddings
-from plm_embed.reporting.sample import SAMPLE, Sample, take_sample
+from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sample
+from plm_embed.reporting.runs import Run, runs_of
+from plm_embed.reporting.skipped import first_skipped
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.typed_json import to_plain
 
-
-@dataclass(frozen=True)
-class Run:
-    """One bucket's computation, from its completion record. seconds and tokens_per_second of the
-    whole job.
-
-    place: host and job, as attempts know them; worker: the same with the GPU.
-    """
-
-    bucket: str
-    place: str
-    worker: str
-    device: str
-    started: str
-    ended: str
-    seconds: float
-    tokens: int
-    tokens_per_second: float
-    busy: float
-    unique: int
-    computed: int
-    found: int
-    skipped: int
+LISTED = 10
+"""Unusual vectors."""
 
 
 @dataclass
@@ -83,6 +63,10 @@ class Facts:
     rows: int = 0
     dim: int = 0
     sample: Sample | None = None
+    odd: dict[int, str] = field(default_factory=dict)
+    """Ids of the rows that validate found unusual."""
+    skipped: list[tuple[str, ...]] = field(default_factory=list)
+    """The first records without a vector, see `skipped.COLUMNS`."""
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -91,6 +75,11 @@ class Facts:
         otherwise.
         """
         return outdated(self.results / "sequences", self.summary, self.metadata)
+
+    @property
+    def norms(self) -> Norms | None:
+        """Of the first representation, as validate found them."""
+        return next(iter(self.validation.norms.values()), None) if self.validation else None
 
     @property
     def license(self) -> str:
@@ -157,6 +146,7 @@ def collect(folder: Path) -> Facts:
     facts.weights = weights_of(folder, sha256)
     facts.attempts = read_attempts(folder)
     facts.spared = savings(records)
+    facts.validation = read_validation(folder / VALIDATION)
     facts.master = master = _master(folder, facts.model)
     if master.is_file():
         _add_master(facts, master)
@@ -167,7 +157,8 @@ def collect(folder: Path) -> Facts:
         "sequences": size(results / "sequences"),
         "records": size(folder / "records.parquet"),
     }
-    facts.validation = read_validation(folder / VALIDATION)
+    known = (folder / "records.parquet", results / "sequences" / "records.parquet")
+    facts.skipped = next((first_skipped(path) for path in known if path.is_file()), [])
     return facts
 
 
@@ -214,33 +205,9 @@ def _records(embedded: Path, summary: Summary | None) -> list[Completion]:
 
 
 def _add_runs(facts: Facts, records: Sequence[Completion]) -> None:
+    facts.runs = runs_of(records)
     for record in records:
         facts.fingerprint = record.fingerprint
-        worker = record.worker
-        gpu = f" GPU {worker.gpu}" if worker.gpu else ""
-        facts.runs.append(
-            Run(
-                bucket=record.bucket,
-                place=place(worker.host, worker.job),
-                worker=place(f"{worker.host}{gpu}", worker.job),
-                device=device_label(worker.device, worker.threads),
-                started=record.started,
-                ended=record.ended,
-                seconds=record.seconds,
-                tokens=record.tokens,
-                tokens_per_second=record.tokens_per_second or 0.0,
-                busy=record.busy or 0.0,
-                unique=record.unique,
-                computed=record.computed,
-                found=record.found + record.reused,
-                skipped=len(record.skipped),
-            )
-        )
-
-
-def place(host: str, job: str | None) -> str:
-    """'x3001, job 17', or the host alone outside of a scheduler."""
-    return f"{host}, job {job}" if job else host
 
 
 def _master(folder: Path, name: str) -> Path:
@@ -257,9 +224,12 @@ def _add_master(facts: Facts, master: Path) -> None:
     with Embeddings(master) as embeddings:
         facts.metadata = embeddings.metadata
         facts.rows, facts.dim = len(embeddings), embeddings.dim
-        pooled = [name for name in embeddings.names if not is_per_residue(name)]
+        rows = np.linspace(0, facts.rows - 1, min(SAMPLE, facts.rows)).astype(np.int64)
+        unusual = {one.row for one in norms.listed[:LISTED]} if (norms := facts.norms) else set()
+        index = master.with_suffix(".parquet")
+        records = records_of(index, unusual.union(rows.tolist()))
+        facts.odd = {row: records.ids.get(row, "") for row in unusual}
+        pooled = [name for name in embeddings.names if not has_matrix(name)]
         if pooled and facts.rows >= 3:
-            rows = np.linspace(0, facts.rows - 1, min(SAMPLE, facts.rows)).astype(np.int64)
             vectors = embeddings.by_key(embeddings.keys[rows], pooled[0]).astype(np.float64)
-            lengths = embeddings.lengths[rows]
-            facts.sample = take_sample(master.with_suffix(".parquet"), rows, vectors, lengths)
+            facts.sample = take_sample(records, rows.tolist(), vectors, embeddings.lengths[rows])

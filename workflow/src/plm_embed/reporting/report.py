@@ -3,35 +3,32 @@ under way.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import plotly.offline
 from markupsafe import Markup
 
 from plm_embed._version import __version__
 from plm_embed.fingerprint import POOLING_DEFINITIONS
-from plm_embed.io.files import atomic_path
+from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
-from plm_embed.master.validation import Counts, Norms, Validation
-from plm_embed.reporting import figures, sample_figures
+from plm_embed.master.validation_record import Counts, Norms, Validation
+from plm_embed.reporting import repeat
+from plm_embed.reporting.checks import MEANINGS
 from plm_embed.reporting.citing import citation, methods, provenance
-from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.facts import LISTED, Facts
+from plm_embed.reporting.outputs import CRATE, outputs
+from plm_embed.reporting.plots import figures, sample_figures
+from plm_embed.reporting.skipped import NAME as SKIPPED
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary
 from plm_embed.wording import duration, readable
+from plm_embed.workflow.ending import REPORT
 
-SECTIONS = (
-    ("asked", "asked"),
-    ("found", "input"),
-    ("computed", "computation"),
-    ("vectors", "vectors"),
-    ("proof", "proof"),
-    ("provenance", "provenance"),
-)
-Rows = list[tuple[str, str]]
+SECTIONS = ("Embeddings", "Input", "Computation", "Validation", "Files", "Settings", "Provenance")
 
 
 def write_report(facts: Facts, output: Path) -> None:
@@ -39,14 +36,21 @@ def write_report(facts: Facts, output: Path) -> None:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("plm_embed.reporting", ""),
         autoescape=True,
+        trim_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: (
             printable(value) if type(value) is str else value
         ),  # markup is of another type
     )
-    page = environment.get_template("report.html.j2").render(_content(facts))
+    page = environment.get_template("report.html.j2").render(
+        _content(facts), style=_part("report.css"), script=_part("report.js")
+    )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _part(name: str) -> Markup:
+    return Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
 def _content(facts: Facts) -> dict[str, Any]:
@@ -57,8 +61,6 @@ def _content(facts: Facts) -> dict[str, Any]:
         "failed": "✗ validation FAILED",
         "pending": "not finished yet",
     }
-    runs = [run for run in facts.runs if run.tokens and run.tokens_per_second]
-    norms = next(iter(facts.validation.norms.values()), None) if facts.validation else None
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
         "subtitle": _subtitle(facts),
@@ -66,42 +68,81 @@ def _content(facts: Facts) -> dict[str, Any]:
         "outdated": facts.outdated,
         "status": status,
         "status_words": words[status],
-        "sections": SECTIONS,
-        "plotly_js": Markup(plotly.offline.get_plotlyjs()),
+        "sections": [(name.lower(), name) for name in SECTIONS],
         "cards": list(_cards(facts)),
-        "asked": list(_asked(facts)),
-        "summary": facts.summary,
-        "repeats": _repeats(facts.summary) if facts.summary else "",
-        "events": sorted(facts.summary.events.items()) if facts.summary else [],
-        "devices": list(_devices(facts)),
-        "progress": _progress(facts),
-        "effort": list(effort(facts)) if facts.runs or facts.attempts else [],
-        "failures": failures(facts),
-        "comparison": list(comparison(facts)),
-        "figures": {
-            "lengths": Markup(figures.lengths(_lengths(facts))) if _lengths(facts) else "",
-            "fates": Markup(figures.fates(_fates(facts, facts.summary))) if facts.summary else "",
-            "throughput": Markup(figures.throughput(runs)) if runs else "",
-            "timeline": Markup(figures.timeline(facts.runs, facts.attempts))
-            if facts.runs or facts.attempts
-            else "",
-            "map": Markup(sample_figures.embedding_map(facts.sample)) if facts.sample else "",
-            "norms": Markup(sample_figures.norms(facts.sample)) if facts.sample else "",
-        },
-        "no_map": "Too few pooled vectors for a map."
-        if facts.metadata
-        else "There is no master file yet.",
-        "norm_words": _norm_words(norms),
-        "outliers": norms.listed[:10] if norms else (),
+        "readable": readable,
+        **_of_vectors(facts),
+        **_of_input(facts),
+        **_of_computation(facts),
         "validation": facts.validation,
         "validation_words": _validation_words(facts.validation, facts.reference)
         if facts.validation
         else "",
+        "meanings": MEANINGS,
+        "folder": str(facts.folder),
+        "files": list(_files(facts)),
+        "store": readable(facts.sizes["store"]) if facts.sizes.get("store") else "",
+        "opening": _opening(facts),
+        "settings": list(_settings(facts)),
+        "config": repeat.kept_config(facts.folder),
+        "command": repeat.command(facts.folder),
+        "versions": repeat.versions(facts.metadata),
         "provenance": list(provenance(facts)),
         "methods": methods(facts),
         "citation": citation(facts),
         "version": __version__,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _of_vectors(facts: Facts) -> dict[str, Any]:
+    """What the section about the vectors names."""
+    sample, norms = facts.sample, facts.norms
+    colorings = [asdict(one) for one in sample.colorings] if sample else []
+    few = "Too few pooled vectors for a map."
+    return {
+        "maps": list(sample_figures.maps(sample)) if sample else [],
+        "map_words": _map_words(facts),
+        "no_map": few if facts.metadata else "There is no master file yet.",
+        "colorings": colorings,
+        "norms": sample_figures.norms(sample) if sample else None,
+        "norm_words": _norm_words(norms),
+        "outliers": [(facts.odd.get(one.row, ""), one) for one in norms.listed[:LISTED]]
+        if norms
+        else (),
+    }
+
+
+def _of_input(facts: Facts) -> dict[str, Any]:
+    """What the section about the input names."""
+    summary = facts.summary
+    counts = _outcomes(facts, summary) if summary else {}
+    total = sum(count for name, count in counts.items() if name.startswith("skipped"))
+    first = "" if total == len(facts.skipped) else f"The first {len(facts.skipped)} of {total:,}. "
+    table = facts.folder / SKIPPED
+    return {
+        "summary": summary,
+        "repeats": _repeats(summary) if summary else "",
+        "lengths": figures.lengths(summary.lengths) if summary and summary.lengths else None,
+        "outcomes": figures.outcomes(counts),
+        "skipped": facts.skipped,
+        "skipped_words": first + (f"{SKIPPED} has them all." if table.is_file() else ""),
+        "events": sorted(summary.events.items()) if summary else [],
+    }
+
+
+def _of_computation(facts: Facts) -> dict[str, Any]:
+    """What the section about the work names."""
+    timed = [run for run in facts.runs if run.token_seconds]
+    begun = bool(facts.runs or facts.attempts)
+    return {
+        "devices": list(_devices(facts)),
+        "progress": _progress(facts),
+        "effort": list(effort(facts)) if begun else [],
+        "failures": failures(facts),
+        "comparison": list(comparison(facts)),
+        "speed": figures.speed(timed) if timed else None,
+        "timeline": figures.timeline(facts.runs, facts.attempts) if begun else None,
     }
 
 
@@ -122,14 +163,14 @@ def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
         yield f"{facts.summary.unique:,}", "distinct sequences"
         yield f"{facts.summary.skipped.total():,}", "records skipped when read"
     if facts.rows:
-        yield f"{facts.rows:,} × {facts.dim:,}", "vectors"
+        yield f"{facts.rows:,}", f"vectors of {facts.dim:,} numbers"
     if facts.runs:
         hours = sum(run.seconds for run in facts.runs) / 3600
         yield (f"{hours:,.1f} h" if hours >= 1 else duration(3600 * hours)), "device time"
         yield readable(sum(facts.sizes.values())), "on disk"
 
 
-def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
+def _settings(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "results", str(facts.folder)
     yield "model", facts.model
     if facts.runs:
@@ -156,10 +197,6 @@ def _asked(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "buckets", f"{facts.summary.buckets:,}"
 
 
-def _lengths(facts: Facts) -> dict[int, int]:
-    return facts.summary.lengths if facts.summary else {}
-
-
 def _repeats(summary: Summary) -> str:
     accepted, unique = summary.accepted, summary.unique
     repeats = accepted - unique
@@ -171,7 +208,7 @@ def _repeats(summary: Summary) -> str:
     )
 
 
-def _fates(facts: Facts, summary: Summary) -> dict[str, int]:
+def _outcomes(facts: Facts, summary: Summary) -> dict[str, int]:
     """Records by how they ended: as validated, or so far as they were read."""
     counts = facts.validation.counts if facts.validation else Counts()
     if counts.statuses:
@@ -190,20 +227,17 @@ def _fates(facts: Facts, summary: Summary) -> dict[str, int]:
 def _devices(facts: Facts) -> Iterator[dict[str, str]]:
     for device in sorted({run.device for run in facts.runs}):
         runs = [run for run in facts.runs if run.device == device]
-        tokens = sum(run.tokens for run in runs)
-        seconds = sum(run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second)
-        busy = sum(
-            run.busy * run.tokens / run.tokens_per_second for run in runs if run.tokens_per_second
-        )
+        tokens, seconds = sum(run.tokens for run in runs), sum(run.token_seconds for run in runs)
+        busy = sum(run.busy * run.token_seconds for run in runs)
         yield {
             "device": device,
             "workers": f"{len({run.worker for run in runs}):,}",
             "buckets": f"{len(runs):,}",
             "sequences": f"{sum(run.computed for run in runs):,}",
             "tokens": f"{tokens:,}",
-            "rate": f"{tokens / seconds:,.0f}" if seconds else "",
+            "tokens/s each": f"{tokens / seconds:,.0f}" if seconds else "",
             "busy": f"{100 * busy / seconds:.0f} %" if seconds else "",
-            "hours": f"{sum(run.seconds for run in runs) / 3600:,.3f}",
+            "device time": duration(sum(run.seconds for run in runs)),
         }
 
 
@@ -215,9 +249,34 @@ def _progress(facts: Facts) -> str:
     return text + (f"; {skipped:,} sequences were skipped." if skipped else ".")
 
 
+def _map_words(facts: Facts) -> str:
+    shown = len(facts.sample.ids) if facts.sample else 0
+    which = f"All {shown:,}" if shown == facts.rows else f"{shown:,} of the {facts.rows:,}"
+    return (
+        f"{which} vectors, one per distinct sequence. Equal color and shape: equal value of the "
+        "chosen column. Point at a vector for its id; the other map shows the same one."
+    )
+
+
+def _files(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+    """Name, size, content, and how to open it."""
+    for one in outputs(facts.folder, facts.master):
+        known = one.name not in (REPORT, CRATE)  # these are being written
+        yield one.name, readable(size(one.path)) if known else "", one.what, one.opening
+
+
+def _opening(facts: Facts) -> str:
+    """Lines of Python."""
+    if not facts.metadata or not facts.master:
+        return ""
+    example = next((id for id in facts.sample.ids if id), "an id") if facts.sample else "an id"
+    get = f"vectors.get([{example!r}])" if facts.sample else f"vectors.per_residue({example!r})"
+    return f'import plm_embed\nvectors = plm_embed.open("{facts.master}")\n{get}'
+
+
 def _norm_words(norms: Norms | None) -> str:
     if not norms:
-        return "A sample; the proof looks at every vector."
+        return "A sample; validation looks at every vector."
     if not norms.rows:
         return "No vectors: every record was skipped."
     return (

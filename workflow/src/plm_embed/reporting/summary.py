@@ -7,15 +7,17 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import campaign_records, savings
-from plm_embed.master.validation import VALIDATION, read_validation
+from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
+from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
+from plm_embed.workflow.ending import REPORT
 
 
 def summarize(path: Path) -> str:
@@ -36,20 +38,19 @@ def summarize(path: Path) -> str:
 
 def _of_model(folder: Path) -> str:
     sequences = Path(os.path.normpath(folder / ".." / "sequences"))
-    statuses, reasons = _fates(folder / "records.parquet")
+    statuses, reasons = _outcomes(folder / "records.parquet")
     counts = read_summary(sequences)
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
     embedded = statuses["embedded"] + statuses["embedded_with_events"]
     lines = [
         ("records", f"{statuses.total():,}"),
         ("unique", f"{counts.unique:,} sequences"),
-        (
-            "embedded",
-            f"{_records(embedded)}, {statuses['embedded_with_events']:,} of them with events",
-        ),
+        ("embedded", _records(embedded) + _changed(statuses["embedded_with_events"])),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
         ("validation", _validation(folder)),
-        ("fates", f"{folder / 'records.parquet'}"),
+        ("per record", f"{folder / 'records.parquet'}"),
+        ("report", _if_there(folder / REPORT)),
+        ("why skipped", _if_there(folder / NAME) if statuses["skipped"] else ""),
     ]
     if saved := str(savings(campaign_records(folder / "embedded", counts.buckets))):
         lines.insert(3, ("spared", saved))
@@ -61,11 +62,20 @@ def _of_model(folder: Path) -> str:
     return "\n\n".join([text, *(_opening(path) for path in masters(folder))])
 
 
+def _changed(count: int) -> str:
+    """Of so many records more was embedded, or less, than they say letter by letter."""
+    return f", {count:,} of them changed (column `events` says how)" if count else ""
+
+
+def _if_there(path: Path) -> str:
+    return str(path) if path.is_file() else ""
+
+
 def _records(count: int) -> str:
     return "1 record" if count == 1 else f"{count:,} records"
 
 
-def _fates(path: Path) -> tuple[Counter[str], Counter[str]]:
+def _outcomes(path: Path) -> tuple[Counter[str], Counter[str]]:
     """Records by status, and skipped records by reason."""
     statuses, reasons = Counter[str](), Counter[str]()
     for table in read_batches(path, remedy=MAKE_AGAIN):
@@ -91,7 +101,10 @@ def _opening(path: Path) -> str:
         caveat = published.caveat(
             model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
         )
-        pooled = any(not is_per_residue(name) for name in embeddings.names)
+        if all(map(has_matrix, embeddings.names)):
+            reader = "per_token" if SPANS in embeddings.names else "per_residue"
+        else:
+            reader = "get"
     example = _example(path.with_suffix(".parquet"))
     return "\n".join(
         [
@@ -100,7 +113,7 @@ def _opening(path: Path) -> str:
             *([f"license of the weights: {terms}"] if (terms := license_of(model)) else []),
             "    import plm_embed",
             f'    e = plm_embed.open("{path}")',
-            f"    e.get([{example!r}])" if pooled else f"    e.per_residue({example!r})",
+            f"    e.{reader}([{example!r}])" if reader == "get" else f"    e.{reader}({example!r})",
         ]
     )
 

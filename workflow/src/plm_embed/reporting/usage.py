@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.models.registry import tokens as tokens_of
-from plm_embed.reporting.facts import Facts, Run, place
+from plm_embed.reporting.facts import Facts
+from plm_embed.reporting.runs import Run, place
 from plm_embed.wording import duration, readable
 
 LISTED = 10
@@ -55,14 +56,12 @@ def _device_time(facts: Facts) -> str:
 
 def _repeats_time(facts: Facts, repeats: int) -> str:
     """An estimate by the mean length of the distinct sequences."""
-    timed = [run for run in facts.runs if run.tokens and run.tokens_per_second]
+    timed = [run for run in facts.runs if run.token_seconds]
     summary = facts.summary
     if not timed or not summary or not summary.residues:
         return ""
     tokens = repeats * tokens_of(facts.model, summary.residues, summary.unique) / summary.unique
-    rate = sum(run.tokens for run in timed) / sum(
-        run.tokens / run.tokens_per_second for run in timed
-    )
+    rate = sum(run.tokens for run in timed) / sum(run.token_seconds for run in timed)
     return f" (about {duration(tokens / rate)} of device time)"
 
 

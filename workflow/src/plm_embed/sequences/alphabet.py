@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Literal
 
 import numpy as np
 
 from plm_embed.errors import InputError
-
-AlphabetName = Literal["protein", "dna"]
+from plm_embed.fingerprint import AlphabetName
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Alphabet:
     name: AlphabetName
     letters: str
     unknown: str
-    """The letter that may stand in for one that is not among `letters`."""
+    """The letter that may stand in for one that is not among `letters`; none if empty."""
     gaps: str
     """Signs of an alignment, which stand for nothing."""
     stop: str = ""
@@ -74,7 +72,12 @@ DNA = Alphabet(
     uracil="T",
 )
 """The four bases and IUPAC's letters for several of them."""
-ALPHABETS: dict[AlphabetName, Alphabet] = {each.name: each for each in (PROTEIN, DNA)}
+STATES = Alphabet("3di", "ACDEFGHIKLMNPQRSTVWY", unknown="", gaps="-.")
+"""Foldseek's 3Di states of a protein's structure, one per residue, which share the letters of
+residues.
+"""
+ALPHABETS: dict[AlphabetName, Alphabet] = {each.name: each for each in (PROTEIN, DNA, STATES)}
+_WORDS = {"protein": "proteins", "3di": "3Di states"}
 
 _LETTERS = 100_000  # looked at of an input
 _OF_A_RECORD = 1_000  # so that one odd record decides nothing
@@ -91,6 +94,7 @@ class LetterCheck:
     Nucleotides: at least 9 in 10 letters are bases, and 1 in 100 is each of the four, since a
     protein of few kinds of residues, such as antifreeze AAT repeats, may lack some. Proteins: at
     least 1 in 10 letters is one that no base has. N and X say nothing, nor do less than 100 others.
+    Residues and 3Di states have the same letters: nothing tells one from the other.
     """
 
     def __init__(self, alphabet: Alphabet, path: Path | None = None) -> None:
@@ -123,12 +127,14 @@ class LetterCheck:
         nucleotides = bases >= _NUCLEOTIDES * total and min(each) >= _EACH_BASE * total
         of_letters = f"of {total:,} letters looked at"
         name = self._path or "the sequences"
-        if self._alphabet is PROTEIN and nucleotides:
+        if self._alphabet is not DNA and nucleotides:
+            read = _WORDS[self._alphabet.name]
             raise InputError(
-                f"{name}: these are nucleotides, and the model reads proteins: "
+                f"{name}: these are nucleotides, and the model reads {read}: "
                 f"{bases / total:.0%} {of_letters} are A, C, G, T or U",
                 path=self._path,
-                remedy="choose a model of DNA, or give the proteins that they encode",
+                remedy="choose a model of DNA, or give the proteins that they encode"
+                + (", as Foldseek's 3Di strings" if self._alphabet is STATES else ""),
             )
         if self._alphabet is DNA and others >= _PROTEIN * total:
             raise InputError(

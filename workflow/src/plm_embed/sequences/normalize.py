@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import Strand
-from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, AlphabetName
+from plm_embed.fingerprint import AlphabetName, Strand
+from plm_embed.sequences.alphabet import ALPHABETS, Alphabet
 
 EVENTS = (
     *("whitespace_removed", "upper_cased", "u_to_t", "gaps_removed", "stop_removed"),
@@ -20,6 +20,7 @@ EVENTS = (
 )
 POSITIONS_SHOWN = 5
 ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
+NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
 
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
@@ -32,7 +33,7 @@ class ResiduePolicy:
     """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
     (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
 
-    ConfigError for strands of proteins.
+    ConfigError for strands of proteins, and where no letter stands for an unknown one.
     """
 
     unknown: Literal["skip", "substitute"] = "skip"
@@ -43,6 +44,8 @@ class ResiduePolicy:
     def __post_init__(self) -> None:
         if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
             raise ConfigError(ONE_STRAND, key="residues.strand")
+        if self.unknown == "substitute" and not ALPHABETS[self.alphabet].unknown:
+            raise ConfigError(NO_UNKNOWN, key="residues.unknown")
 
 
 class Normalized(NamedTuple):

@@ -3,7 +3,6 @@
 The sealed summary.json of a folder of sequences holds the SHA-256 of every other file in it.
 """
 
-import hashlib
 import shlex
 import tempfile
 from collections import Counter
@@ -19,11 +18,10 @@ from numpy.typing import NDArray
 
 from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
-from plm_embed.fingerprint import Strand
+from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import read_table
 from plm_embed.io.sealed_json import read_sealed, write_sealed
-from plm_embed.sequences.alphabet import AlphabetName
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.typed_json import IF_KNOWN
 
@@ -218,10 +216,10 @@ def check_keys(path: Path, table: pa.Table) -> None:
     """StoreError unless each `key` of a table from the bucket file `path` is the SHA-256 of its
     `sequence`.
     """
-    for key, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
-        if sequence is None or hashlib.sha256(sequence.encode()).hexdigest() != key:
+    for said, sequence in zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True):
+        if sequence is None or keys.key(sequence) != said:
             raise StoreError(
-                f"{path}: {key} is not the SHA-256 of its sequence",
+                f"{path}: {said} is not the SHA-256 of its sequence",
                 remedy=make_again(path.parent.parent),
                 path=path,
             )

@@ -18,7 +18,7 @@ from plm_embed.io.sorting import KeySorter, read_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
 from plm_embed.sequences.columns import accepted_schema, hex_keys, records_schema
-from plm_embed.sequences.scan import BEHIND, Tally, range_file, read_scans
+from plm_embed.sequences.first_pass import BEHIND, Tally, range_file, read_scans
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
 
 OWN_MEMORY_MB = 420
@@ -178,7 +178,7 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
             accepted_schema(keep),
             int((memory_mb - OWN_MEMORY_MB) * 1e6),
             lambda: read / total,
-            (low, high),
+            span=(low, high),
         ) as sorter,
     ):
         for path in files:

@@ -42,7 +42,7 @@ def read_site(name: str) -> dict[str, Any]:
             path=path,
         )
     base = site.pop("base", None)
-    site = _laid_over(read_site(str(base)), site) if base else site
+    site = laid_over(read_site(str(base)), site) if base else site
     if site.get("scheduler") != "slurm":
         _check(site, path)
     return site
@@ -77,9 +77,9 @@ def _pbs_sites() -> Path:
     return Path(found.origin).parent / "sites" if found and found.origin else _HERE / "absent"
 
 
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """One mapping over another, key by key."""
     both = [
         key for key in above if isinstance(above[key], dict) and isinstance(below.get(key), dict)
     ]
-    return below | above | {key: _laid_over(below[key], above[key]) for key in both}
+    return below | above | {key: laid_over(below[key], above[key]) for key in both}

@@ -6,7 +6,7 @@ import getpass
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plm_embed.errors import ConfigError
@@ -21,13 +21,20 @@ SILENT = "it does not answer"
 """Why a SLURM that is installed is not recognized."""
 LONGEST_HOURS = 168
 """Asked for at most where a partition has no limit."""
-_GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?:(?P<count>\d+)")
+_GPU = re.compile(r"gpu(?::(?P<type>[^:,()\s]+))?:(?P<count>\d+)(?=[(,\s]|$)")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?:(?P<hours>\d+):)?(?P<minutes>\d+):)?(?P<rest>\d+)")
 
 
 def slurm_site() -> dict[str, Any]:
     """Partitions with GPUs, as queues. ConfigError without SLURM, without an answer, or without
     such a partition.
+    """
+    return site_of(partition_lines())
+
+
+def partition_lines() -> list[str]:
+    """What sinfo says of each partition and kind of node, in FORMAT. ConfigError where it does not
+    answer.
     """
     if shutil.which("sinfo") is None:
         raise ConfigError(
@@ -49,7 +56,41 @@ def slurm_site() -> dict[str, Any]:
             "later",
             key="site",
         )
-    return site_of(answer.stdout.splitlines())
+    return answer.stdout.splitlines()
+
+
+def without_gpus(lines: Iterable[str]) -> tuple[list[str], str]:
+    """Of lines in FORMAT, the partitions that are up and have no GPUs; and the default partition,
+    '' where there is none.
+    """
+    found: dict[str, bool] = {}
+    default = ""
+    for line in lines:
+        name, up, _, _, gres = line.strip().split("|")
+        default = name.rstrip("*") if name.endswith("*") else default
+        if up == "up":
+            found[name.rstrip("*")] = found.get(name.rstrip("*"), False) or bool(_GPU.search(gres))
+    return [name for name, gpus in found.items() if not gpus], default
+
+
+def gpu_types(lines: Iterable[str], partition: str) -> list[str]:
+    """Of lines in FORMAT, the types of a partition's GPUs."""
+    fields = (line.strip().split("|") for line in lines)
+    gres = (field[4] for field in fields if field[0].rstrip("*") == partition)
+    found = (match["type"] for one in gres for match in _GPU.finditer(one))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def refusal(options: Sequence[str]) -> str:
+    """What sbatch says against a job with these options, without submitting it; '' when it would
+    take it.
+    """
+    asked = ["sbatch", "--test-only", "--nodes=1", "--time=1", *options, "--wrap=true"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else ""
 
 
 def cluster_name() -> str:

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import is_per_residue, storage_bytes
+from plm_embed.fingerprint import has_matrix, storage_bytes
 from plm_embed.io.files import sha256_file, sync
-from plm_embed.store.blocks import Served, blocks
+from plm_embed.store.blocks import Located, blocks
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import extents
@@ -114,7 +114,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
     """Write the keys from `low` to `high` (excluded) of all parts as one part; whether there are
     any.
     """
-    ragged = any(map(is_per_residue, store.fingerprint.representations))
+    ragged = any(map(has_matrix, store.fingerprint.representations))
     found: dict[str, list[Array]] = {
         name: [] for name in ("emb_keys", "length", "windows", "part", "row", "flat", "size")
     }
@@ -139,7 +139,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
         return False
     columns = {name: column[at] for name, column in columns.items()}
     offset = np.concatenate([[0], np.cumsum(columns["size"])])
-    served = Served(
+    located = Located(
         parts=tuple(group),
         places=tuple(places),
         part=columns["part"],
@@ -156,14 +156,14 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
     with connect(local, "w") as file:
         create_part(file, head, dims, store.fingerprint, {"device": ", ".join(sorted(devices))})
         with VectorWriter(file) as writer:
-            for block in blocks(served):
+            for block in blocks(located):
                 for name, bits in block.bits.items():
                     write_checksums(
-                        file, name, block.start, bits, served.residues[block.start : block.stop]
+                        file, name, block.start, bits, located.residues[block.start : block.stop]
                     )
                     writer.write(
                         name,
-                        int(offset[block.start]) if is_per_residue(name) else block.start,
+                        int(offset[block.start]) if has_matrix(name) else block.start,
                         bits,
                     )
             writer.wait()

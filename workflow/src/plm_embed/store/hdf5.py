@@ -157,22 +157,27 @@ def encode(values: Array, dtype: StorageDtype) -> Array:
 
 _SIGN_AND_REST = np.int32(0x8FFFE000 - 2**32)
 _BIASES_APART = np.float32(2.0**112)  # 127 - 15
+_AT_ONCE = 1 << 17
 
 
-def as_float32(values: Array) -> NDArray[np.float32]:
-    """Numbers as they are stored, all finite, as float32.
+def as_float32(values: Array, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Numbers as they are stored, all finite, as float32; in `out`, of their shape, if given.
 
     Half precision by shifting its bits to their places, and correcting the exponent by a product,
-    which is exact: NumPy's own conversion takes five times as long (73 ms against 14 for 64 M
-    numbers on an AMD EPYC).
+    which is exact, in pieces that stay in the processor's cache: NumPy's own conversion takes five
+    times as long, torch's too (53 ms and 50 against 10 for 17 M numbers on an AMD EPYC).
     """
     if values.dtype != "<f2":
         return values.astype(np.float32, copy=False)
-    shifted = values.view(np.int16).astype(np.int32)
-    shifted <<= 13
-    shifted &= _SIGN_AND_REST
-    found = shifted.view(np.float32)
-    found *= _BIASES_APART
+    found = np.empty(values.shape, np.float32) if out is None else out
+    bits, numbers = np.ascontiguousarray(values).view(np.int16).ravel(), found.reshape(-1)
+    for start in range(0, bits.size, _AT_ONCE):
+        piece = numbers[start : start + _AT_ONCE]
+        shifted = piece.view(np.int32)
+        shifted[...] = bits[start : start + _AT_ONCE]
+        shifted <<= 13
+        shifted &= _SIGN_AND_REST
+        piece *= _BIASES_APART
     return found
 
 

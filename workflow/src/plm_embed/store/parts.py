@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -26,8 +26,6 @@ from plm_embed.store.hdf5 import (
     storage_dtype,
     take_bits,
 )
-
-SCHEMA_VERSION = 1
 
 
 class DamagedPartError(StoreError):
@@ -72,7 +70,7 @@ class Part:
                         f"{name} is stored as {storage_dtype(dataset)}, its fingerprint says "
                         f"{wanted}"
                     )
-                if not is_per_residue(name) and dataset.shape[0] != self.count:
+                if not has_matrix(name) and dataset.shape[0] != self.count:
                     raise ValueError(f"{name} has {dataset.shape[0]} rows for {self.count} keys")
 
     @contextmanager
@@ -156,7 +154,7 @@ class Part:
         """(n + 1,): where each sequence begins in the flat per-residue datasets."""
         offset: NDArray[np.int64] = self._column("offset")
         with self._reading():
-            ends = {self.vectors(name).shape[0] for name in self.names if is_per_residue(name)}
+            ends = {self.vectors(name).shape[0] for name in self.names if has_matrix(name)}
             if (
                 len(offset) != self.count + 1
                 or (np.diff(offset) <= 0).any()
@@ -222,7 +220,7 @@ class Part:
         """Stored bits of the given rows (strictly increasing): (k, D), or flat (r, D) when per
         residue.
         """
-        flat = is_per_residue(name)
+        flat = has_matrix(name)
         rows = flat_rows(self.offset, indices) if flat else indices
         with self._reading():
             bits = take_bits(self.vectors(name), rows)
@@ -240,7 +238,7 @@ class Part:
         """
         unique, back = np.unique(np.asarray(indices, dtype=np.int64), return_inverse=True)
         values = decode(self.bits(name, unique), self.fingerprint.storage_dtype)
-        if not is_per_residue(name):
+        if not has_matrix(name):
             return values[back]
         ends = np.cumsum(self.offset[unique + 1] - self.offset[unique])
         matrices = np.split(values, ends[:-1])

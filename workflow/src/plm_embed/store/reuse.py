@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, StoreError
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array, decode
@@ -194,10 +194,10 @@ def _open(path: Path) -> Part:
 
 def _pieces(part: Part, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Cut rows into pieces that take about half of COPY_BYTES each."""
-    per_row = sum(4 * dim for name, dim in part.dims.items() if not is_per_residue(name))
+    per_row = sum(4 * dim for name, dim in part.dims.items() if not has_matrix(name))
     bytes_of = np.full(len(rows), per_row, dtype=np.int64)
     for name, dim in part.dims.items():
-        if is_per_residue(name):
+        if has_matrix(name):
             bytes_of += 4 * dim * part.residues_at(rows)
     numbers = np.cumsum(bytes_of) // (COPY_BYTES // 2)
     yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1) if len(rows) else ()
@@ -230,7 +230,7 @@ class _Batch:
                     path=part.path,
                 )
             self.bytes += values.nbytes
-            if is_per_residue(name):
+            if has_matrix(name):
                 vectors.extend(np.split(values, np.cumsum(part.residues_at(rows))[:-1]))
             else:
                 vectors.append(values)
@@ -244,7 +244,7 @@ class _Batch:
             length=columns["length"],
             windows=columns["windows"],
             representations={
-                name: vectors if is_per_residue(name) else np.concatenate(vectors)
+                name: vectors if has_matrix(name) else np.concatenate(vectors)
                 for name, vectors in self._vectors.items()
             },
         )

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.fingerprint import Fingerprint, is_per_residue
+from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -67,7 +67,7 @@ def write_part(
         for name in fingerprint.representations
     }
     offset = np.zeros(1, dtype=np.int64)
-    for name in filter(is_per_residue, fingerprint.representations):
+    for name in filter(has_matrix, fingerprint.representations):
         counts = [len(rows.representations[name][i]) for i in order]
         if len(offset) > 1 and not np.array_equal(np.diff(offset), counts):
             raise ValueError(f"{name}: other numbers of residues than the layer before")
@@ -90,7 +90,7 @@ def _stored(name: str, values: Array | Sequence[Array], order: NDArray[np.int64]
     """
     return (
         np.concatenate([values[i] for i in order])
-        if is_per_residue(name)
+        if has_matrix(name)
         else np.asarray(values)[order]
     )
 
@@ -127,9 +127,7 @@ def create_part(
         create_column(file, "offset", count + 1, "<i8")[...] = columns.offset
     group = file.create_group("representations")
     for name in fingerprint.representations:
-        rows = (
-            count if columns.offset is None or not is_per_residue(name) else int(columns.offset[-1])
-        )
+        rows = count if columns.offset is None or not has_matrix(name) else int(columns.offset[-1])
         create_vectors(group, name, (rows, dims[name]), fingerprint.storage_dtype)
     file.attrs["schema_version"] = SCHEMA_VERSION
     file.attrs["fingerprint"] = fingerprint.to_json()
@@ -144,7 +142,7 @@ def write_checksums(
 
     residues (k,): rows that each of them has per residue.
     """
-    flat = is_per_residue(name)
+    flat = has_matrix(name)
     checksums.write(
         file,
         name,

@@ -9,7 +9,9 @@ from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import (
+    adapter_files,
     bucket_files,
+    check_inputs,
     check_reuse,
     master_files,
     options,
@@ -19,38 +21,59 @@ from plm_embed.workflow.campaign import (
     workflow_commit,
 )
 from plm_embed.workflow.config import checked
-from plm_embed.workflow.config_handover import check_folders, freeze, notes_file, quote_words
+from plm_embed.workflow.config_handover import (
+    check_folders,
+    check_version,
+    freeze,
+    frozen_file,
+    hand_over,
+    notes_file,
+    quote_words,
+)
+from plm_embed.workflow.ending import said_of_failure, said_of_success
 from plm_embed.workflow.resources import (
     gather_minutes,
     host_memory_mb,
+    input_bytes,
+    input_size,
     job_memory_mb,
     job_minutes,
     records_minutes,
     validate_minutes,
 )
 from plm_embed.workflow.retries import by_cause, watch_failures
+from plm_embed.workflow.run_note import note_end, note_start
 from plm_embed.workflow.site import Given, layer
 
 __all__ = [
     "Given",
     "PlmEmbedError",
+    "adapter_files",
     "bucket_files",
     "bucket_names",
     "bucket_ranges",
     "by_cause",
     "by_model",
     "check_folders",
+    "check_inputs",
     "check_reuse",
+    "check_version",
     "checked",
     "forget",
     "freeze",
+    "frozen_file",
     "gather_minutes",
+    "hand_over",
     "host_memory_mb",
+    "input_bytes",
+    "input_size",
     "instead_of_plain",
     "job_memory_mb",
     "job_minutes",
     "layer",
     "master_files",
+    "note_end",
+    "note_start",
     "notes_file",
     "options",
     "plan_line",
@@ -58,6 +81,8 @@ __all__ = [
     "quote_words",
     "reading",
     "records_minutes",
+    "said_of_failure",
+    "said_of_success",
     "submissions",
     "validate_minutes",
     "watch_failures",

@@ -14,6 +14,9 @@ from plm_embed.sequences.summary import known_summary
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, residue_policy
 
+_LOOKED_AT = 100
+"""Inputs whose start is looked at before anything runs."""
+
 
 def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
     """The buckets of each submission, `size` at a time; a submission is named after its first
@@ -30,6 +33,13 @@ def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
 def options(name: str, values: Iterable[Any]) -> list[str]:
     """A repeated command-line option: ['--layers=6', '--layers=12']."""
     return [f"--{name}={value}" for value in values]
+
+
+def adapter_files(config: Config) -> list[str]:
+    """The files of the adapter, as PEFT names them; the folder itself if it has none."""
+    folder = config["adapter"]
+    found = sorted(str(path) for path in Path(folder).glob("adapter_*")) if folder else []
+    return found or list(filter(None, [folder]))
 
 
 def reading(config: Config) -> list[str]:
@@ -110,6 +120,22 @@ def _standing(config: Config) -> str:
         return ""
     found = caveat(config["model"], manifest)
     return f" ({found.partition(':')[0]})" if found else ""
+
+
+def check_inputs(config: Config) -> None:
+    """Refuse, in words, an input that is of no format that is read, or a table without the named
+    columns.
+
+    Looks at the start of the first files; of very many, the others are left to the jobs that read
+    them.
+    """
+    from plm_embed.sequences.records import Reader
+    from plm_embed.sequences.tables import Table
+
+    named = config["table"]
+    table = Table(named["id"], named["sequence"], tuple(named["keep"]))
+    for path in config["inputs"][:_LOOKED_AT]:
+        Reader(Path(path), table)
 
 
 def check_reuse(config: Config) -> None:

@@ -10,9 +10,10 @@ from jsonschema import Draft202012Validator
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
+from plm_embed.models.family import pooling_problems
 from plm_embed.models.registry import Model, find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
-from plm_embed.sequences.normalize import ONE_STRAND, ResiduePolicy
+from plm_embed.sequences.normalize import NO_UNKNOWN, ONE_STRAND, ResiduePolicy
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
 
@@ -27,13 +28,13 @@ def schema() -> Config:
     return found
 
 
-def checked(raw: Mapping[str, Any]) -> Config:
+def checked(raw: Mapping[str, Any], *, awaited: bool = False) -> Config:
     """The complete configuration: defaults filled in, models by their canonical names. What it
     means for each of them: `by_model`.
 
     Relative paths are looked up from the working directory. Checking a checked configuration
-    changes nothing. Raises ConfigError with one line per problem, all of them at once: the key, its
-    value, what is wrong.
+    changes nothing. awaited: rules of another workflow may yet make the inputs. Raises ConfigError
+    with one line per problem, all of them at once: the key, its value, what is wrong.
     """
     if monsters := [
         f"{key}: is nested too deeply, or holds too large a number"
@@ -52,7 +53,7 @@ def checked(raw: Mapping[str, Any]) -> Config:
     ]
     problems = [line for error in errors for line in in_words(error)]
     problems += [f"{place}: {words}" for place, words in odd.items()]
-    problems += _contradictions(config, [*wrong, *odd])
+    problems += _contradictions(config, [*wrong, *odd], awaited=awaited)
     if problems:
         raise _refusal(problems)
     return config
@@ -75,7 +76,7 @@ def _refusal(problems: Sequence[str]) -> ConfigError:
     )
 
 
-def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
+def _contradictions(config: Config, wrong: Sequence[str], *, awaited: bool) -> Iterator[str]:
     """Problems that the schema cannot see. Puts the canonical names of models in place on the
     way.
     """
@@ -90,12 +91,12 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     if usable("model"):
         problems, models = _found_models(config["model"])
         yield from problems
-    if usable("weights"):
-        yield from _shared_weights(config, models)
-    paths = ("results", "weights_folder", "store", "weights", "reuse")
+    for key in filter(usable, ("weights", "adapter")):
+        yield from _shared_out(config, key, models)
+    paths = ("results", "weights_folder", "store", "weights", "adapter", "reuse")
     yield from _path_problems({key: config[key] for key in paths if usable(key)})
     if isinstance(config.get("inputs"), list):
-        yield from _inputs_problems(config["inputs"], wrong)
+        yield from _inputs_problems(config["inputs"], wrong, awaited=awaited)
     if usable("weights"):
         yield from (
             f"weights: {model.name} is not published anywhere: give a "
@@ -114,9 +115,12 @@ def _contradictions(config: Config, wrong: Sequence[str]) -> Iterator[str]:
     strand = config["residues"]["strand"] if usable("residues.strand") else ""
     for model in models:
         yield from _layer_problems(layers, model)
-        yield from _pooling_problems(pooling, model)
+        yield from pooling_problems(pooling, model.family, model.name)
     if strand == "canonical" and not all(model.family.alphabet.complements for model in models):
         yield ONE_STRAND
+    unknown = config["residues"]["unknown"] if usable("residues.unknown") else ""
+    if unknown == "substitute" and not all(model.family.alphabet.unknown for model in models):
+        yield NO_UNKNOWN
     if usable("embedding.long_sequences"):
         yield from _length_problems(config["embedding"]["long_sequences"], models)
     if usable("embedding.compute_dtype", "speed.device"):
@@ -147,34 +151,36 @@ def _found_models(names: Sequence[str]) -> tuple[list[str], list[Model]]:
     return problems, [] if problems else list(found.values())
 
 
-def _shared_weights(config: Config, models: Sequence[Model]) -> Iterator[str]:
-    """Problems with whose weights `weights` names; puts canonical names of models in place."""
-    weights = config["weights"] if models else ""
-    if isinstance(weights, str):
-        if weights and len(models) > 1:
+def _shared_out(config: Config, key: str, models: Sequence[Model]) -> Iterator[str]:
+    """Problems with whose weights or adapter a key names; puts canonical names of models in
+    place.
+    """
+    given = config[key] if models else ""
+    if isinstance(given, str):
+        if given and len(models) > 1:
             yield (
-                f"weights: {weights}: of which of the {len(models)} models? Write "
-                f"`weights: {{{models[0].name}: {weights}}}`"
+                f"{key}: {given}: of which of the {len(models)} models? Write "
+                f"`{key}: {{{models[0].name}: {given}}}`"
             )
         return
     named: dict[str, str] = {}
-    for name, source in weights.items():
+    for name, source in given.items():
         try:
             model = find_model(str(name))
         except PlmEmbedError:
             model = None
         if model not in models:
             known = [one.name for one in models]
-            yield f"weights.{name}: is not a model of this campaign{did_you_mean(name, known)}"
+            yield f"{key}.{name}: is not a model of this campaign{did_you_mean(name, known)}"
         elif model and model.name in named:
-            yield f"weights.{name}: names {model.name} twice"
+            yield f"{key}.{name}: names {model.name} twice"
         named[model.name if model else name] = source
-    config["weights"] = named
+    config[key] = named
 
 
-def source_of(weights: str | Mapping[str, str], model: Model) -> str:
-    """Where the weights of a model are to be taken from; '' for a download."""
-    return weights if isinstance(weights, str) else weights.get(model.name, "")
+def source_of(given: str | Mapping[str, str], model: Model) -> str:
+    """What `weights` or `adapter` names for a model; '' for a download, or for none."""
+    return given if isinstance(given, str) else given.get(model.name, "")
 
 
 def _path_problems(paths: Config) -> Iterator[str]:
@@ -186,23 +192,27 @@ def _path_problems(paths: Config) -> Iterator[str]:
             f"results: {paths['results']}: must not begin with -, which "
             "the commands take for an option"
         )
-    weights = paths.get("weights", "")
-    for source in [weights] if isinstance(weights, str) else weights.values():
-        if words := unusable(source):
-            yield f"weights: {source}: {words}"
-        elif source and (words := missing(Path(source))):
-            yield f'weights: {source}: {words}; write "" to download the published weights'
+    for key, hint in (("weights", '; write "" to download the published weights'), ("adapter", "")):
+        given = paths.get(key, "")
+        for source in [given] if isinstance(given, str) else given.values():
+            if words := unusable(source):
+                yield f"{key}: {source}: {words}"
+            elif source and (words := missing(Path(source))):
+                yield f"{key}: {source}: {words}{hint}"
     for path in paths.get("reuse", []):
         if words := unusable(path, in_rules=False) or missing(Path(path)):
             yield f"reuse: {path}: {words}"
 
 
-def _inputs_problems(inputs: Sequence[Any], wrong: Sequence[str]) -> Iterator[str]:
+def _inputs_problems(
+    inputs: Sequence[Any], wrong: Sequence[str], *, awaited: bool
+) -> Iterator[str]:
     """Of the inputs that nothing else is wrong with, each one once."""
     named = (path for number, path in enumerate(inputs) if f"inputs[{number}]" not in wrong)
     problems = {path: unusable(path) for path in named}
     yield from (f"inputs: {path}: {words}" for path, words in problems.items() if words)
-    yield from input_problems([Path(path) for path, words in problems.items() if not words])
+    usable = [Path(path) for path, words in problems.items() if not words]
+    yield from input_problems(usable, awaited=awaited)
 
 
 def _scratch_problems(scratch: str) -> Iterator[str]:
@@ -232,16 +242,6 @@ def _layer_problems(asked: Sequence[int], model: Model) -> Iterator[str]:
         )
     elif len(set(layers)) < len(layers):
         yield f"embedding.layers: {layers}: names a layer twice, of {model.name}"
-
-
-def _pooling_problems(pooling: Sequence[str], model: Model) -> Iterator[str]:
-    if "bos" in pooling and not model.family.bos:
-        yield f"embedding.pooling: bos: {model.name} has no <cls> token; choose mean or max"
-    if "per_residue" in pooling and not model.family.token_per_letter:
-        yield (
-            f"embedding.pooling: per_residue: a token of {model.name} is several bases; choose "
-            "mean, mean_special, max or bos"
-        )
 
 
 def _length_problems(long: Config, models: Sequence[Model]) -> Iterator[str]:

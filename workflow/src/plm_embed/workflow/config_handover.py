@@ -14,6 +14,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from plm_embed._version import __version__
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import atomic_path
 from plm_embed.workflow.config import Config
@@ -24,30 +25,38 @@ waiting.
 """
 
 
-def freeze(workflow: Any, config: Config) -> None:
-    """Write the checked configuration to a file of its own name, and let the jobs of Snakemake's
-    `workflow` read that.
+def frozen_file(config: Config) -> Path:
+    """Where the checked configuration of a campaign is handed to its jobs; the same in both."""
+    text = json.dumps(config, sort_keys=True)
+    return (FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json").absolute()
+
+
+def notes_file(config: Config) -> Path:
+    """Where the main process notes for its jobs why earlier attempts failed; the same in both."""
+    return frozen_file(config).with_suffix(".failures")
+
+
+def freeze(config: Config) -> Path:
+    """Write the checked configuration to a file of its own name; its path.
 
     Raises PlmEmbedError when the working folder cannot be written to.
     """
-    text = json.dumps(config, indent=1, ensure_ascii=False)
-    path = (FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json").absolute()
+    path = frozen_file(config)
     try:
         with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         raise PlmEmbedError(
             f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to",
             path=path,
         ) from None
+    return path
+
+
+def hand_over(workflow: Any, path: Path) -> None:
+    """Let the jobs of Snakemake's `workflow` read this file, and nothing else."""
     workflow.config_settings.configfiles = [path]
     workflow.config_settings.config_args = ""  # they are in the file
-
-
-def notes_file(workflow: Any) -> Path:
-    """Where the main process notes for its jobs why earlier attempts failed; the same in both."""
-    frozen: Path = workflow.overwrite_configfiles[0]
-    return frozen.with_suffix(".failures")
 
 
 def quote_words(utils: Any) -> None:
@@ -80,3 +89,16 @@ def check_folders(folders: Iterable[Path]) -> None:
                 "elsewhere",
                 path=folder,
             )
+
+
+def check_version(theirs: str) -> None:
+    """Refuse rules of another version of the package than the one that is imported here.
+
+    theirs: the text of `_version.py` beside the rules.
+    """
+    version = theirs.partition('__version__ = "')[2].partition('"')[0]
+    if version != __version__:
+        raise PlmEmbedError(
+            f"the rules are of plm_embed {version}, installed is {__version__}: "
+            f"pip install 'plm-embed[all]=={version}', or name the tag v{__version__} of the rules"
+        )

@@ -65,7 +65,7 @@ def records_minutes(input_bytes: float) -> int:
 
 def gather_minutes(config: Config) -> int:
     """Time for gather: `records_minutes`, and the vectors."""
-    return records_minutes(_input_bytes(config)) + _vectors_minutes(config)
+    return records_minutes(input_bytes(config)) + _vectors_minutes(config)
 
 
 def validate_minutes(config: Config) -> int:
@@ -75,7 +75,7 @@ def validate_minutes(config: Config) -> int:
     flops: float = (
         config["validate"]["spot_checks"] * 1000 * 2 * _parameters(find_model(config["model"]))
     )
-    minutes = records_minutes(_input_bytes(config)) + _vectors_minutes(config)
+    minutes = records_minutes(input_bytes(config)) + _vectors_minutes(config)
     return minutes + round(flops / CPU_FLOPS_PER_SECOND / 60)
 
 
@@ -86,14 +86,27 @@ def _vectors_minutes(config: Config) -> int:
     model, embedding = find_model(config["model"]), config["embedding"]
     width = storage_bytes(embedding["storage_dtype"])
     rows = sum(
-        1.0 if name == "per_residue" else 1 / RESIDUES_PER_ROW for name in embedding["pooling"]
+        1.0 if name in ("per_residue", "per_token") else 1 / RESIDUES_PER_ROW
+        for name in embedding["pooling"]
     )
-    size: float = _input_bytes(config) * rows * len(embedding["layers"]) * model.dim * width
+    size: float = input_bytes(config) * rows * len(embedding["layers"]) * model.dim * width
     return round(size / MASTER_BYTES_PER_MINUTE)
 
 
-def _input_bytes(config: Config) -> int:
-    return sum(Path(path).stat().st_size for path in config["inputs"])
+def input_size(config: Config, path: str) -> int:
+    """Bytes of an input; when another workflow has removed it, what the summary says, and 0 when it
+    has yet to make it.
+    """
+    if (found := Path(path)).exists():
+        return found.stat().st_size
+    known = known_summary(Path(config["results"]) / "sequences")
+    counted = {one.path: one.bytes for one in known.inputs} if known else {}
+    return counted.get(path, 0)
+
+
+def input_bytes(config: Config) -> int:
+    """Bytes of all inputs."""
+    return sum(input_size(config, path) for path in config["inputs"])
 
 
 @cache

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.typed_json import from_json, to_plain
-from plm_embed.workflow.config_handover import notes_file
 
 CAUSES = {"runtime": "time", "mem_mb": "memory"}
 """What must have been short for a resource to grow."""
 USERS_ERROR = b"plm-embed: error: "
 """A log with a line that begins so says what a user has to mend; see `cli.main`."""
 TAIL_BYTES = 65536
+_NOTES: dict[str, Path] = {}
+"""The notes of each rule, by its name; none of rules of a workflow that uses this one as a module.
+"""
 
 
 @dataclass(frozen=True)
-class Failure:
+class AttemptFailure:
     """Why an attempt of a job failed: a line of the notes."""
 
     job: str
@@ -47,6 +49,7 @@ def by_cause(rules: Iterable[Any], notes: Path) -> None:
     else had failed.
     """
     for rule in rules:
+        _NOTES[rule.name] = notes
         for name in CAUSES.keys() & rule.resources.keys():
             if rule.resources[name].is_evaluable():
                 rule.resources[name] = _counted(rule.resources[name], name, notes)
@@ -68,15 +71,15 @@ def _job(rule: str, wildcards: Mapping[str, str]) -> str:
     return json.dumps([rule, dict(sorted(wildcards.items()))])
 
 
-def _failures(notes: Path, job: str) -> Iterable[Failure]:
+def _failures(notes: Path, job: str) -> Iterable[AttemptFailure]:
     """What was noted of a job, the newest for each attempt: a later run counts its attempts from 1
     again.
     """
-    found: dict[int, Failure] = {}
+    found: dict[int, AttemptFailure] = {}
     with suppress(FileNotFoundError):
         for line in notes.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # of a line that a full disk has cut
-                note = from_json(Failure, line)
+                note = from_json(AttemptFailure, line)
                 if note.job == job:
                     found[note.attempt] = note
     return found.values()
@@ -101,7 +104,10 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
     @wraps(handle)
     def handle_job_error(self: Any, job: Any) -> None:
         handle(self, job)
-        why, notes = told.pop(job, {}), notes_file(self.workflow)
+        why = told.pop(job, {})
+        notes = next(filter(None, map(_NOTES.get, job.rules)), None)
+        if notes is None:
+            return
         if why.get("cause") == "refused" or _users_error(job.log, notes):
             job.attempt = job.restart_times + 1  # Snakemake tries again as long as it is not above
             if job.restart_times:
@@ -110,7 +116,7 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
                     "way."
                 )
         elif not job.is_group():
-            note = Failure(
+            note = AttemptFailure(
                 job=_job(job.rule.name, job.wildcards_dict),
                 attempt=job.attempt,
                 cause=why.get("cause", ""),

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plm_embed.accuracy import COSINE, RELATIVE_L2
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.accuracy import COSINE, RELATIVE_L2
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
@@ -26,10 +26,10 @@ from plm_embed.master.foreign.files import Files, KnownSequences, row_names
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import MODELS, find_model
+from plm_embed.sequence_windows import spans
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
-from plm_embed.windows import spans
 
 _BLOCK_BYTES = 128 << 20
 END, ENDS, RIGHT = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import h5py
 
 from plm_embed.errors import StoreError
+from plm_embed.fingerprint import AlphabetName
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
-from plm_embed.sequences.alphabet import AlphabetName
 from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table

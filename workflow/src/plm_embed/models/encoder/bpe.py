@@ -6,7 +6,10 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+from plm_embed.models.tokenizer_file import TokenizerFile, Tokens
+
+LONGEST = 255
+"""Letters of a token; the published ones have up to 32."""
 
 
 def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
@@ -14,7 +17,7 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
     put around a sequence, `unknown` is what it has to make of each letter that it does not know.
     """
 
-    def read(content: bytes) -> tuple[Tokenize, int]:
+    def read(content: bytes) -> Tokens:
         from tokenizers import Tokenizer
 
         try:
@@ -37,6 +40,13 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
             (found,) = made.encode_batch_fast([sequence])
             return np.array(found.ids, dtype=np.uint16)
 
-        return tokenize, made.get_vocab_size()
+        words = made.get_vocab()
+        if (longest := max(map(len, words))) > LONGEST:
+            raise ValueError(f"it has a token of {longest} letters")
+        letters = np.ones(max(words.values()) + 1, dtype=np.uint8)  # [UNK] is one letter
+        for word, number in words.items():
+            if not word.startswith("["):
+                letters[number] = len(word)
+        return Tokens(tokenize, letters)
 
     return TokenizerFile("tokenizer.json", read)

@@ -12,12 +12,15 @@ whatever the compute dtype is.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels import attention, elementwise
+from plm_embed.kernels.packed import Distances, Packed
 from plm_embed.models.encoder import distances
 from plm_embed.models.encoder.description import Buckets, Learned, Rotary, Slopes
 from plm_embed.models.encoder.layers import Layer, Loader
@@ -62,7 +65,7 @@ class Engine:
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
         self._family = manifest.family
-        self._tokenize = self._family.tokenize(tensors)
+        self._tokens = self._family.tokens_of(tensors)
         self._encoder = encoder = self._family.encoder
         factor = encoder.branch_factor(manifest.layers)
         load = Loader(tensors, device, self.dtype, encoder)
@@ -83,7 +86,7 @@ class Engine:
         self._norm_after = load.norm("emb_layer_norm_after")
         self._layers = [load.layer(f"layers.{i}", factor) for i in range(manifest.layers)]
         self._inner = manifest.inner
-        self._distances: attention.Distances | None = None
+        self._distances: Distances | None = None
         self.attention = kernel(manifest, device, dtype)
         self._exact = (
             self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
@@ -92,11 +95,15 @@ class Engine:
 
     def tokenize(self, sequence: str) -> Ids:
         """Token ids of a normalized sequence, special tokens included. May run in threads."""
-        found = self._tokenize(sequence)
+        found = self._tokens.tokenize(sequence)
         family = self._family
         if family.token_per_letter and len(found) != family.tokens(len(sequence)):
             raise RuntimeError("a sequence has another number of residue tokens than residues")
         return found
+
+    def spans(self, ids: Ids) -> NDArray[np.float32]:
+        """The letters of a sequence's own tokens, as `Family.spans`."""
+        return self._family.spans(self._tokens.letters, ids)
 
     def pack(self, pieces: Sequence[Ids]) -> Batch:
         """Pack tokenized sequences, in the order given, in the CPU's memory. May run in a thread
@@ -128,9 +135,7 @@ class Engine:
             torch.float32 if exact else self.dtype,
             elementwise.PLAIN if exact else self.elementwise,
             self._exact if exact else self.attention,
-            attention.Packed(
-                batch.lengths, batch.boundaries, self._distances_for(max(batch.lengths))
-            ),
+            Packed(batch.lengths, batch.boundaries, self._distances_for(max(batch.lengths))),
             self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
         )
         block = self._pre_norm if self._encoder.order == "pre" else self._post_norm
@@ -170,7 +175,7 @@ class Engine:
         angle = torch.outer(positions.float(), frequency)
         return angle.cos(), angle.sin()
 
-    def _distances_for(self, longest: int) -> attention.Distances | None:
+    def _distances_for(self, longest: int) -> Distances | None:
         """Biases for sequences of so many tokens; the table is kept, and grows with them."""
         positions, held = self._encoder.positions, self._distances
         if held is not None and held.table.shape[1] >= 2 * longest - 1:
@@ -183,7 +188,7 @@ class Engine:
         else:
             return None
         scale = (self._inner // heads) ** -0.5 if self._encoder.scaled_scores else 1.0
-        self._distances = attention.Distances(table.to(self.device), scale)
+        self._distances = Distances(table.to(self.device), scale)
         return self._distances
 
     def _slices(self, x: Tensor) -> list[slice]:
@@ -260,7 +265,7 @@ class _Way:
     dtype: torch.dtype
     fused: elementwise.Elementwise
     attend: attention.Kernel
-    packed: attention.Packed
+    packed: Packed
     rotary: tuple[Tensor, Tensor] | None
 
 

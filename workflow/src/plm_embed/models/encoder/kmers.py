@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+from plm_embed.models.tokenizer_file import TokenizerFile, Tokens
 
 K = 6
 BASES = "ATCG"
@@ -20,7 +20,7 @@ _DIGITS = np.full(256, len(BASES), dtype=np.uint8)  # of a number to the base 4;
 _DIGITS[np.frombuffer(BASES.encode(), np.uint8)] = np.arange(len(BASES))
 
 
-def _read(content: bytes) -> tuple[Tokenize, int]:
+def _read(content: bytes) -> Tokens:
     words = content.decode("utf-8", "replace").split()
     numbers = {word: number for number, word in enumerate(words)}
     kmers = ["".join(bases) for bases in product(BASES, repeat=K)]
@@ -46,7 +46,9 @@ def _read(content: bytes) -> tuple[Tokenize, int]:
             at = stop + 1
         return np.concatenate(found)
 
-    return tokenize, len(words)
+    bases = np.ones(len(words), dtype=np.uint8)
+    bases[of_kmer] = K
+    return Tokens(tokenize, bases)
 
 
 SIX_MERS = TokenizerFile("vocab.txt", _read)

@@ -39,7 +39,7 @@ def all_states(
 ) -> list[dict[int, Tensor]]:
     """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
     encoder = manifest.family.encoder
-    tokenize = manifest.family.tokenize(tensors)
+    tokenize = manifest.family.tokens_of(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
     outer = _Part(tensors, "")
     states = [_embed(encoder, outer, row) for row in tokens]

@@ -7,7 +7,7 @@ differ in nothing but their weights. N, U and the other letters of IUPAC are [UN
 from plm_embed.models.encoder.bpe import bpe
 from plm_embed.models.encoder.description import Encoder, Slopes
 from plm_embed.models.encoder.layouts import Names, Published
-from plm_embed.models.families.make import dna_family
+from plm_embed.models.families.build_family import dna_family
 
 _QKV = ",".join(f"layers.N.self_attn.{part}_proj.KIND" for part in "qkv")
 _BERT = r"(?:bert\.)?"

@@ -7,7 +7,7 @@ esm/layers/transformer_stack.py of evolutionaryscale/esm and Biohub/esm.
 from plm_embed.models.encoder.description import Encoder, Rotary
 from plm_embed.models.encoder.layouts import Names, Published
 from plm_embed.models.encoder.vocabulary import Vocabulary
-from plm_embed.models.families.make import protein_family
+from plm_embed.models.families.build_family import protein_family
 
 _QKV = ",".join(f"layers.N.self_attn.{part}_proj.weight" for part in "qkv")
 _GATE_UP = "layers.N.fc_gate.weight,layers.N.fc1.weight"

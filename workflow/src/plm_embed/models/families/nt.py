@@ -9,21 +9,21 @@ from dataclasses import replace
 from plm_embed.models.encoder.description import Encoder, Learned, Rotary
 from plm_embed.models.encoder.kmers import SIX_MERS, K
 from plm_embed.models.encoder.layouts import Names, Published
-from plm_embed.models.families.make import dna_family
+from plm_embed.models.families.build_family import dna_family
 
 MAX_TOKENS = 1000  # of version 1; positions begin at 2, after the one of padding
 _ESM = r"(?:esm\.)?"
 _LAYER = rf"{_ESM}encoder\.layer.N."
 _UNUSED = (
     rf"lm_head\.|{_ESM}(?:contact_head|pooler)\.|{_ESM}embeddings\.position_ids$"
-    rf"|{_ESM}encoder\.layer\.\d+\.attention\.self\.rotary_embeddings\.inv_freq$"
+    rf"|{_ESM}encoder\.layer\.(?:\d+|\*)\.attention\.self\.rotary_embeddings\.inv_freq$"
 )
 _UP = "layers.N.fc1.weight"
 _RENAMES = (
     (rf"{_ESM}embeddings\.word_embeddings\.weight", "embed_tokens.weight"),
     (rf"{_ESM}embeddings\.position_embeddings\.weight", "embed_positions.weight"),
     *(
-        (rf"{theirs}\.{kind}", f"{ours}.{kind}")
+        (rf"{theirs}\.{names}", f"{ours}.{kind}")
         for theirs, ours in (
             (rf"{_ESM}encoder\.emb_layer_norm_after", "emb_layer_norm_after"),
             (rf"{_LAYER}attention\.LayerNorm", "layers.N.self_attn_layer_norm"),
@@ -35,7 +35,8 @@ _RENAMES = (
             (rf"{_LAYER}intermediate\.dense", "layers.N.fc1"),
             (rf"{_LAYER}output\.dense", "layers.N.fc2"),
         )
-        for kind in ("weight", "bias")
+        # transformers 5 writes the names of TensorFlow's norms
+        for kind, names in (("weight", "(?:weight|gamma)"), ("bias", "(?:bias|beta)"))
     ),
 )
 _CONFIG = {

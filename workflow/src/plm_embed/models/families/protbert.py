@@ -6,7 +6,7 @@ Sources: modeling_bert.py of transformers; agemagician/ProtTrans for tokens.
 from plm_embed.models.encoder.description import Encoder, Learned
 from plm_embed.models.encoder.layouts import Names, Published
 from plm_embed.models.encoder.vocabulary import Vocabulary
-from plm_embed.models.families.make import protein_family
+from plm_embed.models.families.build_family import protein_family
 
 POSITIONS = 40_000
 

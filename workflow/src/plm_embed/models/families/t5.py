@@ -11,7 +11,8 @@ from dataclasses import replace
 from plm_embed.models.encoder.description import Buckets, Encoder
 from plm_embed.models.encoder.layouts import Names, Published
 from plm_embed.models.encoder.vocabulary import Vocabulary
-from plm_embed.models.families.make import protein_family
+from plm_embed.models.families.build_family import protein_family
+from plm_embed.sequences.alphabet import STATES
 
 _FIRST = r"encoder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight"
 _NAMES = Names(
@@ -84,6 +85,19 @@ PROSTT5 = protein_family(
     ),
     license="MIT",
     bos=False,
+)
+PROSTT5_3DI = replace(
+    protein_family(
+        "prostt5_3di",
+        # the states in lower case, 125 ids after the residues of their letters, behind <fold2AA>
+        Vocabulary("ALGVSREDTIPKFQNYMHWC", first=128, prefix=(148,), suffix=(1,)),
+        PROSTT5.encoder,
+        Published("prostt5_3di", _NAMES, _CONFIG),
+        papers=PROSTT5.papers,
+        license=PROSTT5.license,
+        bos=False,
+    ),
+    alphabet=STATES,
 )
 ANKH = protein_family(
     "ankh",

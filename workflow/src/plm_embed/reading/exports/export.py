@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import has_matrix
 from plm_embed.io.progress import Meter, progress
 from plm_embed.reading.exports import arrays, per_record, tables
 from plm_embed.reading.exports.records import Part, Records, beside
@@ -66,15 +66,8 @@ def export(
         if path.exists() or path.is_symlink():
             raise PlmEmbedError(f"{path}: exists; remove it, or choose another name", path=path)
     with Embeddings(master) as embeddings:
-        name = representation
-        if name != "emb" and name not in embeddings.names:
-            raise PlmEmbedError(
-                f"{master}: has no representation {name}; it has {', '.join(embeddings.names)}",
-                path=master,
-            )
-        if name == "emb":  # `emb` is the first pooled one in the order asked for
-            name = min(embeddings.fingerprint.representations, key=is_per_residue)
-        if is_per_residue(name) and not how.matrices:
+        name = embeddings.resolved(representation)
+        if has_matrix(name) and not how.matrices:
             raise PlmEmbedError(
                 f"{name} has a matrix per record, which {to} has no place for: export uniprot-h5 "
                 "or pt"

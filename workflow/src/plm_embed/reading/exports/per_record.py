@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plm_embed.errors import extra
-from plm_embed.fingerprint import is_per_residue, pooling_and_layer
+from plm_embed.fingerprint import SPANS, has_matrix, pooling_and_layer
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
 from plm_embed.reading.exports.records import Records, atomic_folder, without_nul
@@ -35,18 +35,21 @@ def pt(records: Records, output: Path, meter: Meter) -> None:
             pooled = {
                 name: embeddings.rows(rows, name)
                 for name in embeddings.names
-                if not is_per_residue(name)
+                if not has_matrix(name)
             }
             for place, written in chosen:
                 record: dict[str, Any] = {"label": ids[place]}
                 for name in embeddings.names:
+                    if name == SPANS:
+                        record["spans"] = torch.from_numpy(embeddings.matrix(rows[place], name))
+                        continue
                     kind, layer = pooling_and_layer(name)
                     values = (
                         pooled[name][place]
                         if name in pooled
                         else embeddings.matrix(rows[place], name)
                     )
-                    group = "representations" if is_per_residue(name) else f"{kind}_representations"
+                    group = "representations" if has_matrix(name) else f"{kind}_representations"
                     record.setdefault(group, {})[layer] = torch.from_numpy(
                         values.astype(np.float32)
                     )

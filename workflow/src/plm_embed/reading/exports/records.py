@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, UnknownIdError
-from plm_embed.fingerprint import is_per_residue
+from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter
@@ -151,7 +151,7 @@ class Records:
         """The name, the id and the vector (D,) or matrix (L, D) of every record that has a name."""
         for batch, chosen in self.named(output, meter, longest):
             rows, ids = batch["row"], batch["id"]
-            vectors = None if is_per_residue(self.name) else self.vectors(batch)
+            vectors = None if has_matrix(self.name) else self.vectors(batch)
             for place, name in chosen:
                 if vectors is None:
                     yield name, ids[place], self.embeddings.matrix(rows[place], self.name)

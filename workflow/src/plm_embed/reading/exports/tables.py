@@ -12,7 +12,7 @@ from pyarrow import csv
 from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
-from plm_embed.reading.as_anndata import make_anndata
+from plm_embed.reading.exports.as_anndata import make_anndata
 from plm_embed.reading.exports.records import (
     NAMES,
     RECORDS_AT_ONCE,

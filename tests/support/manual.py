@@ -1,0 +1,234 @@
+"""The blocks of commands in the manual, and what the tests do with each line of them.
+
+`python -m support.manual` (with PYTHONPATH=tests:workflow/src) prints which lines are run as they
+stand, in place of which another one is run, and which are only parsed, and why.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+PAGES = (
+    "README.md",
+    "docs/laptop.md",
+    "docs/slurm.md",
+    "docs/pbs.md",
+    "docs/campaign.md",
+    "docs/python.md",
+    "docs/reading.md",
+    "docs/exporting.md",
+    "docs/speed.md",
+    "docs/tutorial.md",
+    "docs/models.md",
+    "docs/profile.md",
+    "docs/containers.md",
+    "docs/module.md",
+    "docs/extending.md",
+    "config/README.md",
+    "profiles/README.md",
+    "executors/pbs/README.md",
+    "executors/slurm/README.md",
+    "CONTRIBUTING.md",
+)
+"""In this order their blocks are run. Other pages have none, which a test holds them to."""
+
+POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
+"""What makes this machine a login node of Polaris."""
+
+UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
+
+INSTEAD: dict[str, tuple[str, str]] = {
+    ".venv/bin/plm-embed run proteins.fasta --model esm2_8m --results first": (
+        f".venv/bin/plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
+        "real weights have to be downloaded",
+    ),
+    "plm-embed run proteins.fasta --model esm2_8m --results first": (
+        f"plm-embed run proteins.fasta {UNTRAINED} --set buckets=1 --results first",
+        "real weights have to be downloaded",
+    ),
+    "plm-embed run protein_final.csv more.fasta.gz --model esm2_650m --id brc_fea_id "
+    "--sequence esm2_ready_seq --keep function --results flu": (
+        "",
+        "test_standalone.py runs a table",
+    ),
+    "plm-embed run proteins.fasta --model esm2_8m --results first --weights esm2_t6_8M_UR50D.pt": (
+        "",
+        "real weights",
+    ),
+    "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate": (
+        "",
+        "the clone has an environment",
+    ),
+    "pip install -r requirements/cuda.txt": (
+        "",
+        "3 GB of CUDA libraries; test_requirements.py checks the pins",
+    ),
+    "pip install --no-deps -e . -e executors/pbs -e executors/slurm": (
+        "",
+        "make does the same, in every run of continuous integration",
+    ),
+    "conda env create --file environment.yaml": ("", "needs conda; test_requirements.py checks it"),
+    "conda activate plm-embed": ("", "needs conda"),
+    "snakemake --profile profiles/local --configfile my_config.yaml": (
+        "snakemake --profile profiles/local --configfile my_config.yaml -n",
+        "needs GPUs; a dry run reads profile and configuration",
+    ),
+    "snakemake --profile slurm --configfile my_config.yaml": (
+        "",
+        "needs SLURM: tests/slurm runs whole campaigns on one",
+    ),
+    "snakemake --profile pbs --configfile my_config.yaml": (
+        f"{POLARIS} snakemake --profile pbs --configfile my_config.yaml -n 2>&1 | grep 'ALCF "
+        "Polaris.*to my_project'",
+        "needs PBS: tests/pbs runs whole campaigns on a stand-in",
+    ),
+    "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to "
+    "uniprot-h5 --representation per_residue_l33": (
+        "",
+        "the configuration asks for no per-residue output; test_export.py does",
+    ),
+    "plm-embed watch results": (
+        "plm-embed watch results --once || test $? = 3",
+        "ends only with the campaign",
+    ),
+    "plm-embed index results": ("", "for millions of rows; test_approximate.py makes one"),
+    "plm-embed search results query.fasta --index": ("", "there is no index; test_approximate.py"),
+    "make gpu-wheels": ("make -n gpu-wheels", "needs a network"),
+    "make gpu-check": ("make -n gpu-check", "needs a GPU"),
+    "pip install umap-learn plotly": (
+        "python -c 'import umap, plotly'",
+        "requirements/test.txt installs it",
+    ),
+    "module use /soft/modulefiles; module load conda; conda activate base": ("", "needs Polaris"),
+    "python -m venv --system-site-packages .venv && source .venv/bin/activate": (
+        "",
+        "needs Polaris",
+    ),
+    "pip install -r requirements/base.txt # torch and CUDA are those of the base environment": (
+        "",
+        "the clone has an environment",
+    ),
+    "pip install ./executors/pbs": ("", "make installs it, in every run"),
+    "snakemake --executor pbs --jobs 20 --pbs-site polaris --pbs-account MyProject": (
+        "",
+        "needs PBS: tests/pbs",
+    ),
+    "pip install ./executors/slurm": ("", "make installs it, in every run"),
+    "snakemake --executor slurm-steady --jobs 20 --slurm-steady-requeue": (
+        "",
+        "needs SLURM: tests/slurm",
+    ),
+    "plm-embed profile --output my_cluster": ("", "needs a scheduler: tests/slurm, tests/pbs"),
+    "plm-embed run proteins.fasta --model esm2_8m --profile my_cluster": (
+        "",
+        "needs a scheduler: tests/slurm, tests/pbs",
+    ),
+    'docker run --rm -v "$PWD:/data" plm-embed run proteins.fasta --model esm2_8m': (
+        "",
+        "needs an image",
+    ),
+    "apptainer run plm-embed.sif run proteins.fasta --model esm2_8m": ("", "needs an image"),
+    "apptainer run --nv --bind /scratch plm-embed.sif run /scratch/proteins.fasta --model "
+    "esm2_8m --results /scratch/results": ("", "needs an image"),
+    "snakemake --profile slurm --configfile my_config.yaml --software-deployment-method apptainer "
+    '--apptainer-args "--nv --bind /scratch"': ("", "needs an image"),
+    "snakedeploy deploy-workflow https://github.com/OWNER/plm-embed my_campaign --tag v0.1.0": (
+        "",
+        "needs a network; test_module.py runs the workflow as a module",
+    ),
+    "git clone <address of this repository> plm-embed && cd plm-embed": ("", "this is the clone"),
+    "make test        # style, types, unit tests, whole campaigns, PBS in part: what needs no "
+    "root": ("", "this test is a part of it"),
+    "make test-all    # everything; the SLURM part needs root and `make slurm-packages` (Debian, "
+    "Ubuntu)": ("", "this test is a part of it"),
+    "make docs        # the manual as a site, in site/; refuses broken links": (
+        "",
+        "continuous integration builds it",
+    ),
+    "make demo        # makes .venv, installs the pinned packages, runs the whole workflow on "
+    "the shipped sample": ("", "the first page has it too"),
+}
+"""Line: what is run in its place, '' for nothing; and why."""
+
+FILES = {
+    "inputs: [protein_final.csv, more.fasta.gz]": "my_config.yaml",
+    "results: tutorial": "tutorial.yaml",
+    "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
+    "base: generic": "profiles/our_cluster/site.yaml",
+}
+"""YAML that the user saves as a file, by its first line. Other YAML is a piece of a file."""
+
+SMALLER = {
+    "tutorial.yaml": "my_config.yaml",  # the tutorial's campaign is that of the other pages
+    "tutorial/": "results/",
+    "summary tutorial": "summary results",
+    "results: tutorial": "results: results",
+    "[protein_final.csv, more.fasta.gz]": "[docs/protein_final.csv.xz]",
+    "esm2_t33_650M_UR50D": "esm2_t3_untrained",  # 2.5 GB to download, and hours without a GPU
+    "esm2_t6_8M_UR50D": "esm2_t3_untrained",
+    'load("esm2_650m")': 'load("esm2_t3_untrained", weights="config/demo/esm2_t3_untrained.pt")',
+    'weights: ""': "weights: config/demo/esm2_t3_untrained.pt",
+    "weights: my_finetuned.pt": "weights: config/demo/esm2_t3_untrained.pt",
+    "buckets: 64": "buckets: 2",
+    "--id P0DTC2": "--id WXH67530.1",
+    "--ids protein_1,protein_2": "--ids WXH67530.1,FLUASM_00001_PB2",
+    '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',
+    "MY_PROTEIN": "AAD51922.1",
+}
+"""What stands for a real model here: the demo's, and ids of the demo's records."""
+
+
+class Block(NamedTuple):
+    page: str
+    language: str
+    text: str
+
+    @property
+    def first(self) -> str:
+        return self.text.splitlines()[0]
+
+    @property
+    def file(self) -> str:
+        """The name under which the user saves it, '' if not at all. Python says it in a comment."""
+        found = re.fullmatch(r"# (\w+\.py)", self.first)
+        return found[1] if found else FILES.get(self.first, "")
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.text.splitlines() if line]
+
+
+def blocks(pages: tuple[str, ...] = PAGES) -> Iterator[Block]:
+    """The fenced blocks of the pages, in order."""
+    for page in pages:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for found in re.finditer(r"^ *```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+            yield Block(page, found[1], found[2])
+
+
+def made_smaller(text: str) -> str:
+    """With the demo's model in place of real ones."""
+    for words, smaller in SMALLER.items():
+        text = text.replace(words, smaller)
+    return text
+
+
+def fate(line: str) -> tuple[Literal["run", "replaced", "parsed"], str]:
+    """What the tests do with a line of a shell block, and why it is not run as it stands."""
+    other, why = INSTEAD.get(line, (line, ""))
+    return ("run" if other == line else "replaced" if other else "parsed"), why
+
+
+def main() -> None:
+    for block in blocks():
+        print(f"\n{block.page}: {block.language}, {block.first}")
+        for line in block.lines if block.language == "bash" else []:
+            what, why = fate(line)
+            print(f"  {what:<9} {line}" + (f"\n            ({why})" if why else ""))
+
+
+if __name__ == "__main__":
+    main()

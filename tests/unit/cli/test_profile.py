@@ -1,0 +1,94 @@
+"""`plm-embed profile`: what the scheduler says, what is asked, what is written and checked."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIG = "ClusterName             = bed\n"
+ONE = "cpu*|up|2-00:00:00|40|(null)\ngpu|up|1-00:00:00|8|gpu:a100:4(S:0-1)\n"
+SEVERAL = (
+    ONE.replace("cpu*", "cpu") + "big|up|infinite|2|gpu:h100:8,gpu:v100:1\nold|down|1:00|1|(null)\n"
+)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands that answer as a SLURM of one of each does; the folder of their answers."""
+    answers = {"scontrol": CONFIG, "sacctmgr": "lab\n", "sinfo": ONE, "sbatch": ""}
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name, answer in answers.items():
+        (folder / f"{name}.answer").write_text(answer)
+        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.answer\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def profile(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "plm_embed", "profile", *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_one_of_each_needs_no_word(slurm: Path) -> None:
+    done = profile("slurm")
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(done.stdout)
+    assert found["executor"] == "slurm-steady"
+    assert found["default-resources"] == {"nodes": 1, "gpu": 0, "slurm_account": "'lab'"}
+    assert found["set-resources"]["embed"] == {"gpu": 1, "slurm_partition": "'gpu'"}
+    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such account >&2; exit 1\n")
+    done = profile("slurm", "--output", "mine")
+    assert done.returncode == 1 and "refuses a job with this profile: sbatch: err" in done.stderr
+    assert not Path("mine").exists()
+
+
+def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
+    (slurm / "sinfo.answer").write_text(SEVERAL)
+    (slurm / "sacctmgr.answer").write_text("lab\nother\n")
+    done = profile("slurm")
+    assert done.returncode == 1
+    assert "several: partition with GPUs gpu, big; add --queue NAME" in done.stderr
+
+    terminal, end = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "plm_embed", "profile", "--output", "mine"],
+        stdin=end, stderr=end, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        os.write(terminal, b"big\nother\nh100\n/local\n")
+        assert process.wait() == 0
+    os.close(terminal)
+    os.close(end)
+    found = yaml.safe_load(Path("mine", "profile.yaml").read_text(encoding="utf-8"))
+    assert found["default-resources"] == {
+        **{"nodes": 1, "gpu": 0, "slurm_account": "'other'", "slurm_partition": "'cpu'"},
+    }
+    assert found["set-resources"]["embed"] == {
+        **{"gpu": 1, "scratch": "'/local'", "slurm_partition": "'big'", "gpu_model": "'h100'"},
+    }
+
+    Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
+    done = profile("--output", "mine", "--queue", "big", "--account", "lab")
+    assert done.returncode == 1 and "is a profile of your own" in done.stderr
+
+
+def test_a_site_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
+    done = profile("polaris")
+    assert done.returncode == 1 and "charges an account: add --account NAME" in done.stderr
+    done = profile("polaris", "--account", "lab", "--queue", "debug")
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(done.stdout)
+    named = {key: found[key] for key in ("executor", "pbs-site", "pbs-account", "pbs-queue")}
+    assert named == {
+        **{"executor": "pbs", "pbs-site": "polaris", "pbs-account": "lab", "pbs-queue": "debug"},
+    }

@@ -1,0 +1,411 @@
+"""The embed job on real files: right vectors, only what is missing, nothing lost when it is
+stopped.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from plm_embed.errors import DeviceError, PlmEmbedError
+from plm_embed.fingerprint import LongPolicy, LongSequences
+from plm_embed.inference import vector_stream
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.reference import reference_vectors
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs import compute_vectors
+from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
+from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.kernels import devices
+from plm_embed.keys import key
+from plm_embed.models import weights
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.packed_batch import Batch
+from plm_embed.models.registry import MODELS
+from plm_embed.store.parts import read_part
+from support import checkpoints
+from support.buckets import SEQUENCES, write_bucket
+from support.families import TINY, source
+
+MODEL = MODELS["esm2_t3_untrained"]
+
+
+def run(
+    folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None
+) -> Completion:
+    bucket = write_bucket(folder, sequences)
+    embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
+    assert not embedder.is_complete(bucket, folder / "absent.json")
+    record = embedder.embed(bucket, folder / "0000.json")
+    # on a device with more memory the sequences that did not fit are tried again
+    lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
+    assert embedder.is_complete(bucket, folder / "0000.json") is not lacking
+    return record
+
+
+def stored(folder: Path, record: Completion) -> dict[str, dict[str, np.ndarray]]:
+    """Everything that the parts of a record hold: key -> name -> vector."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for info in record.parts:
+        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
+            for name in part.names:
+                for held, vector in zip(
+                    part.keys, part.rows(name, np.arange(part.count)), strict=True
+                ):
+                    found.setdefault(held.decode(), {})[name] = vector
+    return found
+
+
+def check(
+    folder: Path, prepared: Path, sequences: Sequence[str], record: Completion, tolerance: float
+) -> None:
+    fingerprint = record.fingerprint
+    found = stored(folder, record)
+    assert set(found) == {key(sequence) for sequence in sequences}
+    for sequence, expected in zip(
+        sequences, reference_vectors(prepared, list(sequences), fingerprint), strict=True
+    ):
+        for name, vector in expected.items():
+            np.testing.assert_allclose(found[key(sequence)][name], vector, atol=tolerance, rtol=0)
+
+
+def test_vectors_equal_the_reference_for_every_pooling_and_layer(
+    tmp_path: Path, prepared: Path
+) -> None:
+    settings = Settings(
+        layers=(0, 2, -1),
+        pooling=("mean", "bos", "max", "per_residue"),
+        storage_dtype="float32",
+        scratch="",
+    )
+    record = run(tmp_path, prepared, SEQUENCES[::6], settings)
+    check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
+    assert record.self_test and record.self_test.batch_invariant
+    assert record.self_test.attention == "torch SDPA"
+    assert record.fingerprint.engine == "packed-1"
+    assert record.computed == record.unique == len(SEQUENCES[::6])
+    assert read_completion(tmp_path / "0000.json") == record
+
+
+@pytest.mark.parametrize(
+    ("policy", "windows"),
+    [
+        (LongSequences("window", 100, 20), {50: 1, 100: 1, 101: 2, 393: 5}),
+        (LongSequences("crop", 100), {50: 1, 100: 1, 101: 0, 393: 0}),
+        (LongSequences("skip", 100), {50: 1, 100: 1}),
+    ],
+    ids=lambda value: getattr(value, "policy", ""),
+)
+def test_long_sequences(
+    tmp_path: Path, prepared: Path, policy: LongSequences, windows: dict[int, int]
+) -> None:
+    sequences = [("LAGVSERTIDPKQNFYMHWCX" * 20)[:length] for length in (50, 100, 101, 393)]
+    settings = Settings(
+        pooling=("mean", "per_residue"),
+        long_sequences=policy,
+        storage_dtype="float32",
+        scratch="",
+        toks_per_batch=256,
+    )
+    record = run(tmp_path, prepared, sequences, settings)
+    check(tmp_path, prepared, [s for s in sequences if len(s) in windows], record, 2e-5)
+    (info,) = record.parts
+    with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
+        assert dict(zip(part.length.tolist(), part.windows.tolist(), strict=True)) == windows
+    skipped = [s for s in sequences if len(s) not in windows]
+    assert record.skipped == tuple(
+        Skipped(k, n, "too_long") for k, n in sorted((key(s), len(s)) for s in skipped)
+    )
+
+
+def test_only_what_no_part_holds_is_computed(tmp_path: Path, prepared: Path) -> None:
+    first = run(tmp_path, prepared, SEQUENCES[:20])
+    again = run(tmp_path, prepared, SEQUENCES[:20])
+    assert (again.found, again.computed, again.self_test) == (20, 0, None)
+    assert again.parts == first.parts
+    grown = run(tmp_path, prepared, SEQUENCES[:30])
+    assert (grown.found, grown.computed) == (20, 10)
+    assert len(grown.parts) == 2
+    shrunk = run(tmp_path, prepared, SEQUENCES[25:30])
+    assert (shrunk.found, shrunk.computed, len(shrunk.parts)) == (5, 0, 1)
+
+
+def test_another_setting_has_its_own_store(tmp_path: Path, prepared: Path) -> None:
+    first = run(tmp_path, prepared, SEQUENCES[:3])
+    other = run(tmp_path, prepared, SEQUENCES[:3], Settings(pooling=("max",), scratch=""))
+    assert other.computed == 3
+    assert other.fingerprint_id != first.fingerprint_id
+    assert run(tmp_path, prepared, SEQUENCES[:3]).computed == 0
+
+
+def test_speed_settings_do_not_change_a_bit(tmp_path: Path, prepared: Path) -> None:
+    found = []
+    for settings in (Settings(scratch=""), Settings(toks_per_batch=512, flush_minutes=0)):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        found.append(stored(folder, run(folder, prepared, SEQUENCES, settings)))
+    assert found[0].keys() == found[1].keys()
+    assert all(np.array_equal(found[0][k]["mean_l3"], found[1][k]["mean_l3"]) for k in found[0])
+
+
+def test_empty_bucket(tmp_path: Path, prepared: Path) -> None:
+    record = run(tmp_path, prepared, [])
+    assert (record.unique, record.computed, record.parts, record.skipped) == (
+        0,
+        0,
+        (),
+        (),
+    )
+
+
+@pytest.mark.parametrize("fits", [1024, 512])
+def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, fits: int
+) -> None:
+    forward = Engine.forward
+
+    def short_of_memory(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
+        if (
+            len(batch.tokens) > fits and max(layers) == MODEL.layers
+        ):  # the self-test's pair stays below
+            raise torch.OutOfMemoryError
+        return forward(self, batch, layers)
+
+    monkeypatch.setattr(Engine, "forward", short_of_memory)
+    sequences = [*SEQUENCES, "M" * 900]
+    record = run(tmp_path, prepared, sequences)
+    assert record.toks_per_batch == fits
+    small = [s for s in sequences if len(s) + 2 <= fits]
+    check(tmp_path, prepared, small, record, 2e-3)
+    assert [entry.reason for entry in record.skipped] == ["out_of_memory"] * (
+        len(sequences) - len(small)
+    )
+
+
+def test_a_budget_that_was_lowered_stays_low(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, refused = Engine.forward, []
+
+    def short_of_memory(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
+        if len(batch.tokens) > 768 and max(layers) == MODEL.layers:
+            refused.append(len(batch.tokens))
+            raise torch.OutOfMemoryError
+        return forward(self, batch, layers)
+
+    monkeypatch.setattr(Engine, "forward", short_of_memory)
+    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
+    for number in range(2):
+        texts = [sequence + "M" * number for sequence in SEQUENCES]
+        record = embedder.embed(
+            write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json"
+        )
+        assert (record.computed, record.toks_per_batch, len(refused)) == (
+            len(SEQUENCES),
+            512,
+            2,
+        )
+
+
+def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: Path) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(weights, "load", load)
+    with pytest.raises(DeviceError, match="has too little free memory for this model"):
+        run(tmp_path, prepared, SEQUENCES)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    prepare, prefetch, refused = Engine.prepare, vector_stream.Prefetch, []
+
+    def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
+        if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
+            refused.append(sequences)
+            raise RuntimeError("CUDA error: out of memory")  # of pinned memory
+        return prepare(self, sequences)
+
+    def prefetching(*arguments: Any, **_: int) -> vector_stream.Prefetch:
+        return prefetch(*arguments, ahead=2 * ahead)
+
+    monkeypatch.setattr(Engine, "prepare", short_of_memory)
+    monkeypatch.setattr(vector_stream, "Prefetch", prefetching)
+    record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
+    assert refused and record.skipped == ()
+    check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)
+
+
+def test_a_vector_that_is_not_finite_is_never_stored(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Engine.forward
+
+    @torch.inference_mode()
+    def broken(
+        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
+    ) -> dict[int, torch.Tensor]:
+        hidden = forward(self, batch, layers)
+        if max(batch.lengths) > 100 and 3 in layers:
+            return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
+        return hidden
+
+    monkeypatch.setattr(Engine, "forward", broken)
+    with pytest.raises(PlmEmbedError, match="not finite"):
+        run(tmp_path, prepared, SEQUENCES)
+    assert not (tmp_path / "0000.json").exists()
+
+
+def test_what_was_finished_is_kept_when_the_device_fails(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, calls = Engine.forward, []
+
+    def failing(
+        self: Engine, batch: Batch, layers: Sequence[int], exact: bool = False
+    ) -> dict[int, torch.Tensor]:
+        calls.append(layers)
+        if calls.count((MODEL.layers,)) == 3:  # the third batch of the job itself
+            raise RuntimeError(
+                "CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."
+            )
+        return forward(self, batch, layers, exact)
+
+    monkeypatch.setattr(Engine, "forward", failing)
+    failure = devices.failure
+    monkeypatch.setattr(
+        devices, "failure", lambda error, _: failure(error, torch.device("cuda", 0))
+    )
+    with pytest.raises(
+        DeviceError,
+        match=r"CUDA error: the GPU .* failed: CUDA error: device-side assert triggered\n",
+    ):
+        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=1024))
+    assert not (tmp_path / "0000.json").exists()
+    monkeypatch.undo()
+    record = run(tmp_path, prepared, SEQUENCES)
+    assert record.found > 0
+    assert record.found + record.computed == len(SEQUENCES)
+
+
+def test_a_part_that_cannot_be_written_ends_the_job(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(compute_vectors, "write_part", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        run(
+            tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=512, flush_minutes=0)
+        )
+    assert not (tmp_path / "0000.json").exists()
+
+
+def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:
+    folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
+    checkpoints.spoil_golden(folder)
+    with pytest.raises(PlmEmbedError, match="self-test failed"):
+        run(tmp_path, folder, SEQUENCES[:3])
+    assert not (tmp_path / "0000.json").exists()
+
+
+@pytest.mark.parametrize("layers", [(4,), (-5,), (3, -1)])
+def test_layers_that_do_not_exist(tmp_path: Path, prepared: Path, layers: tuple[int, ...]) -> None:
+    with pytest.raises(PlmEmbedError, match="has layers 0 to 3"):
+        run(tmp_path, prepared, SEQUENCES[:1], Settings(layers=layers))
+
+
+def test_a_model_without_a_first_token_has_no_bos(tmp_path: Path) -> None:
+    prepare(TINY["prott5"], source("prott5"), tmp_path / "weights")
+    with pytest.raises(PlmEmbedError, match="prott5_tiny has no <cls> token"):
+        run(tmp_path, tmp_path / "weights", SEQUENCES[:1], Settings(pooling=("bos",)))
+
+
+def test_models_with_a_hard_limit(tmp_path: Path) -> None:
+    model = checkpoints.TINY_ESM1B
+    source = checkpoints.write_fair_esm(
+        tmp_path / f"{model.name}.pt", model, checkpoints.random_state(model, 1)
+    )
+    prepare(model, source, tmp_path / "weights")
+    sequences = ["M" * 1022, "M" * 1023]
+    record = run(tmp_path, tmp_path / "weights", sequences)
+    assert [entry.length for entry in record.skipped] == [1023]
+    windowed = Settings(
+        long_sequences=LongSequences("window", 1022, 100), storage_dtype="float32", scratch=""
+    )
+    check(
+        tmp_path,
+        tmp_path / "weights",
+        sequences,
+        run(tmp_path, tmp_path / "weights", sequences, windowed),
+        2e-5,
+    )
+    with pytest.raises(PlmEmbedError, match="at most 1022 residues"):
+        run(
+            tmp_path,
+            tmp_path / "weights",
+            sequences,
+            replace(windowed, long_sequences=LongSequences("crop", 1023)),
+        )
+
+
+@pytest.mark.parametrize(
+    "policy", [("window", 100, 100), ("window", 100, 150), ("crop", 0, 0), ("skip", 0, 0)]
+)
+def test_windows_that_cannot_be(
+    tmp_path: Path, prepared: Path, policy: tuple[LongPolicy, int, int]
+) -> None:
+    with pytest.raises(PlmEmbedError, match="needs max_residues above 0 and an overlap below it"):
+        run(tmp_path, prepared, SEQUENCES[:1], Settings(long_sequences=LongSequences(*policy)))
+
+
+def lose_a_part(record: Completion) -> Completion:
+    return replace(record, parts=record.parts[1:])
+
+
+def skip_a_good_key(record: Completion) -> Completion:
+    return replace(record, skipped=(Skipped(key(SEQUENCES[0]), len(SEQUENCES[0]), "too_long"),))
+
+
+@pytest.mark.parametrize("damage", [lose_a_part, skip_a_good_key])
+def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
+    tmp_path: Path, prepared: Path, damage
+) -> None:
+    run(tmp_path, prepared, SEQUENCES[:5])
+    record = run(tmp_path, prepared, SEQUENCES[:10])
+    assert len(record.parts) == 2
+    path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
+    write_completion(path, damage(record))
+    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
+    assert not embedder.is_complete(bucket, path)
+    again = embedder.embed(bucket, path)
+    assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
+    assert embedder.is_complete(bucket, path)
+
+
+def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:
+    record = run(tmp_path, prepared, SEQUENCES[:5])
+    (path,) = (tmp_path / "store").glob("*/parts/*.h5")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    bucket = tmp_path / "0000.parquet"
+    assert not Embedder(prepared, tmp_path / "store", Settings()).is_complete(
+        bucket, tmp_path / "0000.json"
+    )
+    again = run(tmp_path, prepared, SEQUENCES[:5])
+    assert again.computed == 5
+    assert again.parts == record.parts

@@ -1,0 +1,182 @@
+"""Attention with biases by distance: Triton's kernel, run by its interpreter on this machine's CPU,
+and compiled for GPUs that are not here. The interpreter has no products in bfloat16.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plm_embed.kernels import attention
+from plm_embed.kernels.attention import Kernel
+from plm_embed.kernels.packed import Distances, Packed, pack
+from plm_embed.models.encoder.distances import bucket_biases, slope_biases
+
+CPU = torch.device("cpu")
+LENGTHS = (5, 130, 1, 64, 65)
+HEADS = 2
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    """The kernel as the interpreter runs it, which tests/conftest.py asks for where there is no
+    GPU.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("here tests/gpu runs the kernels themselves")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        pytest.skip("requirements/test.txt has Triton for Linux on x86-64 only")
+    return next(attention._by_distance())
+
+
+def make_qkv(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    random = torch.Generator().manual_seed(3)
+    return torch.randn((rows, 3, HEADS, width), generator=random).to(dtype)
+
+
+def make_packed(lengths: tuple[int, ...], table: Tensor, scale: float) -> Packed:
+    return replace(pack(lengths, CPU), distances=Distances(table, scale))
+
+
+def exact(qkv: Tensor, lengths: tuple[int, ...], table: Tensor, scale: float) -> Tensor:
+    """Softmax(scale q k + bias) v of each sequence in float64; zeros behind the last one."""
+    out = torch.zeros((len(qkv), qkv.shape[2] * qkv.shape[3]), dtype=torch.float64)
+    start = 0
+    for length in lengths:
+        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
+        at = torch.arange(length)
+        bias = table.double()[:, table.shape[1] // 2 + at[None] - at[:, None]]
+        weights = torch.softmax(scale * query @ key.transpose(1, 2) + bias, -1)
+        out[start : start + length] = (weights @ value).transpose(0, 1).reshape(length, -1)
+        start += length
+    return out
+
+
+LEARNED = torch.randn((32, HEADS), generator=torch.Generator().manual_seed(1))
+TABLES = {
+    "slopes": (slope_biases(HEADS, 256), 0.25),
+    "buckets": (bucket_biases(LEARNED, 128, 256), 1.0),
+}
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.float16, 0.004)])
+@pytest.mark.parametrize("width", [24, 64, 128])
+@pytest.mark.parametrize("name", TABLES)
+def test_it_computes_attention_with_biases_within_each_sequence(
+    kernel: Kernel, name: str, width: int, dtype: torch.dtype, bound: float
+) -> None:
+    table, scale = TABLES[name]
+    scale /= (width / 16) ** 0.5
+    qkv = make_qkv(sum(LENGTHS) + 20, width, dtype)
+    found = kernel(qkv, make_packed(LENGTHS, table, scale))
+    assert found.shape == (len(qkv), HEADS * width)
+    assert found.dtype == dtype
+    assert (found.double() - exact(qkv, LENGTHS, table, scale)).abs().max() < bound
+    assert not found[sum(LENGTHS) :].any()
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.integers(1, 140), max_size=3),
+    st.integers(1, 140),
+    st.lists(st.integers(1, 140), max_size=2),
+    st.sampled_from([torch.float32, torch.float16]),
+)
+def test_a_sequence_has_equal_bits_in_any_company(
+    kernel: Kernel, before: list[int], length: int, after: list[int], dtype: torch.dtype
+) -> None:
+    table, scale = TABLES["buckets"]
+    lengths = (*before, length, *after)
+    qkv = make_qkv(sum(lengths) + 7, 16, dtype)
+    start = sum(before)
+    together = kernel(qkv, make_packed(lengths, table, scale))[start : start + length]
+    longer = torch.nn.functional.pad(table, (300, 300))  # as a longer sequence in company has it
+    alone = kernel(qkv[start : start + length], make_packed((length,), longer, scale))
+    assert torch.equal(together, alone)
+
+
+def test_it_goes_first_where_it_works_and_torch_serves_where_it_does_not(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attention._problem(kernel, CPU, torch.float16, 4, 32, by_distance=True) == ""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    cuda = torch.device("cuda", 0)
+    labels = [each.label for each in attention._candidates(cuda, torch.bfloat16, True)]
+    assert labels == ["distances", "efficient", "math"]
+    labels = [each.label for each in attention._candidates(cuda, torch.float32, True)]
+    assert labels == ["efficient", "math"]
+
+    class CompilationError(Exception):
+        """As Triton's, which is no RuntimeError."""
+
+    def fail(*_: object) -> Tensor:
+        raise CompilationError("at 12:3")
+
+    broken = replace(kernel, attend=fail)
+    assert "at 12:3" in attention._problem(broken, CPU, torch.float16, 4, 32, by_distance=True)
+
+    def unbiased_attend(qkv: Tensor, packed: Packed) -> Tensor:
+        assert packed.distances is not None
+        none = replace(packed.distances, table=0 * packed.distances.table)
+        return kernel(qkv, replace(packed, distances=none))
+
+    unbiased = replace(kernel, attend=unbiased_attend)
+    problem = attention._problem(unbiased, CPU, torch.float16, 4, 32, by_distance=True)
+    assert problem.startswith("its result is off by")
+
+
+COMPILE = """
+import re, subprocess, sys, tempfile
+from pathlib import Path
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from plm_embed.kernels import triton_attention as kernels
+
+capability, half = int(sys.argv[1]), "*" + sys.argv[2]
+kernel = kernels._attend_kernel
+names = kernel.arg_names
+types = {"qkv_ptr": half, "out_ptr": half, "boundaries_ptr": "*i32", "table_ptr": "*fp32"}
+types |= {"scale": "fp32", "blocks": "i32", "distances": "i32"}
+signature = {name: types.get(name, "constexpr") for name in names}
+aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in types if n.endswith("_ptr")}
+assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+for width, heads in ((64, 12), (128, 32)):  # DNABERT, ProtT5
+    block, queries, keys, warps = kernels.shape(width)
+    constants = {"heads": heads, "width": width, "block": block, "queries": queries, "keys": keys}
+    fixed = {(names.index(name),): value for name, value in constants.items()}
+    made = triton.compile(
+        ASTSource(kernel, signature, fixed, aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": warps},
+    )
+    assert len(made.asm["cubin"]) > 1000
+    assert "mma" in made.asm["ptx"]  # tensor cores
+    with tempfile.TemporaryDirectory() as folder:
+        ptx = Path(folder) / "kernel.ptx"
+        ptx.write_text(made.asm["ptx"])
+        name = f"sm_{capability}" + ("a" if capability >= 90 else "")
+        command = [str(assembler), "-v", f"--gpu-name={name}", str(ptx), "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spills = re.findall(r"(\\d+) bytes spill", said)
+    assert spills and not any(map(int, spills)), said
+    assert made.metadata.shared <= (99 << 10 if capability < 90 else 227 << 10)  # bytes that fit
+"""
+
+
+@pytest.mark.workflow
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("capability", "half"), [(80, "bf16"), (90, "bf16")], ids=["A100", "H200"])
+def test_it_compiles_to_machine_code_without_spills(capability: int, half: str) -> None:
+    """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, str(capability), half]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]

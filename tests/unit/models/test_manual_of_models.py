@@ -1,0 +1,69 @@
+"""The tables of models in the manual say what the registry and the plan say."""
+
+import re
+from math import floor, log10
+from pathlib import Path
+
+import pytest
+
+from plm_embed.fingerprint import LongSequences
+from plm_embed.models.registry import MODELS, Model, find_model
+from plm_embed.planning import costs
+
+ROOT = Path(__file__).parents[3]
+LETTERS = 350
+
+
+def table(page: str, pattern: str) -> dict[str, tuple[str, ...]]:
+    """The cells of each row that begins with a model's name."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return {name: tuple(cells) for name, *cells in re.findall(pattern, text, re.MULTILINE)}
+
+
+def size(gigabytes: float) -> str:
+    return f"{gigabytes:.{2 if gigabytes < 0.1 else 1 if gigabytes < 10 else 0}f}"
+
+
+def memory(model: Model) -> str:
+    return f"{size(model.parameters * 2e-9)}, {size(model.parameters * 4e-9)} GB"
+
+
+def speed(model: Model) -> str:
+    """Sequences per second on an A100, to two digits."""
+    work = costs.work(model, {LETTERS: 1}, LongSequences())
+    (a100,) = [one for one in costs.estimates(model, work, "auto") if one.device == "A100"]
+    assert a100.tokens_per_second
+    rate = a100.tokens_per_second / work.tokens
+    return f"{round(rate, 1 - floor(log10(rate))):,.0f}"
+
+
+def test_the_table_of_all_models() -> None:
+    row = r"^\| `([\w.-]+)`[^|]* \| (\d+) \| (\d+) \| ([^|]+) \| ([\d,]+) \|$"
+    rows = table("docs/models.md", row)
+    shown = {name for name in MODELS if not re.search("untrained|esm1v.*[2-5]$", name)}
+    assert set(rows) == shown
+    for name, cells in rows.items():
+        model = MODELS[name]
+        assert cells == (str(model.layers), str(model.dim), memory(model), speed(model)), name
+
+
+def test_the_short_names() -> None:
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.-]+)` \(`([\w.-]+)`\)", text, re.MULTILINE)
+    assert rows
+    for name, short in rows:
+        assert find_model(short).name == name
+
+
+@pytest.mark.parametrize("free", ["MIT", "AFL-3.0", "non-commercial", "none named"])
+def test_the_table_of_the_first_page(free: str) -> None:
+    row = (
+        r"^\| `([\w.-]+)`[^|]* \| [^|]+ \| (\d+) \| ([^|]+) \| ([\d,]+)(?:, [\d.]+)? \| ([^|]+) \|$"
+    )
+    rows = {name: cells for name, cells in table("README.md", row).items() if cells[3] == free}
+    assert rows
+    for name, (width, weights, rate, license) in rows.items():
+        model = find_model(name)
+        assert (width, weights, rate) == (str(model.dim), memory(model), speed(model)), name
+        said = license.replace("none named", "names none")
+        assert said in model.license, (name, model.license)

@@ -1,0 +1,136 @@
+"""The workflow as a module of another one: tests/workflow/module, which uses it twice."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plm_embed.master.validation_record import read_validation
+from support.campaign_runs import ROOT
+from support.families import source
+
+pytestmark = pytest.mark.workflow
+
+CONSUMER = Path(__file__).parent / "module" / "Snakefile"
+ESM, BERT = "esm2_t3_untrained", "protbert_tiny"
+EMBED = ("--set-resources", "embed:toks_per_batch=4096")
+MASTERS = (
+    Path("embedded/esm2/esm/out", ESM, "master_esm2_embeddings.h5"),
+    Path("bert", BERT, "master_protbert_embeddings.h5"),
+)
+
+
+def consumer(folder: Path, snakefile: str) -> Path:
+    """A folder of the other workflow, which finds this one at `snakefile`."""
+    shutil.copytree(ROOT / "config" / "demo", folder / "config" / "demo")
+    shutil.copy(CONSUMER, folder)
+    config = {
+        "plm_embed": snakefile,
+        "esm2": {
+            "inputs": "chosen.fasta",
+            "model": ESM,
+            "weights": "config/demo/esm2_t3_untrained.pt",
+            "results": "esm/out",
+            "buckets": 2,
+            "speed": {"local_rules": ["gather"]},
+        },
+        "protbert": {
+            "inputs": ["chosen.fasta"],
+            "model": BERT,
+            "weights": str(source("protbert")),
+            "results": "bert",
+            "buckets": 1,
+        },
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process here knows ProtBERT's tiny model."""
+    folders = [ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+
+
+def snakemake(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", *options], cwd=folder, check=False, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
+    folder = consumer(tmp_path / "work", str(ROOT / "workflow" / "Snakefile"))
+    done = snakemake(folder, "--cores", "2", "--printshellcmds", *EMBED)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("--toks-per-batch 4096") == done.stdout.count("plm_embed embed") == 3
+    assert "localrules directive" not in done.stdout
+    for master in MASTERS:
+        proof = read_validation(folder / master.parent / "validation.json")
+        assert proof and proof.status == "passed"
+        assert (folder / master).is_file()
+    # nothing but what the other workflow and its configuration named
+    names = {path.name for path in folder.iterdir()} - {".snakemake"}
+    assert names == {
+        "Snakefile", "config.yaml", "config", "chosen.fasta", "embedded", "bert", "resources",
+    }  # fmt: skip
+    assert {path.name for path in (folder / "embedded" / "esm2").iterdir()} == {"esm"}
+    again = snakemake(folder, "-n")
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout, again.stdout
+
+
+def test_rules_fetched_from_a_repository(tmp_path: Path) -> None:
+    """As snakedeploy writes it: the folder names the module, and the package is installed."""
+    repository = repository_of_the_rules(tmp_path / "plm-embed")
+    folder = tmp_path / "deployed"
+    (folder / "workflow").mkdir(parents=True)
+    shutil.copytree(ROOT / "config", folder / "config")
+    (folder / "workflow" / "Snakefile").write_text(
+        f"""
+configfile: "config/config.yaml"
+
+module plm_embed:
+    snakefile: "git+file://{repository}/workflow/Snakefile@v1"
+    config: config
+
+use rule * from plm_embed
+""",
+        encoding="utf-8",
+    )
+    done = snakemake(folder, "-n", "--printshellcmds")
+    assert done.returncode == 0, done.stdout
+    assert "--workflow-commit v1 " in done.stdout
+    assert "git+file" not in done.stdout.partition("Reasons:")[0]
+
+    version = repository / "workflow" / "src" / "plm_embed" / "_version.py"
+    version.write_text('__version__ = "999.0"\n', encoding="utf-8")
+    commit(repository, "v2")
+    snakefile = folder / "workflow" / "Snakefile"
+    snakefile.write_text(snakefile.read_text(encoding="utf-8").replace("@v1", "@v2"))
+    done = snakemake(folder, "-n")
+    assert done.returncode == 1
+    assert "plm_embed 999.0" in done.stdout and "pip install" in done.stdout, done.stdout
+
+
+def repository_of_the_rules(folder: Path) -> Path:
+    """What of this clone Snakemake reads from a repository, tagged v1."""
+    shutil.copytree(
+        ROOT / "workflow", folder / "workflow",
+        ignore=shutil.ignore_patterns("clone", "__pycache__", "*.egg-info"), symlinks=True,
+    )  # fmt: skip
+    shutil.copytree(ROOT / "envs", folder / "envs")
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    commit(folder, "v1")
+    return folder
+
+
+def commit(folder: Path, tag: str) -> None:
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", tag], check=True)
+    subprocess.run([*git, "tag", tag], check=True)

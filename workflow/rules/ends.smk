@@ -1,0 +1,24 @@
+# What a run says on the screen at its start and its end, and its note in the results folder, <results>/run.json.
+import shlex
+
+from plm_embed.workflow import note_end, note_start, said_of_failure, said_of_success
+
+RESULTS = Path(config["results"])
+
+
+def tell(*lines):
+    print("", *map(printable, lines), sep="\n", file=sys.stderr)
+
+
+onstart:
+    note_start(RESULTS, list(MODELS))
+    tell(f"plm-embed: to follow this run: plm-embed watch {shlex.quote(str(RESULTS))}")
+
+
+onsuccess:
+    note_end(RESULTS, "complete")
+    tell(*said_of_success(RESULTS, list(MODELS)))
+
+
+onerror:
+    tell(*said_of_failure(RESULTS, list(MODELS), note_end(RESULTS, "failed")))

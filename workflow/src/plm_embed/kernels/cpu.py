@@ -1,0 +1,15 @@
+"""The processor, without torch."""
+
+import platform
+from pathlib import Path
+
+
+def cpu_name() -> str:
+    """As the system calls it."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

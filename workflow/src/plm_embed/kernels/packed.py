@@ -1,0 +1,43 @@
+"""Where packed sequences lie, and what attention adds by distance."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where the sequences lie in the rows: `lengths`, and on the device `boundaries` (n + 1,)
+    int32, 0 first.
+    """
+
+    lengths: tuple[int, ...]
+    boundaries: Tensor
+    distances: "Distances | None" = None
+
+
+@dataclass(frozen=True)
+class Distances:
+    """What is added to scores by the distance of key and query, alike for all sequences.
+
+    table: (H, 2 M - 1) fp32, from distance -(M - 1) (key - query) on, for sequences of at most M.
+    scale: what the scores are multiplied by before.
+    """
+
+    table: Tensor
+    scale: float
+
+    def windows(self, length: int) -> Tensor:
+        """(H, L, L), a view: row w has the biases of query L - 1 - w.
+
+        As each row is the one before moved by one, the queries in reverse need no other memory than
+        the table.
+        """
+        middle = self.table.shape[1] // 2
+        return self.table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
+
+
+def pack(lengths: tuple[int, ...], device: torch.device) -> Packed:
+    boundaries = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+    return Packed(lengths, boundaries)

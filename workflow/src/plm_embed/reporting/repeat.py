@@ -1,0 +1,52 @@
+"""What it takes to run a campaign again: the configuration, the command, the versions."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plm_embed._version import __version__
+from plm_embed.io.files import atomic_path
+
+CONFIG = "config.yaml"
+"""In the folder of the model: every setting of the run that made the report."""
+
+
+def keep_config(settings: Mapping[str, Any], folder: Path) -> None:
+    """Write the checked configuration that a run was started with into the folder of a model."""
+    head = (
+        f"# The configuration that plm-embed {__version__} ran with, defaults included.\n"
+        f"# Paths are relative to {json.dumps(str(Path.cwd()))}\n"
+    )
+    text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100)
+    with atomic_path(folder / CONFIG) as temporary:
+        temporary.write_text(head + text, encoding="utf-8")
+
+
+def kept_config(folder: Path) -> str:
+    """The text of the copy, '' when there is none."""
+    path = folder / CONFIG
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def command(folder: Path) -> str:
+    """What runs it again."""
+    return f"snakemake --configfile {shlex.quote(str(folder / CONFIG))} --cores all"
+
+
+def versions(metadata: Mapping[str, Any]) -> str:
+    """The software that computed the vectors, as YAML; '' while nothing is gathered."""
+    if not metadata:
+        return ""
+    libraries = {
+        name: version
+        for name, version in sorted(metadata["library_versions"].items())
+        if name != "plm-embed"
+    }
+    commit = str(metadata.get("workflow_commit", "")) or "unknown"
+    own = metadata["library_versions"].get("plm-embed", __version__)
+    found = {"plm-embed": {"version": own, "commit": commit}} | libraries
+    return yaml.safe_dump(found, sort_keys=False)

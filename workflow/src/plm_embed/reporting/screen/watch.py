@@ -1,0 +1,272 @@
+"""The state of a running campaign, from small files in its results folder: heartbeats, names of
+completion records.
+
+Nothing is written, no scheduler is asked, and nothing is read twice unless it changed, so that
+looking every few seconds costs a shared filesystem next to nothing, from any machine that sees the
+folder.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from plm_embed.errors import StoreError
+from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
+from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.jobs.submission import read_submission
+from plm_embed.keys import bucket_names
+from plm_embed.models.manifest import RECORD
+from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.reporting.runs import moment
+from plm_embed.reporting.screen.watch_steps import Status, Step, Steps
+from plm_embed.reporting.small_files import Kept, names, time_of
+from plm_embed.sequences.summary import Summary, read_summary
+from plm_embed.workflow.ending import PROOF
+from plm_embed.workflow.failures import Failure, error_at_the_end, model_logs
+from plm_embed.workflow.run_note import NOTE, Call, read_call
+
+SILENT_AFTER_SECONDS = 120.0
+"""A worker that has not written its heartbeat for longer is taken for dead or cut off."""
+STUCK_AFTER_SECONDS = 1200.0
+"""A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
+_MARKS = (f"{{}}/{RECORD}", "{}/embedded", "logs/{}/weights.log")
+"""What is in a results folder of a model, by its name, as soon as anything is."""
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what
+    is wrong or ''.
+    """
+
+    beat: Beat
+    age: float
+    trouble: str
+
+
+@dataclass(frozen=True)
+class State:
+    """One model's campaign. `fraction`, 0 to 1, of its tokens; `eta`: seconds at the present speed,
+    None if unknown.
+    """
+
+    folder: Path
+    steps: tuple[Step, ...]
+    """weights, sequences, embed, gather, validate, report."""
+    buckets: int
+    done: int
+    queued: int
+    workers: tuple[WorkerState, ...]
+    failures: tuple[Failure, ...]
+    fraction: float
+    tokens: int
+    tokens_per_second: float
+    eta: float | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step is: the result is validated, and nothing newer has come since."""
+        return all(step.status == "done" for step in self.steps)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a worker lives, or a step writes to its log."""
+        alive = any(not worker.trouble for worker in self.workers)
+        return alive or any(step.status == "at work" for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A results folder as it was seen. run: the last call of Snakemake, None where none is
+    known.
+    """
+
+    results: Path
+    run: Call | None
+    models: tuple[State, ...]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.models) and all(state.finished for state in self.models)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step ended with an error and has not begun again, or the run says so."""
+        told = self.run is not None and self.run.outcome == "failed" and not self.finished
+        return told or any(state.failures for state in self.models)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will come any more, as far as is known: all is done, or something failed
+        or the run was killed, and nothing is at work.
+        """
+        working = any(one.at_work for one in self.models)
+        if self.run:
+            return self.finished or not (self.run.at_work or (working and not self.failed))
+        return self.finished or (self.failed and not working)
+
+
+class Watch:
+    """Looks at a results folder again and again; it need not be there yet."""
+
+    def __init__(self, results: Path) -> None:
+        if results.exists() and not results.is_dir():
+            raise StoreError(
+                f"{results}: is no folder; name the results folder of a campaign", path=results
+            )
+        self.results = results
+        self._kept = Kept()
+        self._steps = Steps(results, self._kept)
+        self._done: dict[Path, set[str]] = {}
+        self._seen = 0
+        self._sizes: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+
+    def look(self) -> Look:
+        """The state of every model's campaign in the folder; none before anything is known of
+        one.
+        """
+        run = self._kept.read(self.results / NOTE, read_call)
+        summary = self._sequences()
+        states = [self._campaign(model, summary, run) for model in self._models(run)]
+        return Look(self.results, run, tuple(states))
+
+    def _sequences(self) -> Summary | None:
+        """The sequences of the campaign, once they were read."""
+        folder = self.results / "sequences"
+        summary = self._kept.read(folder / "summary.json", lambda _: read_summary(folder))
+        changed = time_of(folder / "summary.json") or 0
+        if changed != self._seen or summary is None:
+            self._seen = changed
+            self._done.clear()
+            known = bucket_names(summary.buckets) if summary else []
+            self._sizes, self._times = _bucket_files(folder, known)
+        return summary
+
+    def _models(self, run: Call | None) -> list[str]:
+        """Those of the last run, and those that something lies here of, but for earlier
+        campaigns'.
+        """
+        begun = [
+            name
+            for name in {*names(self.results), *names(self.results / "logs")}
+            # the weights of all models are prepared before anything else
+            if any((self.results / mark.format(name)).exists() for mark in _MARKS)
+        ]
+        # a campaign's beginning takes the proofs of its models away: an older one is of another's
+        current = [
+            one
+            for one in begun
+            if (time_of(self.results / one / PROOF) or self._seen) >= self._seen
+        ]
+        return sorted({*run.models, *current} if run else current or begun)
+
+    def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
+        folder = self.results / model
+        done = self._finished(folder)
+        workers = list(self._workers(folder, done))
+        running = {worker.beat.bucket for worker in workers if not worker.trouble}
+        waiting = [name for name in self._sizes if name not in done and name not in running]
+        tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
+        per_byte = tokens / (sum(self._sizes.values()) or 1)
+        left = per_byte * sum(self._sizes[name] for name in waiting)
+        left += sum(
+            (1 - worker.beat.fraction) * per_byte * self._sizes.get(worker.beat.bucket, 0)
+            for worker in workers
+            if not worker.trouble
+        )
+        rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
+        complete = bool(self._sizes) and not waiting and not running
+        began = (time_of(self.results / NOTE) or 0) if run else 0
+        embed = self._embed_failures(model, began) if not complete else []
+        steps = tuple(self._all_steps(folder, complete, bool(embed), bool(running), began))
+        return State(
+            folder=folder,
+            steps=steps,
+            buckets=len(self._sizes),
+            done=len(done),
+            queued=len(waiting),
+            workers=tuple(
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
+            ),
+            failures=(*self._steps.failures(steps), *embed),
+            fraction=1.0 if complete else 1 - left / tokens if tokens else 0.0,
+            tokens=tokens,
+            tokens_per_second=rate,
+            eta=0.0 if complete else left / rate if rate else None,
+        )
+
+    def _all_steps(
+        self, folder: Path, complete: bool, failed: bool, running: bool, began: int
+    ) -> Iterator[Step]:
+        yield self._steps.weights(folder.name, complete or running, began)
+        yield self._steps.sequences(began)
+        status: Status = "failed" if failed else "at work" if running else "waits"
+        yield Step("embed", "done" if complete else status)
+        yield from self._steps.after_embed(folder.name, complete, began)
+
+    def _embed_failures(self, model: str, began: int) -> list[Failure]:
+        """Submissions whose log ends with an error; one that is repeated begins a new log."""
+        logs = [log for log in model_logs(self.results, model) if log.parent.name == "embed"]
+        found = {
+            log: self._kept.read(log, error_at_the_end)
+            for log in logs
+            if (time_of(log) or 0) >= began
+        }
+        return [Failure(log, reason) for log, reason in found.items() if reason]
+
+    def _finished(self, folder: Path) -> set[str]:
+        """Buckets with a completion record that is not older than the bucket, or named by a
+        finished submission.
+        """
+        done = self._done.setdefault(folder, set())
+        for name in names(folder / "embedded"):
+            path, bucket = folder / "embedded" / name, name.removesuffix(".json")
+            if (
+                bucket in self._times
+                and bucket not in done
+                and (time_of(path) or 0) >= self._times[bucket]
+            ):
+                done.add(bucket)
+        for name in names(folder / SUBMISSIONS):
+            if name.endswith(".json"):
+                named = self._kept.read(folder / SUBMISSIONS / name, _buckets_of) or ()
+                done.update(bucket for bucket in named if bucket in self._times)
+        return done
+
+    def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
+        """Living workers, and silent ones whose bucket nobody else has finished or taken over."""
+        now = time.time()
+        newest: dict[str, Beat] = {}
+        for name in (one for one in names(folder / FOLDER) if one.endswith(".json")):
+            beat = self._kept.read(folder / FOLDER / name, read_beat)
+            if beat and beat.bucket not in done:
+                other = newest.get(beat.bucket, beat)
+                newest[beat.bucket] = max(other, beat, key=lambda one: (one.started, one.updated))
+        for beat in newest.values():
+            age = max(0.0, now - moment(beat.updated))
+            stuck = (
+                beat.progressed is not None and now - moment(beat.progressed) > STUCK_AFTER_SECONDS
+            )
+            silent = age > SILENT_AFTER_SECONDS
+            yield WorkerState(beat, age, "silent" if silent else "stuck" if stuck else "")
+
+
+def _bucket_files(sequences: Path, buckets: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Sizes in bytes, which stand for the work in a bucket, and times of change."""
+    found = {}
+    for name in buckets:
+        with suppress(FileNotFoundError):  # deduplicate may be at work
+            found[name] = (sequences / "buckets" / f"{name}.parquet").stat()
+    sizes = {name: status.st_size for name, status in found.items()}
+    return sizes, {name: status.st_mtime_ns for name, status in found.items()}
+
+
+def _buckets_of(path: Path) -> tuple[str, ...]:
+    """The buckets of a finished submission; none when its file is damaged."""
+    try:
+        return read_submission(path).buckets
+    except StoreError:
+        return ()

@@ -1,0 +1,91 @@
+"""How far each step of a campaign is, by what it has written and by its log."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.models.manifest import RECORD
+from plm_embed.reporting.small_files import Kept, time_of
+from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
+from plm_embed.workflow.failures import Failure, error_at_the_end, reading_logs
+
+Status = Literal["done", "at work", "waits", "failed"]
+_TAIL_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a model's campaign. log, last: of the step at work, and the last line in it; age:
+    seconds since that was written.
+    """
+
+    name: str
+    status: Status
+    log: Path | None = None
+    last: str = ""
+    age: float = 0.0
+
+
+class Steps:
+    """The steps of the models in a results folder, but for embed."""
+
+    def __init__(self, results: Path, kept: Kept) -> None:
+        self.results, self._kept = results, kept
+
+    def weights(self, model: str, used: bool, began: int) -> Step:
+        done = used or time_of(self.results / model / RECORD) is not None
+        return self._step("weights", done, [self._log(model, "weights")], began)
+
+    def sequences(self, began: int) -> Step:
+        done = time_of(self.results / "sequences" / "summary.json") is not None
+        return self._step("sequences", done, [] if done else reading_logs(self.results), began)
+
+    def after_embed(self, model: str, embedded: bool, began: int) -> list[Step]:
+        """gather, validate and report. One that is older than what it was made of is not done."""
+        folder = self.results / model
+        made = time_of(folder / SUBMISSIONS) or 0  # the last submission that came or went
+        steps, before = [], embedded
+        for name, file in (("gather", GATHERED), ("validate", PROOF), ("report", REPORT)):
+            written = time_of(folder / file)
+            done = before and written is not None and written >= made
+            logs = [self._log(model, name)] if before else []
+            steps.append(self._step(name, done, logs, max(began, made)))
+            before, made = done, written or made
+        return steps
+
+    def failures(self, steps: Sequence[Step]) -> list[Failure]:
+        """Of the steps that failed."""
+        found = ((step.log, self._error(step.log)) for step in steps if step.status == "failed")
+        return [Failure(log, reason) for log, reason in found if log]
+
+    def _log(self, model: str, name: str) -> Path:
+        return self.results / "logs" / model / f"{name}.log"
+
+    def _step(self, name: str, done: bool, logs: Sequence[Path], began: int) -> Step:
+        """A step by its logs that are not older than `began`, of which the newest one counts."""
+        if done:
+            return Step(name, "done")
+        written = {log: time_of(log) or 0 for log in logs}
+        newer = [log for log in logs if written[log] and written[log] >= began]
+        failed = [log for log in newer if self._error(log)]
+        if failed:
+            return Step(name, "failed", failed[0])
+        if not newer:
+            return Step(name, "waits")
+        log = max(newer, key=lambda one: written[one])
+        age = max(0.0, time.time() - written[log] / 1e9)
+        return Step(name, "at work", log, self._kept.read(log, _last_line) or "", age)
+
+    def _error(self, log: Path | None) -> str:
+        return (log and self._kept.read(log, error_at_the_end)) or ""
+
+
+def _last_line(log: Path) -> str:
+    """Of what a step says; '' while there is nothing but the command."""
+    with log.open("rb") as handle:
+        handle.seek(max(0, handle.seek(0, 2) - _TAIL_BYTES))
+        lines = handle.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines and not lines[-1].startswith("#") else ""

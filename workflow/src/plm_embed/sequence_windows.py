@@ -1,0 +1,163 @@
+"""What happens to sequences longer than the limit: which pieces are embedded, and how pieces become
+one vector.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling, representation
+
+_EXACT = 256
+"""The last of the whole numbers that bfloat16 holds without a gap."""
+Span = tuple[int, int]
+"""First residue and one past the last, 0-based."""
+
+
+def spans(length: int, policy: LongSequences) -> list[Span]:
+    """The pieces of a sequence of `length` residues that go through the model; empty when it gets
+    no vector.
+
+    Windows start every `max_residues - overlap` residues; the last one ends at the last residue and
+    keeps its full size, so that no window is a short tail and only its overlap is larger.
+    """
+    limit = policy.max_residues
+    if policy.policy == "whole" or limit == 0 or length <= limit:
+        return [(0, length)]
+    if policy.policy == "crop":
+        return [(0, limit)]
+    if policy.policy == "skip":
+        return []
+    starts = [*range(0, length - limit, limit - policy.overlap), length - limit]
+    return [(start, start + limit) for start in starts]
+
+
+def window_count(length: int, policy: LongSequences) -> int:
+    """How a sequence was embedded, as stored: 1 in one piece, k > 1 in k windows, 0 cropped."""
+    pieces = spans(length, policy)
+    return 0 if pieces and pieces[-1][1] < length else len(pieces)
+
+
+def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
+    """`window_count` of each length (n,)."""
+    distinct, at = np.unique(lengths, return_inverse=True)
+    counts = np.array(
+        [window_count(length, policy) for length in distinct.tolist()], dtype=np.int32
+    )
+    return counts[at]
+
+
+def whole(
+    fingerprint: Fingerprint,
+    pieces: Sequence[Mapping[str, NDArray[np.float32]]],
+    where: Sequence[Span],
+) -> dict[str, NDArray[np.float32]]:
+    """The vectors of a sequence by representation, from those of its pieces."""
+    found = {
+        (name := representation(pooling, layer)): combine(
+            pooling, [piece[name] for piece in pieces], where
+        )
+        for pooling in fingerprint.pooling
+        if pooling != "per_token"
+        for layer in fingerprint.layers
+    }
+    if "per_token" in fingerprint.pooling:
+        rows, found_spans = shared_tokens([piece[SPANS] for piece in pieces], where)
+        for layer in fingerprint.layers:
+            name = representation("per_token", layer)
+            kept = [piece[name][taken] for piece, taken in zip(pieces, rows, strict=True)]
+            found[name] = np.concatenate(kept)
+        found[SPANS] = found_spans
+    return found
+
+
+def stored_spans(
+    first: NDArray[np.integer[Any]], stop: NDArray[np.integer[Any]]
+) -> NDArray[np.float32]:
+    """The letters of tokens, (T,) each, as they are stored, (T, 2): how many letters lie between
+    the token before and this one (of windows that overlap fewer than none), and how many it has.
+
+    These numbers are small, so that every storage type holds them. ValueError for a token of more
+    than 256 letters, which bfloat16 would round.
+    """
+    skipped = first - np.concatenate(([0], stop[:-1]))
+    found = np.stack([skipped, stop - first], axis=1)
+    if np.abs(found).max(initial=0) > _EXACT:
+        raise ValueError(f"a token stands for more than {_EXACT} letters")
+    return found.astype(np.float32)
+
+
+def span_ends(stored: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """What `stored_spans` made its numbers of: the first letter of each token, and one past the
+    last, (T, 2).
+    """
+    steps = stored.astype(np.int64)
+    stop = steps.sum(axis=1).cumsum()
+    return np.stack([stop - steps[:, 1], stop], axis=1)
+
+
+def shared_tokens(
+    spans: Sequence[NDArray[np.float32]], where: Sequence[Span]
+) -> tuple[list[slice], NDArray[np.float32]]:
+    """Which tokens of each window are taken, and the spans of all of them, as stored.
+
+    A residue would be taken from the window in which it lies farther from an edge; a token is where
+    that holds for its first letter. Windows are cut into other tokens than their neighbors, so
+    beside a cut a few letters may be in two tokens, or in none.
+    """
+    rows, firsts, stops = [], [], []
+    edges = _edges(where)
+    for stored, (start, _), low, high in zip(spans, where, edges, edges[1:], strict=False):
+        first, stop = (span_ends(stored) + start).T
+        taken = slice(*np.searchsorted(first, [low, high]).tolist())
+        rows.append(taken)
+        firsts.append(first[taken])
+        stops.append(stop[taken])
+    return rows, stored_spans(np.concatenate(firsts), np.concatenate(stops))
+
+
+def _edges(where: Sequence[Span]) -> list[int]:
+    """Where the share of each window begins, and the last one's ends."""
+    cuts = [(after[0] + before[1]) // 2 for before, after in pairwise(where)]
+    return [where[0][0], *cuts, where[-1][1]]
+
+
+def combine(
+    pooling: Pooling, pieces: Sequence[NDArray[np.float32]], where: Sequence[Span]
+) -> NDArray[np.float32]:
+    """One vector (D,), or one matrix (L, D) for `per_residue`, from the pieces of one sequence.
+
+    mean, mean_special and bos: average weighted by the pieces' lengths; max: element-wise maximum;
+    per_residue: every residue is taken from the window in which it lies farther from an edge.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    if pooling == "max":
+        largest: NDArray[np.float32] = np.stack(pieces).max(axis=0)
+        return largest
+    if pooling == "per_residue":
+        edges = _edges(where)
+        return np.concatenate(
+            [
+                piece[low - span[0] : high - span[0]]
+                for piece, span, low, high in zip(pieces, where, edges, edges[1:], strict=False)
+            ]
+        )
+    weights = np.array([stop - start for start, stop in where], dtype=np.float32)
+    return np.average(np.stack(pieces), axis=0, weights=weights).astype(np.float32)
+
+
+def stored_residues(
+    lengths: NDArray[np.signedinteger[Any]], policy: LongSequences
+) -> NDArray[np.int64]:
+    """Rows that a sequence of each length (n,) has in per-residue datasets: one per residue that
+    goes through the model, none when the sequence is skipped.
+    """
+    rows = lengths.astype(np.int64)
+    if policy.max_residues and policy.policy in ("crop", "skip"):
+        kept = policy.max_residues if policy.policy == "crop" else 0
+        rows[rows > policy.max_residues] = kept
+    return rows

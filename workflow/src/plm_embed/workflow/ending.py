@@ -1,0 +1,93 @@
+"""What a run says last: the result, the report and the next command; or the one cause of a failure.
+
+Three lines each, for the screen on which Snakemake has said much more.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.master.gather_record import read_record
+from plm_embed.master.validation_record import VALIDATION, Validation, read_validation
+from plm_embed.workflow.failures import Failure, alike, failures
+
+REPORT = "report.html"
+PROOF = "checksums.sha256"
+GATHERED = "gathered.json"
+AGAIN = "when it is mended, run the same command again: what is finished stays"
+
+
+def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
+    """Lines about a run without a failure. What was not asked for may still be open."""
+    proven = [model for model in models if (results / model / PROOF).is_file()]
+    for model in proven:
+        yield _line("result", _result(results / model, named=len(models) > 1))
+    reports = [results / model / REPORT for model in proven]
+    if written := [str(path) for path in reports if path.is_file()]:
+        yield _line("report", ", ".join(written))
+    if len(proven) == len(models):
+        yield _line("next", f"plm-embed summary {shlex.quote(str(results))}")
+        return
+    open_ = ", ".join(model for model in models if model not in proven)
+    yield _line("open", f"{open_}: no validated result yet; this run was asked for a part only")
+    yield _line("next", f"plm-embed watch {shlex.quote(str(results))} --once")
+
+
+def said_of_failure(results: Path, models: Iterable[str], since_ns: int) -> Iterator[str]:
+    """Lines about a run that failed: what the first step to fail says, and where the rest is."""
+    causes = list(alike(failures(results, models, since_ns)))
+    watch = f"plm-embed watch {shlex.quote(str(results))} --once"
+    if not causes:
+        yield _line(
+            "failed",
+            "a step ended without a word, as after a kill or without memory; its log is above",
+        )
+        yield _line("next", "run the same command again: what is finished stays")
+        return
+    yield _line("failed", f"{_how_many(causes)}{_cause(causes[0])}")
+    yield _line("log", str(causes[0][0].log))
+    yield _line("next", f"{AGAIN}; all failures: {watch}" if len(causes) > 1 else AGAIN)
+
+
+def _how_many(causes: Sequence[Sequence[Failure]]) -> str:
+    steps = sum(map(len, causes))
+    if steps == 1:
+        return ""
+    kinds = "for one cause" if len(causes) == 1 else f"for {len(causes)} causes, of which the first"
+    return f"{steps} steps, {kinds}: "
+
+
+def _cause(same: Sequence[Failure]) -> str:
+    return same[0].reason.replace("\n", "\n" + " " * _WIDTH)
+
+
+def _result(folder: Path, *, named: bool) -> str:
+    try:
+        files = [name for name in read_record(folder / GATHERED).files if name.endswith(".h5")]
+        validation = read_validation(folder / VALIDATION)
+    except PlmEmbedError as error:
+        return str(error)
+    counted = _counted(validation) if validation else ""
+    return (
+        f"{folder.name}: " * named
+        + f"{counted}validated: "
+        + ", ".join(str(folder / name) for name in files)
+    )
+
+
+def _counted(validation: Validation) -> str:
+    counts = validation.counts
+    if counts.vectors is None or counts.records is None:
+        return ""
+    statuses: Mapping[str, int] = counts.statuses or {}
+    skipped = statuses.get("skipped", 0)
+    left_out = f" ({skipped:,} skipped)" if skipped else ""
+    return f"{counts.vectors:,} vectors for {counts.records:,} records{left_out}, "
+
+
+_WIDTH = 9
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<{_WIDTH}}{text}"

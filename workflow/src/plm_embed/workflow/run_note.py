@@ -1,0 +1,74 @@
+"""A note of each call of Snakemake in the results folder, so that others can tell whether one is at
+work: `run.json`.
+
+Nothing depends on it: a note that cannot be written is left out, and a call that was killed has no
+end.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from plm_embed.io.files import write_json
+from plm_embed.jobs.claims import alive
+from plm_embed.typed_json import from_json, to_plain
+
+NOTE = "run.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call of Snakemake. Times are ISO 8601, with their zone."""
+
+    schema_version: Literal[1] = 1
+    host: str
+    pid: int
+    models: tuple[str, ...]
+    started: str
+    ended: str = ""
+    """'' while it runs and for ever after a kill."""
+    outcome: Literal["complete", "failed", "no end"] = "no end"
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it goes on, as far as can be told from here: on another machine, unless it
+        ended.
+        """
+        return not self.ended and (self.host != socket.gethostname() or alive(self.pid))
+
+
+def note_start(results: Path, models: Sequence[str]) -> None:
+    """Say that this process has begun to run these models."""
+    call = Call(host=socket.gethostname(), pid=os.getpid(), models=tuple(models), started=_now())
+    with suppress(OSError):
+        write_json(results / NOTE, to_plain(call))
+
+
+def note_end(results: Path, outcome: Literal["complete", "failed"]) -> int:
+    """Say how the run ended; when its note was written, in nanoseconds, 0 where there is none."""
+    path = results / NOTE
+    with suppress(OSError):
+        call, began = read_call(path), path.stat().st_mtime_ns
+        if call:
+            write_json(path, to_plain(replace(call, ended=_now(), outcome=outcome)))
+            # its time stays that of the start, by the clock that the logs beside it go by
+            os.utime(path, ns=(began, began))
+            return began
+    return 0
+
+
+def read_call(path: Path) -> Call | None:
+    """The last run; None when there is no note of it, or it is not whole."""
+    try:
+        return from_json(Call, path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
