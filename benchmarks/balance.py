@@ -27,9 +27,9 @@ import numpy as np
 from plm_embed import keys as buckets
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import dispatch
+from plm_embed.keys import digests
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
-from plm_embed.sequences import hash_process
 
 LENGTHS = (
     759,
@@ -63,10 +63,10 @@ def sequences(count: int) -> tuple[np.ndarray, np.ndarray]:
     prefixes = []
     for some in np.array_split(lengths, 40):
         residues = LETTERS[random.integers(0, 20, int(some.sum()))].tobytes()
-        digests = np.frombuffer(
-            hash_process.digests(residues, np.cumsum(some).tolist()), ">u8"
-        ).reshape(len(some), 4)
-        prefixes.append(digests[:, 0].astype(np.uint64))
+        found = np.frombuffer(digests(residues, np.cumsum(some).tolist()), ">u8").reshape(
+            len(some), 4
+        )
+        prefixes.append(found[:, 0].astype(np.uint64))
     return lengths, np.concatenate(prefixes)
 
 

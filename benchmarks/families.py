@@ -1,9 +1,9 @@
 """Families at their real width against the public implementation: the same vectors, and how fast.
 
-Each model has random weights, is made by transformers' class (for DNABERT by the authors' own
-code), written in the layout that is published, and prepared as a user's weights are. Interleaved
-runs of one thread on this machine's CPU, by processor time; the peer runs in length-sorted padded
-batches of the token budget that is its best here. With transformers in an environment of its own:
+Each model has random weights, is made by transformers' class, written in the layout that is
+published, and prepared as a user's weights are. Interleaved runs of one thread on this machine's
+CPU, by processor time; the peer runs in length-sorted padded batches of the token budget that is
+its best here. With transformers in an environment of its own:
 
     PYTHONPATH=workflow/src python benchmarks/families.py --layers 2 --runs 5
 """
@@ -25,7 +25,7 @@ import numpy as np
 import peers
 import torch
 from engine import chosen, matrix_rate, version
-from torch import Tensor, nn
+from torch import nn
 
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.kernels.devices import device_name
@@ -43,9 +43,6 @@ class Peer:
     model: str
     make: Callable[[Model], nn.Module]
     pad: int
-    call: Callable[[nn.Module, Tensor, Tensor], Tensor] = lambda module, ids, mask: (
-        module(input_ids=ids, attention_mask=mask).last_hidden_state
-    )
 
 
 def _made(kind: type[Any], config: Any) -> nn.Module:
@@ -166,7 +163,7 @@ def public(peer: Peer, module: nn.Module, tokens: Mapping[str, np.ndarray], mode
                     ids[row, : len(mine)] = torch.from_numpy(mine.astype(np.int64))
                     mask[row, : len(mine)] = 1
                     pooled[row, slice(*model.family.residues(len(mine)))] = 1
-                hidden = peer.call(module, ids, mask)
+                hidden = module(input_ids=ids, attention_mask=mask).last_hidden_state
                 sums = (hidden * pooled[:, :, None]).sum(1) / pooled.sum(1)[:, None]
                 found[at] = sums.numpy()
                 computed += ids.numel()
@@ -195,7 +192,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
             dtype: model.family.engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")
         }
-    tokenize = model.family.tokenize({})
+    tokenize = model.family.tokens_of({}).tokenize
     tokens = {sequence: tokenize(sequence) for sequence in sequences}
     total = sum(len(ids) for ids in tokens.values())
     ways = {f"plm-embed {dtype}": peers.ours(engine) for dtype, engine in made.items()}

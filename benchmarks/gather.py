@@ -44,7 +44,7 @@ FINGERPRINT = Fingerprint(
 GATHER = """
 import json, sys, time
 from pathlib import Path
-from plm_embed.cli import startup
+from plm_embed import startup
 startup.set_up("gather")
 from plm_embed.master.gather import gather
 paths = [Path(word) for word in sys.argv[1:]]
@@ -57,10 +57,10 @@ print(json.dumps([seconds, int(peak) * 1.024e-3]))
 VECTORS = """
 import json, sys, time
 from pathlib import Path
-from plm_embed.cli import startup
+from plm_embed import startup
 startup.set_up("gather")
-from plm_embed.store.blocks import Memory, blocks
-from plm_embed.jobs.finished_bucket import load_bucket, serve
+from plm_embed.store.blocks import Memory, blocks, locate
+from plm_embed.jobs.finished_bucket import load_bucket
 from plm_embed.io.files import atomic_path
 from plm_embed.master.gather import create_master
 from plm_embed.master.planned import make_plan
@@ -74,7 +74,7 @@ with atomic_path(master) as path, connect(path, "w") as file:
     with VectorWriter(file) as writer:
         for name in plan.names:
             bucket = load_bucket(sequences, embedded, name)
-            for block in blocks(serve(bucket, store), memory):
+            for block in blocks(locate(bucket, store), memory):
                 writer.write("mean_l33", start + block.start, block.bits["mean_l33"])
             start += len(bucket.keys)
         writer.wait()

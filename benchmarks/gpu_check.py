@@ -5,8 +5,8 @@ network.
 
 First says what is missing. Then runs the CUDA tests, and measures throughput at three sets of
 lengths against transformers and fair-esm where they are installed, interleaved, with the share of
-this GPU's own bf16 matrix rate; accuracy of every dtype against fp32; and a whole embed job with
-its busy fraction. Writes all of it as JSON.
+this GPU's own bf16 matrix rate; accuracy of every dtype against fp32; a model of each other family,
+its accuracy and speed; and a whole embed job with its busy fraction. Writes all of it as JSON.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -52,6 +53,18 @@ LENGTHS = {
     "UniRef, mean 300": (300, 0.55),
 }
 """Mean and spread (of the logarithm) of the lengths."""
+FAMILIES = (
+    *("esmc_600m", "prott5", "ankh-large", "protbert", "DNABERT-S"),
+    *("nt-v2-500m-multi-species", "nt-500m-1000g"),
+)
+TOKENIZERS = {
+    "dnabert": "dnabert2/tokenizer.json",
+    "nt_v1": "nucleotide_transformer_v1/vocab.txt",
+    "nt_v2": "nucleotide_transformer_v2/vocab.txt",
+}
+"""Of families whose tokens a file decides: those of the tests, whose tokens of DNABERT are
+shorter.
+"""
 ROUNDS, START = 5, time.monotonic()
 
 
@@ -96,7 +109,9 @@ def run_tests(seconds: float) -> dict[str, Any]:
     } | found
 
 
-def draw(mean: float, spread: float, tokens: float) -> list[str]:
+def draw(
+    mean: float, spread: float, tokens: float, letters: str = "LAGVSERTIDPKQNFYMHWC"
+) -> list[str]:
     """Random sequences of so many tokens and up to one sequence more, log-normal lengths."""
     import numpy as np
 
@@ -104,7 +119,7 @@ def draw(mean: float, spread: float, tokens: float) -> list[str]:
     found: list[str] = []
     while tokens > 0:
         length = int(np.clip(random.lognormal(np.log(mean) - spread**2 / 2, spread), 20, 4 * mean))
-        found.append("".join(random.choice(list("LAGVSERTIDPKQNFYMHWC"), length)))
+        found.append("".join(random.choice(list(letters), length)))
         tokens -= length + 2
     return found
 
@@ -276,6 +291,55 @@ class Bench:
         problem = partial(attention._problem, device=self.device, dtype=dtype, heads=heads)
         return [each for each in offered if not problem(each, width=made.manifest.dim // heads)]
 
+    def family(self, name: str, end: float) -> dict[str, Any]:
+        """Throughput of a model of another family, and its accuracy in half precision; stops adding
+        rounds at `end`.
+        """
+        import peers
+
+        from plm_embed.models.registry import find_model
+        from plm_embed.models.tokenizer_file import TENSOR
+
+        model = find_model(name)
+        tensors: Any = peers.RandomTensors(model, self.device)
+        if model.tokenizer_file:
+            file = ROOT / "tests" / "data" / "golden_families" / TOKENIZERS[model.family.name]
+            content = self.torch.frombuffer(bytearray(file.read_bytes()), dtype=self.torch.uint8)
+            tensors = ChainMap({TENSOR: content}, tensors)
+        letters = "ACGT" if model.tokenizer_file else "LAGVSERTIDPKQNFYMHWC"
+        wanted = 0.98 * self.budget * max(1, round(self.tokens * flops_share(model) / self.budget))
+        per_token = model.family.letters_per_token
+        texts = draw(500 * per_token, 0.3, wanted * per_token, letters)
+        few = sorted(texts, key=len)[:: max(1, len(texts) // 8)]
+        exact = peers.ours(peers.engine(model, tensors, self.device, "float32"))(few)[0]
+        made = peers.engine(model, tensors, self.device, self.half)  # type: ignore[arg-type]
+        run = peers.ours(made)
+        report = {
+            "kernels": {"attention": made.attention.name, "elementwise": made.elementwise.name},
+            "accuracy": peers.agreement(run(few)[0], exact),
+        }
+        run(texts)  # kernels are compiled
+        lengths = [len(made.tokenize(text)) for text in texts]
+        tokens = sum(lengths)
+        mixing = sum(4 * model.layers * model.inner * length**2 for length in lengths)
+        flops = 2 * model.parameters * tokens + mixing
+        rates, matrix = [], []
+        for number in range(ROUNDS):
+            if number and time.monotonic() > end:
+                break
+            matrix.append(self.matrix_rate(8192 if self.cuda else 256))
+            rates.append(tokens / self.timed(lambda: run(texts)))
+        rate = statistics.median(rates)
+        report |= {
+            "rounds": len(rates),
+            "mean_tokens": tokens / len(texts),
+            "tokens_per_second": round(rate),
+            "letters_per_second": round(rate * sum(map(len, texts)) / tokens),
+            "share_of_matrix_rate": round(rate * flops / tokens / statistics.median(matrix), 4),
+        }
+        print(name, json.dumps(report), flush=True)
+        return report
+
     def launching(self, made: Any) -> dict[str, float]:
         """How long the host takes to queue a batch, and the device to compute it: what a CUDA graph
         could save.
@@ -302,7 +366,7 @@ class Bench:
         from plm_embed.inference.prepare_weights import seal
         from plm_embed.inference.settings import Settings
         from plm_embed.io.files import sha256_file
-        from plm_embed.jobs.bucket import Embedder
+        from plm_embed.jobs.embed_bucket import Embedder
         from plm_embed.keys import key
         from plm_embed.models import weights
         from plm_embed.models.manifest import Manifest, Source
@@ -354,6 +418,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--models", nargs="+", default=["650M", "3B"])
+    parser.add_argument("--families", nargs="*", default=FAMILIES, help="models of other families")
     parser.add_argument("--job-model", default="650M")
     parser.add_argument(
         "--tokens", type=int, default=8 * 32768, help="per timed run of 650M (default: %(default)s)"
@@ -413,12 +478,18 @@ def main(arguments: list[str] | None = None) -> int:
     step("tests", 0.4, lambda end: run_tests(end - time.monotonic()))
     set_up(device, torch.get_num_threads(), "auto")
     bench = Bench(device, asked.tokens)
-    step("job", 0.6, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
+    step("job", 0.55, lambda _: bench.job(asked.job_model, 4 * asked.tokens))
     for number, name in enumerate(asked.models, start=1):
         step(
             name,
-            0.6 + 0.4 * number / len(asked.models),
+            0.55 + 0.25 * number / len(asked.models),
             lambda end, name=name: bench.model(name, end),
+        )
+    for number, name in enumerate(asked.families, start=1):
+        step(
+            name,
+            0.8 + 0.2 * number / len(asked.families),
+            lambda end, name=name: bench.family(name, end),
         )
     print(f"{report['seconds']} s; written to {asked.output}")
     failed = report["problems"] or report.get("tests", {}).get("exit_code") not in (0, 5)

@@ -68,9 +68,11 @@ def engine(
     model: Model, tensors: Mapping[str, torch.Tensor], device: torch.device, dtype: ComputeDtype
 ) -> Engine:
     source = Source("fair-esm", "")
+    shape = model.architecture, model.layers, model.dim, model.heads, model.max_residues
+    dropout = model.family.file == "fair-esm"
     manifest = Manifest(
-        model.name, "esm2", model.layers, model.dim, model.heads, None, True, "MIT", "", 0, source
-    )  # fmt: skip
+        model.name, *shape, dropout, "", "", 0, source, attention_dim=model.attention_dim or None
+    )
     return Engine(manifest, tensors, device, dtype)
 
 
@@ -156,7 +158,7 @@ def hugging_face(  # noqa: PLR0917
     """
     from transformers import EsmConfig
 
-    from plm_embed.models.esm.layouts import common_names
+    from plm_embed.models.families.esm.layouts import common_names
 
     if package == "transformers":
         from transformers import EsmModel as Whole
@@ -174,6 +176,7 @@ def hugging_face(  # noqa: PLR0917
         mask_token_id=32,
         max_position_embeddings=1026,
         emb_layer_norm_before=False,
+        layer_norm_eps=1e-5,
         attn_implementation="sdpa" if package == "transformers" else "eager",
         use_fa=find_spec("flash_attn") is not None,
     )
@@ -187,7 +190,7 @@ def hugging_face(  # noqa: PLR0917
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
-        from plm_embed.models.esm.tokens import tokenize
+        from plm_embed.models.families.esm.tokens import tokenize
 
         order = list(range(len(sequences)))
         if budget is not None:

@@ -21,8 +21,9 @@ from rich.console import Console
 
 from plm_embed.io.files import write_json
 from plm_embed.jobs.heartbeats import Beat, write_beat
-from plm_embed.reporting.watch import Watch
-from plm_embed.reporting.watch_view import MOST_ROWS, SECONDS_BETWEEN_LOOKS, view
+from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.screen.watch_loop import SECONDS_BETWEEN_LOOKS
+from plm_embed.reporting.screen.watch_view import MOST_ROWS, view
 from plm_embed.sequences.summary import Summary, write_summary
 
 LOOKS = 10
@@ -95,14 +96,14 @@ def main() -> None:
     ):
         model = campaign(Path(temporary))
         watch = Watch(Path(temporary))
-        console = Console(width=140, file=nowhere, force_terminal=True)
-        for name, rows in (("terminal of 50 lines", 40), ("tallest terminal", MOST_ROWS)):
+        for name, height in (("terminal of 50 lines", 50), ("tallest terminal", 2 * MOST_ROWS)):
+            console = Console(width=140, height=height, file=nowhere, force_terminal=True)
             spent = []
             for _ in range(LOOKS):
                 for bucket in range(FINISHED, FINISHED + WORKERS):
                     beat(model, bucket)
                 began = time.process_time()
-                console.print(view(watch.look(), rows=rows))
+                console.print(view(watch.look(), console))
                 spent.append(time.process_time() - began)
             share = statistics.median(spent[1:]) / SECONDS_BETWEEN_LOOKS
             print(f"{name}: first look {spent[0]:.3f} s, then {100 * share:.2f} % of one core")
