@@ -1,0 +1,117 @@
+"""Make the pictures of the manual anew: `make pictures`.
+
+The demo runs in a folder of its own. The report is photographed by chromium. `plm-embed watch` is
+drawn as it looks when half of the demo is done: the completion records of two buckets and what came
+later are taken away, and two workers are said to be at work on them, for a run on another machine.
+What is drawn then is what `watch` itself makes of this folder.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from plm_embed.jobs.heartbeats import FOLDER, Beat, write_beat
+from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.screen.watch_view import view
+from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
+from plm_embed.workflow.run_note import NOTE, note_start
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+MODEL = "esm2_t3_untrained"
+RESULTS = Path("results")
+WIDTH, HEIGHT, COLUMNS = 1100, 860, 84
+
+
+def demo() -> None:
+    """Run the shipped configuration here."""
+    config = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+    config["inputs"] = [str(ROOT / path) for path in config["inputs"]]
+    config["weights"] = str(ROOT / config["weights"])
+    Path("config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    program = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    options = ["--configfile", "config.yaml", "--cores", "2", "--quiet", "all"]
+    subprocess.run([*program, *options], check=True)
+
+
+def report() -> None:
+    """The top of the report."""
+    subprocess.run(
+        [
+            *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars"),
+            "--virtual-time-budget=8000",
+            f"--screenshot={PICTURES / 'report.png'}",
+            f"--window-size={WIDTH},{HEIGHT}",
+            (RESULTS / MODEL / REPORT).absolute().as_uri(),
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def watch() -> None:
+    """The screen of `plm-embed watch`, of a campaign that is half done."""
+    model = RESULTS / MODEL
+    for file in (PROOF, GATHERED, REPORT):
+        (model / file).unlink()
+    for step in ("gather", "validate", "report"):
+        (RESULTS / "logs" / MODEL / f"{step}.log").unlink()
+    for record in (model / SUBMISSIONS).iterdir():
+        record.unlink()
+    note_start(RESULTS, [MODEL])
+    note = RESULTS / NOTE
+    note.write_text(note.read_text().replace(socket.gethostname(), "login1"))
+    for number, bucket in enumerate(("0002", "0003")):
+        (model / "embedded" / f"{bucket}.json").unlink()
+        now = datetime.now(UTC)
+        write_beat(
+            model / FOLDER / f"node1-{number}.json",
+            Beat(
+                host=f"node{number + 1}",
+                pid=number + 1,
+                job=None,
+                device="CPU",
+                gpu=None,
+                bucket=bucket,
+                tokens=4000 + 2500 * number,
+                tokens_total=12000,
+                tokens_per_second=410.0 - 20 * number,
+                eta_seconds=20.0 - 6 * number,
+                sequences=21 + 9 * number,
+                progressed=(now - timedelta(seconds=2)).isoformat(timespec="seconds"),
+                started=(now - timedelta(seconds=16)).isoformat(timespec="seconds"),
+                updated=(now - timedelta(seconds=3 * number)).isoformat(timespec="seconds"),
+                memory_bytes=310_000_000,
+            ),
+        )
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=COLUMNS, force_terminal=True, file=nowhere)
+        console.print(view(Watch(RESULTS).look(), console))
+        drawn = console.export_svg(title="plm-embed watch results")
+    without_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the network
+    (PICTURES / "watch.svg").write_text(without_fonts, encoding="utf-8")
+
+
+def main() -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        demo()
+        report()
+        watch()
+        os.chdir(ROOT)
+    for picture in sorted(PICTURES.iterdir()):
+        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
