@@ -16,7 +16,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib
 
-.PHONY: demo test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint gpu-check gpu-wheels slurm-packages clean help
+.PHONY: demo docs pictures test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
@@ -70,6 +70,24 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
+# The same bytes from the same commit: setuptools gives files in archives the time at which it made them.
+packages: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+packages:  ## build wheels and source archives of the three packages into dist/
+	rm -rf dist && $(PYTHON) -m venv .venv-build && .venv-build/bin/python -m pip install --quiet build twine check-wheel-contents
+	for folder in . executors/pbs executors/slurm; do .venv-build/bin/python -m build --outdir dist $$folder || exit 1; done
+	for archive in dist/*.tar.gz; do \
+	  rm -rf dist/unpacked && mkdir dist/unpacked && tar -xzf $$archive -C dist/unpacked && \
+	  tar -C dist/unpacked --sort=name --mtime=@$$SOURCE_DATE_EPOCH --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw -c $$(ls dist/unpacked) | \
+	    gzip -9 --no-name > $$archive || exit 1; done; rm -rf dist/unpacked
+	.venv-build/bin/twine check --strict dist/* && .venv-build/bin/check-wheel-contents dist/*.whl
+	cd dist && sha256sum *
+
+docs: .venv/installed-docs  ## build the manual as a site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: .venv/installed  ## make the pictures of the manual anew, from a demo of its own; needs chromium
+	$(BIN)/python docs/pictures.py
+
 # policy-rc.d keeps Debian from starting the services; one that is there already stays
 slurm-packages: POLICY := /usr/sbin/policy-rc.d
 slurm-packages:  ## install what the SLURM suite needs (Debian and Ubuntu, as root)
@@ -80,7 +98,7 @@ slurm-packages:  ## install what the SLURM suite needs (Debian and Ubuntu, as ro
 	  ! grep -q plm-embed $(POLICY) || rm $(POLICY); exit $$status
 
 clean:  ## remove .venv and the tools' caches; results and weights stay
-	rm -rf .venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis workflow/src/*.egg-info
+	rm -rf .venv .venv-build dist build .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis workflow/src/*.egg-info
 
 help:
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -105,4 +123,8 @@ help:
 .venv/installed-test: .venv/installed requirements/test.txt
 	@$(PIP) --requirement requirements/test.txt
 	@$(COMPILE) || true
+	@touch $@
+
+.venv/installed-docs: .venv/installed requirements/docs.txt
+	@$(PIP) --requirement requirements/docs.txt
 	@touch $@
