@@ -176,7 +176,9 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
             finally:
                 subprocess.run(["pkill", "-f", "sleep 600.25"], check=False)
         used = (Path(scratch) / other).stat().st_mtime_ns > before
-        left = [path for path in Path(scratch).glob("*/*") if other != "dies"]
+        # a node that is given up cleans up no more
+        given_up = other == "dies" or "a node does not answer" in errors
+        left = [] if given_up else list(Path(scratch).glob("*/*"))
     assert job.returncode == 0, errors
     assert not left
     assert used == (other == "lives") or other in {"dies", "slow"}
