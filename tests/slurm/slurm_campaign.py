@@ -56,7 +56,7 @@ class Campaign:
         cluster: Cluster,
         *,
         profile: str = "slurm",
-        buckets: int = 4,
+        buckets: int = 2,
         sequences: int = 320,
         lengths: tuple[int, int] = LENGTHS,
         flush_minutes: float = 0.001,

@@ -6,8 +6,10 @@ Each campaign ends with the master of an undisturbed run, value for value.
 import contextlib
 import signal
 import time
+from pathlib import Path
 
 import pytest
+from cluster import Cluster
 from slurm_campaign import GATHERED, MODEL, Campaign, kill
 
 
@@ -43,29 +45,32 @@ def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: 
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGHUP], ids=["kill -9", "logout"])
-def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: signal.Signals) -> None:
+def test_snakemake_is_killed(
+    cluster: Cluster, undisturbed: Campaign, tmp_path: Path, by: signal.Signals
+) -> None:
     """Its jobs go on. The same command, with the lock removed, goes on too, whatever the old jobs
     still do.
     """
-    run = campaign.cluster.run
+    campaign, run = Campaign(tmp_path / "c", cluster, buckets=3), cluster.run
+    campaign.adopt_weights(undisturbed)
     first = campaign.start(GATHERED)
     try:
-        campaign.hold(0, 1, 2, 3)
+        campaign.hold(0, 1, 2)
         late = campaign.job_of(0)[0]
         run("scontrol", "requeuehold", late)
-        kill(campaign.processes(3))
-        campaign.expire_claims(0, 3)
+        kill(campaign.processes(2))
+        campaign.expire_claims(0, 2)
         first.send_signal(by)
         first.wait()
-        assert len(campaign.cluster.jobs("R")) >= 2
-        campaign.go_on(1, 2)
+        assert cluster.jobs("R")
+        campaign.go_on(1)
         assert campaign.finish(campaign.start("--unlock")) == 0
         with campaign.running(GATHERED):
             # The old job of the first bucket begins when its successor has done all.
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"
-            campaign.cluster.wait_for("the first bucket", done.exists, timeout=600)
+            cluster.wait_for("the first bucket", done.exists, timeout=600)
             run("scontrol", "release", late)
-        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs(), timeout=600)
+        cluster.wait_for("no jobs", lambda: not cluster.jobs(), timeout=600)
         with campaign.running(GATHERED):
             pass
     finally:
@@ -75,19 +80,19 @@ def test_snakemake_is_killed(campaign: Campaign, undisturbed: Campaign, by: sign
     assert campaign.master() == undisturbed.master()
 
 
-@pytest.mark.parametrize("interrupts", [1, 2])
-def test_interrupts(campaign: Campaign, undisturbed: Campaign, interrupts: int) -> None:
+def test_interrupts(campaign: Campaign, undisturbed: Campaign) -> None:
     """Ctrl-C cancels the jobs, a second one does no harm, and the same command goes on."""
-    process = campaign.start(GATHERED)
-    try:
-        campaign.wait_for_parts(0)
-        for _ in range(interrupts):
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
-        assert campaign.finish(process, timeout=600) != 0
-        campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
-    finally:
-        campaign.abandon(process)
+    for interrupts in (1, 2):
+        process = campaign.start(GATHERED)
+        try:
+            campaign.wait_for_parts(0)
+            for _ in range(interrupts):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.2)
+            assert campaign.finish(process, timeout=600) != 0
+            campaign.cluster.wait_for("no jobs", lambda: not campaign.cluster.jobs())
+        finally:
+            campaign.abandon(process)
     with campaign.running(GATHERED):
         pass
     assert campaign.computed_again() == 0

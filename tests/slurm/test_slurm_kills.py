@@ -34,31 +34,6 @@ def share_of_a_core(processes: list[int]) -> float:
     return min(1.0, computed / max(time.time() - began, 1e-3))
 
 
-def test_jobs_that_are_killed_are_submitted_again(
-    campaign: Campaign, undisturbed: Campaign
-) -> None:
-    """Each of four jobs dies in another way after it has published parts; the next attempt computes
-    the rest.
-    """
-    run = campaign.cluster.run
-    with campaign.running(GATHERED):
-        campaign.hold(0, 1, 2, 3)
-        jobs = [campaign.job_of(bucket)[0] for bucket in range(4)]
-        assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
-        run("scancel", jobs[0])
-        run("scontrol", "update", f"jobid={jobs[1]}", "EndTime=now+1")
-        kill(campaign.processes(2))
-        run("scancel", "--signal=KILL", "--full", jobs[3])
-        campaign.expire_claims(2, 3)
-    states = campaign.states()
-    assert states[jobs[0]] == ["CANCELLED"]
-    assert states[jobs[1]] == ["TIMEOUT"]
-    assert states[jobs[2]] == ["FAILED"]
-    assert states[jobs[3]][0] in ("FAILED", "CANCELLED")
-    assert campaign.computed_again() == 0
-    assert campaign.master() == undisturbed.master()
-
-
 def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaign) -> None:
     """All jobs are preempted, then their next node dies, then one is requeued by hand; Snakemake
     waits for them.
@@ -68,11 +43,11 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
         ("slurm_partition: gpu", "slurm_partition: requeued"), ("# slurm_extra", "slurm_extra")
     )
     with campaign.running(GATHERED):
-        campaign.hold(0, 1, 2, 3)
-        jobs = {campaign.job_of(bucket) for bucket in range(4)}
+        campaign.hold(0, 1)
+        jobs = {campaign.job_of(bucket) for bucket in range(2)}
         assert {node for _, node in jobs} == {"g1"}
-        assert {campaign.gpus_of(bucket) for bucket in range(4)} == {("g1", gpu) for gpu in "0123"}
-        on_g1 = [process for bucket in range(4) for process in campaign.processes(bucket)]
+        assert {campaign.gpus_of(bucket) for bucket in range(2)} == {("g1", gpu) for gpu in "01"}
+        on_g1 = [process for bucket in range(2) for process in campaign.processes(bucket)]
         all_of_g1 = (
             "--partition=gpu",
             "--nodelist=g1",
@@ -83,10 +58,10 @@ def test_jobs_that_go_back_to_the_queue(campaign: Campaign, undisturbed: Campaig
         cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600")
         # the jobs publish what they have before they go
         cluster.wait_for("g1 to be left", lambda: not any(map(process_name, on_g1)))
-        campaign.hold(0, 1, 2, 3)
-        assert all(campaign.job_of(bucket)[1] == "g2" for bucket in range(4))
+        campaign.hold(0, 1)
+        assert all(campaign.job_of(bucket)[1] == "g2" for bucket in range(2))
         cluster.kill_node("g2")
-        campaign.expire_claims(0, 1, 2, 3)
+        campaign.expire_claims(0, 1)
         cluster.start_node("g2")
         campaign.hold(0)
         cluster.run("scontrol", "requeue", campaign.job_of(0)[0])
@@ -106,8 +81,8 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: ended"))
     with campaign.running(GATHERED):
-        campaign.hold(0, 1, 2, 3)
-        jobs = {campaign.job_of(bucket) for bucket in range(4)}
+        campaign.hold(0, 1)
+        jobs = {campaign.job_of(bucket) for bucket in range(2)}
         assert {node for _, node in jobs} == {"g1"}
         all_of_g1 = (
             "--partition=gpu",
@@ -118,13 +93,13 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
             "--parsable",
         )
         other = cluster.run("sbatch", *all_of_g1, "--wrap", "sleep 600").strip()
-        cluster.wait_for("preemption", lambda: len(cluster.jobs("PR")) == 4)
-        campaign.expire_claims(0, 1, 2, 3)
-        campaign.wait_for_parts(0, 1, 2, 3)
+        cluster.wait_for("preemption", lambda: len(cluster.jobs("PR")) == 2)
+        campaign.expire_claims(0, 1)
+        campaign.wait_for_parts(0, 1)
         cluster.run("scancel", other)
     states = campaign.states()
     assert all(states[job] == ["PREEMPTED"] for job, _ in jobs)
-    assert sorted(map(tuple, states.values())).count(("COMPLETED",)) == 5  # four, and gather
+    assert sorted(map(tuple, states.values())).count(("COMPLETED",)) == 3  # two, and gather
     assert "preempted and not put back into the queue" in campaign.words()
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
@@ -153,7 +128,7 @@ def test_thirty_seconds_between_sigterm_and_the_end(
 
     with campaign.running(GATHERED):
         others = [fill("g2")]  # so that jobs that are submitted again wait
-        computing = set(range(4))
+        computing = set(range(2))
 
         def stopped() -> bool:
             # as soon as the worker is ready for the signal: before its first batch is done
@@ -165,15 +140,15 @@ def test_thirty_seconds_between_sigterm_and_the_end(
                     computing.remove(bucket)
             return not computing
 
-        cluster.wait_for("four jobs to compute", stopped, timeout=600)
+        cluster.wait_for("both jobs to compute", stopped, timeout=600)
         assert not campaign.parts()
-        jobs = {campaign.job_of(bucket) for bucket in range(4)}
+        jobs = {campaign.job_of(bucket) for bucket in range(2)}
         assert {node for _, node in jobs} == {"g1"}
         others.append(fill("g1"))
         cluster.wait_for(
             "g1 to be left", lambda: not {job for job, _ in jobs} & set(cluster.jobs("R", "CG"))
         )
-        assert [len(campaign.parts(bucket)) for bucket in range(4)] == [1] * 4
+        assert [len(campaign.parts(bucket)) for bucket in range(2)] == [1] * 2
         for log in (campaign.folder / "results" / "logs" / MODEL / "embed").iterdir():
             assert log.read_text().count("model loaded") == 1
         cluster.run("scancel", *others)
@@ -183,28 +158,28 @@ def test_thirty_seconds_between_sigterm_and_the_end(
     assert campaign.master() == undisturbed.master()
 
 
-def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
-    """Each at a random instant of a computing job, eight on eight GPUs: no sequence is lost, little
+def test_kills_at_random(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> None:
+    """Each at a random instant of a computing job, five on eight GPUs: no sequence is lost, little
     is done twice.
     """
     # slack, in processor time: until the batch is done and the part is written
     flush_seconds, slack = 0.5, 0.5
-    campaign = Campaign(tmp_path / "c", cluster, buckets=8, flush_minutes=flush_seconds / 60)
+    campaign = Campaign(tmp_path / "c", cluster, buckets=5, flush_minutes=flush_seconds / 60)
     campaign.adopt_weights(undisturbed)
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[tuple[float, float]]()
     with campaign.running(GATHERED) as process:
         cluster.wait_for(
-            "eight jobs",
-            lambda: all(campaign.processes(bucket) for bucket in range(8)),
+            "five jobs",
+            lambda: all(campaign.processes(bucket) for bucket in range(5)),
             timeout=600,
         )
-        seen = {campaign.gpus_of(bucket) for bucket in range(8)}
+        seen = {campaign.gpus_of(bucket) for bucket in range(5)}
         # a fast machine may be done before the last of them
-        while len(lost) < 20 and process.poll() is None:
+        while len(lost) < 8 and process.poll() is None:
             computing = [
                 bucket
-                for bucket in range(8)
+                for bucket in range(5)
                 if campaign.unsecured(bucket) and campaign.processes(bucket)
             ]
             time.sleep(random.uniform(0, 0.7))
@@ -215,11 +190,11 @@ def test_twenty_kills(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -
                     kill(processes)
                     lost.append((campaign.unsecured(bucket), share))
                     campaign.expire_claims(bucket)
-    assert seen == {(node, gpu) for node in ("g1", "g2") for gpu in "0123"}
+    assert len(seen) == 5  # a GPU each
     late = [(seconds - flush_seconds) * share for seconds, share in lost]
     assert max(late) <= slack, lost
     # a job that had just written its record may end well in spite of the kill
-    assert len(lost) >= 10
+    assert len(lost) >= 4
     assert sum("FAILED" in states for states in campaign.states().values()) >= len(lost) - 2
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
