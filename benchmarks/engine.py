@@ -48,8 +48,8 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
-        "plm-embed bfloat16, torch's attention": lambda: peers.ours(
-            with_torch_attention(model, tensors)
+        "plm-embed bfloat16, the other attention": lambda: peers.ours(
+            with_the_other_attention(model, tensors)
         ),
     }
     found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(
@@ -63,10 +63,14 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
     return found
 
 
-def with_torch_attention(model: Model, tensors: peers.RandomTensors) -> Engine:
-    """The engine in bfloat16 with the kernel that it does not choose on CPUs."""
+def with_the_other_attention(model: Model, tensors: peers.RandomTensors) -> Engine:
+    """The engine in bfloat16 with the kernel that it does not choose on this processor."""
     made = peers.engine(model, tensors, CPU, "bfloat16")
-    made.attention = attention.Kernel("", "torch SDPA", attention.sdpa)
+    made.attention = (
+        attention.Kernel("fused", "torch SDPA", attention.sdpa)
+        if made.attention.label == "blocked"
+        else attention.Kernel("blocked", "products of cache-sized blocks", attention.blocked)
+    )
     return made
 
 
@@ -125,6 +129,7 @@ def peak_memory(arguments: list[str], variant: str) -> int:
 @click.option("--seconds", default=240.0, help="No further run is begun after so many seconds.")
 @click.option("--threads", default=1)
 @click.option("--float32-only", is_flag=True)
+@click.option("--without", multiple=True, help="Leave out what has this in its name.")
 @click.option(
     "--memory",
     is_flag=True,
@@ -141,6 +146,7 @@ def main(
     seconds: float,
     threads: int,
     float32_only: bool,
+    without: tuple[str, ...],
     memory: bool,
     only: str | None,
     output: Path | None,
@@ -160,6 +166,7 @@ def main(
         variant: make
         for variant, make in variants(model).items()
         if not (float32_only and "bfloat" in variant)
+        and not any(word in variant for word in without)
     }
     runners: dict[str, peers.Run] = {}
     for variant, make in asked.items():
