@@ -6,6 +6,7 @@ PYTHONPATH=workflow/src python benchmarks/engine_workers.py --sequences 8 --runs
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -49,6 +50,12 @@ def work(threads: int, budget: int, name: str, count: int) -> None:
         print(tokens / (time.perf_counter() - began), flush=True)
 
 
+def memory(process: int) -> float:
+    """MB of a process, what it shares with others in equal shares."""
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return int(re.search(r"\nPss:\s+(\d+)", rollup)[1]) / 1e3  # type: ignore[index]
+
+
 @click.command()
 @click.option("--model", "name", default="35M")
 @click.option("--sequences", "count", default=8)
@@ -71,11 +78,14 @@ def main(*, name: str, count: int, runs: int, output: Path | None) -> None:
                 worker.stdin.write("\n")  # type: ignore[union-attr]
                 worker.stdin.flush()  # type: ignore[union-attr]
             rates[label].append(sum(float(worker.stdout.readline()) for worker in group))  # type: ignore[union-attr]
+    held = {
+        label: round(sum(memory(worker.pid) for worker in group)) for label, group in groups.items()
+    }
     for worker in (worker for group in groups.values() for worker in group):
         worker.communicate()
     found = {label: round(statistics.median(each)) for label, each in rates.items()}
     report = {"model": name, "sequences": count, "runs": runs, "device": device_name(benchmark.CPU)}
-    report |= {"load": os.getloadavg(), "tokens_per_second": found}
+    report |= {"load": os.getloadavg(), "tokens_per_second": found, "memory_mb": held}
     print(json.dumps(report, indent=2))
     if output:
         output.write_text(json.dumps(report, indent=2) + "\n")

@@ -6,6 +6,9 @@ CPU, by processor time; the peer runs in length-sorted padded batches of the tok
 its best here. With transformers in an environment of its own:
 
     PYTHONPATH=workflow/src python benchmarks/families.py --layers 2 --runs 5
+
+DNABERT is no part of transformers: its authors' bert_layers.py, bert_padding.py and
+configuration_bert.py, without their Triton file, lie in the folder that --dnabert names.
 """
 
 import json
@@ -24,7 +27,9 @@ import click
 import numpy as np
 import peers
 import torch
-from engine import chosen, matrix_rate, version
+from engine import ROOT, chosen, matrix_rate, version
+from tokenizers import Tokenizer
+from tokenizers.trainers import BpeTrainer
 from torch import nn
 
 from plm_embed.inference.prepare_weights import prepare
@@ -34,6 +39,7 @@ from plm_embed.models.registry import Model, find_model
 
 CPU = torch.device("cpu")
 BUDGETS = (512, 1024, 2048, 4096)
+TOKENIZER = ROOT / "tests" / "data" / "golden_families" / "dnabert2" / "tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,21 @@ def _bert(model: Model) -> nn.Module:
     )
 
 
+def _mosaic(model: Model) -> nn.Module:
+    from bert_layers import BertModel
+    from configuration_bert import BertConfig
+
+    config = BertConfig(
+        vocab_size=model.family.encoder.rows,
+        hidden_size=model.dim,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=model.hidden,
+        layer_norm_eps=1e-12,
+    )
+    return _made(BertModel, config)
+
+
 PEERS = (
     Peer("esmc_300m", _esmc, 1),
     Peer("esmc_600m", _esmc, 1),
@@ -117,6 +138,7 @@ PEERS = (
     Peer("prot_bert", _bert, 0),
     Peer("ankh-base", _t5, 0),
     Peer("ankh-large", _t5, 0),
+    Peer("DNABERT-S", _mosaic, 3),
 )
 
 
@@ -143,6 +165,27 @@ def write(module: nn.Module, folder: Path) -> Path:
     return folder
 
 
+def write_tokenizer(rows: int, path: Path) -> None:
+    """The structure of DNABERT's tokenizer, with `rows` tokens of random DNA."""
+    random = np.random.default_rng(7)
+    corpus = ("".join(random.choice(list("ACGT"), 1000)) for _ in range(400))
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    made = Tokenizer.from_file(str(TOKENIZER))
+    made.train_from_iterator(
+        corpus, BpeTrainer(vocab_size=rows, special_tokens=special, show_progress=False)
+    )
+    made.save(str(path))
+
+
+def sample(model: Model, count: int) -> list[str]:
+    """Real proteins, or random DNA that has about as many tokens."""
+    proteins = chosen("real", count)
+    if not model.family.alphabet.complements:
+        return proteins
+    random = np.random.default_rng(7)
+    return ["".join(random.choice(list("ACGT"), 4 * len(protein))) for protein in proteins]
+
+
 def public(peer: Peer, module: nn.Module, tokens: Mapping[str, np.ndarray], model: Model,
            budget: int) -> peers.Run:  # fmt: skip
     """Padded batches of at most `budget` tokens, longest first; means over the residues."""
@@ -163,7 +206,7 @@ def public(peer: Peer, module: nn.Module, tokens: Mapping[str, np.ndarray], mode
                     ids[row, : len(mine)] = torch.from_numpy(mine.astype(np.int64))
                     mask[row, : len(mine)] = 1
                     pooled[row, slice(*model.family.residues(len(mine)))] = 1
-                hidden = module(input_ids=ids, attention_mask=mask).last_hidden_state
+                hidden = module(input_ids=ids, attention_mask=mask)[0]
                 sums = (hidden * pooled[:, :, None]).sum(1) / pooled.sum(1)[:, None]
                 found[at] = sums.numpy()
                 computed += ids.numel()
@@ -184,16 +227,18 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
     torch.manual_seed(0)
     module = peer.make(model).eval()
     randomize(module)
-    sequences = chosen("real", count)
+    sequences = sample(model, count)
     with tempfile.TemporaryDirectory() as folder:
-        prepare(model, write(module, Path(folder, "published")), Path(folder, "prepared"))
+        published = write(module, Path(folder, "published"))
+        if model.family.alphabet.complements:
+            write_tokenizer(model.family.encoder.rows, published / "tokenizer.json")
+        prepare(model, published, Path(folder, "prepared"))
         manifest, tensors = weights.load(Path(folder, "prepared"))
         made = {
             dtype: model.family.engine(manifest, tensors, CPU, dtype)  # type: ignore[arg-type]
             for dtype in ("float32", "bfloat16")
         }
-    tokenize = model.family.tokens_of({}).tokenize
-    tokens = {sequence: tokenize(sequence) for sequence in sequences}
+    tokens = {sequence: made["float32"].tokenize(sequence) for sequence in sequences}
     total = sum(len(ids) for ids in tokens.values())
     ways = {f"plm-embed {dtype}": peers.ours(engine) for dtype, engine in made.items()}
     alone = {budget: public(peer, module, tokens, model, budget) for budget in BUDGETS}
@@ -230,14 +275,23 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
 @click.option("--layers", default=2)
 @click.option("--sequences", "count", default=16)
 @click.option("--runs", default=5)
+@click.option("--dnabert", type=click.Path(path_type=Path), help="Folder of its authors' code.")
 @click.option("--output", type=click.Path(path_type=Path))
 def main(
-    *, names: tuple[str, ...], layers: int, count: int, runs: int, output: Path | None
+    *,
+    names: tuple[str, ...],
+    layers: int,
+    count: int,
+    runs: int,
+    dnabert: Path | None,
+    output: Path | None,
 ) -> None:
     torch.set_num_threads(1)
+    if dnabert:
+        sys.path.append(str(dnabert))
     rows = []
     for peer in PEERS:
-        if names and peer.model not in names:
+        if (names and peer.model not in names) or (peer.make is _mosaic and not dnabert):
             continue
         rows.append(compare(peer, layers, count, runs))
         print(json.dumps(rows[-1]), flush=True)

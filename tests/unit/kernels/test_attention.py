@@ -131,3 +131,23 @@ def test_what_is_tried_on_a_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     tried = list(attention._candidates(torch.device("cuda", 0), dtype))
     assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "dtype", "labels"),
+    [
+        ({"amx_bf16": True}, torch.bfloat16, ["fused"]),
+        ({"amx_bf16": False}, torch.bfloat16, ["blocked", "fused"]),
+        ({}, torch.bfloat16, ["blocked", "fused"]),
+        ({"amx_bf16": True}, torch.float16, ["fused"]),
+        ({"amx_bf16": True}, torch.float32, [""]),
+    ],
+)
+def test_what_is_tried_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+    capabilities: dict[str, bool],
+    dtype: torch.dtype,
+    labels: list[str],
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert [kernel.label for kernel in attention._candidates(CPU, dtype)] == labels

@@ -7,7 +7,7 @@ torch has nothing better.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
@@ -71,10 +71,10 @@ def _candidates(
 ) -> Iterator[Kernel]:
     half = dtype != torch.float32
     if device.type == "cpu":
-        if dtype == torch.bfloat16:
+        if dtype == torch.bfloat16 and not matrix_unit():
             # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
             yield Kernel("blocked", "products of cache-sized blocks", blocked)
-        yield Kernel("", "torch SDPA", sdpa)
+        yield Kernel("fused" if half else "", "torch SDPA", sdpa)
         return
     if half and torch.cuda.get_device_capability(device) >= (8, 0):
         # FlashAttention adds no biases
@@ -86,6 +86,14 @@ def _candidates(
         yield Kernel(
             label, f"torch SDPA ({label}), equal lengths together", partial(_sdpa_by, backend)
         )
+
+
+def matrix_unit() -> bool:
+    """Whether the processor has a unit for products of bfloat16 (AMX), which torch's fused kernel
+    uses. A torch that doesn't know has no such kernel.
+    """
+    known: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
+    return bool(known().get("amx_bf16"))
 
 
 def _variable_length() -> Iterator[Kernel]:
@@ -185,10 +193,8 @@ def _biased(query: Tensor, key: Tensor, value: Tensor, distances: Distances) -> 
     heads, length = query.shape[1:3]
     query = query.flip(2)  # as the windows are ordered
     if not query.is_cuda:
-        # the table is converted, not its windows: they would be written out, (H, L, L)
-        windows = replace(distances, table=distances.table.to(query.dtype)).windows(length)
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=windows[None], scale=distances.scale
+            query, key, value, attn_mask=distances.windows(length)[None], scale=distances.scale
         ).flip(2)
     rows = max(1, MASK_BYTES // (heads * length * query.element_size()))
     aligned = -(-length // 16) * 16  # rows of the mask begin where the kernel can read them

@@ -15,6 +15,8 @@ from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 
 log = logging.getLogger(__name__)
+ROTATED = 1 << 16
+"""Numbers rotated at a time on a CPU: what its cache holds in fp32, with all terms."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,19 @@ def _add_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
 
 def _rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
     """The halves of each head against each other (esm/rotary_embedding.py)."""
-    first, second = qkv[:, :2].chunk(2, dim=-1)
-    left, right = first.float(), second.float()
-    cosine, sine = cosine[:, None, None, :], sine[:, None, None, :]
-    rotated = left * cosine - right * sine, right * cosine + left * sine
-    first.copy_(rotated[0])
-    second.copy_(rotated[1])
+    pairs = qkv[:, :2]
+    rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())
+    parts = (
+        torch.split(each, rows) for each in (pairs, cosine[:, None, None], sine[:, None, None])
+    )
+    for part, cos, sin in zip(*parts, strict=True):
+        exact = part.float()
+        left, right = exact.chunk(2, dim=-1)
+        terms = left * cos, right * sin, right * cos, left * sin
+        torch.sub(terms[0], terms[1], out=left)
+        torch.add(terms[2], terms[3], out=right)
+        if exact is not part:
+            part.copy_(exact)
 
 
 PLAIN = Elementwise("torch", norm, _add_norm, _rotate)
