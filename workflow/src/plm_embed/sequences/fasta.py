@@ -16,10 +16,15 @@ from plm_embed.sequences.formats import LARGEST_RECORD
 
 BATCH_RECORDS = 8_192
 BATCH_CHARACTERS = 1 << 22
+MOST_RECORDS = 1 << 16
+"""Of a block; each costs some Python numbers for a while."""
+BLOCKS_AHEAD = 1
 _READ_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
-_MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
 _NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
+
+Faults = dict[int, tuple[str, str | None]]
+"""By place in a batch why a record cannot be used: a word to group by, and the particulars."""
 
 
 @dataclass
@@ -28,8 +33,7 @@ class Batch:
 
     `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as
     given, white space included but for line ends. `kept` has one list per kept column, or none at
-    all for FASTA. `faults` says by place in the batch why a record cannot be used: a word to group
-    by, and the particulars.
+    all for FASTA.
     """
 
     first: int
@@ -37,30 +41,35 @@ class Batch:
     headers: list[str] = field(default_factory=list)
     residues: list[str] = field(default_factory=list)
     kept: list[list[str | None]] = field(default_factory=list)
-    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         return len(self.ids)
 
+    def in_columns(self) -> "PlainBatch":
+        ids, headers, residues, *kept = (
+            pa.array(texts, pa.string())
+            for texts in (self.ids, self.headers, self.residues, *self.kept)
+        )
+        text, ends = text_and_ends(residues)
+        return PlainBatch(self.first, ids, headers, text, ends, tuple(kept), self.faults)
+
 
 @dataclass(frozen=True)
 class PlainBatch:
-    """Consecutive records, numbered from `first`, whose residues are one or more visible signs of
-    ASCII each.
-
-    The fields that `Batch` has too are made when asked for.
-    """
+    """What `Batch` holds, as columns; its other fields are made when asked for."""
 
     first: int
     id_column: pa.StringArray
     header_column: pa.StringArray
     text: memoryview
-    """The residues of all records, one after the other."""
+    """The residues of all records in UTF-8, one after the other."""
     ends: NDArray[np.int64]
     """Where each record's residues end in `text` (n,)."""
-    kept: tuple[list[str | None], ...] = ()
-    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    kept_columns: tuple[pa.StringArray, ...] = ()
+    """One per kept column, or none at all for FASTA."""
+    faults: Faults = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -77,6 +86,10 @@ class PlainBatch:
         return headers
 
     @cached_property
+    def kept(self) -> list[list[str | None]]:
+        return [column.to_pylist() for column in self.kept_columns]
+
+    @cached_property
     def residues(self) -> list[str]:
         residues: list[str] = strings(self.text, self.ends).to_pylist()
         return residues
@@ -88,6 +101,15 @@ def strings(
     """The pieces of `text` that end at `ends`, without making Python strings of them."""
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def text_and_ends(column: pa.StringArray) -> tuple[memoryview, NDArray[np.int64]]:
+    """What `strings` makes a column of; it has no nulls."""
+    if not len(column):
+        return memoryview(b""), np.empty(0, np.int64)
+    _, offsets, text = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    return memoryview(text or b"").cast("B")[ends[0] : ends[-1]], ends[1:] - ends[0]
 
 
 @dataclass(frozen=True)
@@ -199,7 +221,7 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
     header_ends = line_ends[header_lines] - header_lines
     ends = np.append(starts[1:] - 1, len(flat))
     header_lengths, lengths = header_ends - starts, ends - header_ends
-    if len(starts) > _MOST_RECORDS or not (header_lengths.all() and lengths.all()):
+    if len(starts) > MOST_RECORDS or not (header_lengths.all() and lengths.all()):
         return None
     # what lies between the places in `flat`: the '>', the rest of the header and the residues of
     # each record

@@ -17,6 +17,7 @@ from plm_embed.io.threads import ahead
 from plm_embed.sequences.fasta import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
+    BLOCKS_AHEAD,
     Batch,
     PlainBatch,
     TooLarge,
@@ -24,9 +25,10 @@ from plm_embed.sequences.fasta import (
     record_blocks,
 )
 from plm_embed.sequences.formats import LARGEST_RECORD, Kind, sniff
-from plm_embed.sequences.tables import DelimitedText, ParquetTable, Table
+from plm_embed.sequences.tables import Table
+from plm_embed.sequences.tables.delimited import DelimitedText
+from plm_embed.sequences.tables.parquet import ParquetTable
 
-_BLOCKS_AHEAD = 1
 _BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
 
 
@@ -79,7 +81,7 @@ class Reader:
                 self.sha256 = stream.finish()
             self.bytes_read = stream.bytes_read
 
-    def _parquet(self, source: ParquetTable) -> Iterator[Batch]:
+    def _parquet(self, source: ParquetTable) -> Iterator[PlainBatch]:
         for batch in source.batches():
             self.bytes_read = self.bytes * source.records // source.rows
             yield batch
@@ -106,8 +108,8 @@ class _Fasta:
 
     def batches(self, stream: Stream) -> Iterator[Batch | PlainBatch]:
         # one thread reads, another one parses
-        blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD)
-        for batch in ahead(_parsed(blocks), _BLOCKS_AHEAD):
+        blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), BLOCKS_AHEAD)
+        for batch in ahead(_parsed(blocks), BLOCKS_AHEAD):
             self.records += batch.count
             yield batch
 
