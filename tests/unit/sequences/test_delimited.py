@@ -86,6 +86,23 @@ def test_both_parsers_read_the_same(
         assert whole == [tuple(row) for row in read[1:] if len(row) == 3]
 
 
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_are_counted_and_marks_kept(tmp_path: Path, mark: str, at_once: int) -> None:
+    rows = f'a,MK,x\r\n{mark}b,"M\r\nK",x\r\n\nc,MK,x\rd,MK,x\n{mark}e,MK\r\nf,MK,x\r\ng\r\n'
+    path = write(tmp_path / "marks.csv", f"{mark}id,seq,note\n{rows}")
+    with (
+        patch("plm_embed.sequences.tables.delimited.BATCH_CHARACTERS", 1),
+        patch("plm_embed.io.streams._READ_BYTES", at_once),
+    ):
+        found = outcome(path, TABLE)
+    assert [each[1] for each in found] == ["a", f"{mark}b", "c", "d", f"{mark}e", "f", "g"]
+    assert [each[-1][1] for each in found if each[-1]] == [
+        "line 8: 2 fields instead of 3",
+        "line 10: 1 fields instead of 3",
+    ]
+
+
 @pytest.mark.parametrize("rows", ['""\n\n""\n', " \n\n \n", '"a""b"\r\nNA\r\n', "a\r\rb\r"])
 def test_one_column(tmp_path: Path, rows: str) -> None:
     path = write(tmp_path / "one.csv", "seq\n" + rows)

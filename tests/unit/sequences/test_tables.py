@@ -204,12 +204,14 @@ def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None
 def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
     path = tmp_path / "many.parquet"
     pq.write_table(
-        pa.table({"id": [str(number) for number in range(5000)], "seq": ["MK"] * 5000}), path
+        pa.table({"id": [str(number) for number in range(20_000)], "seq": ["MK"] * 20_000}), path
     )
     reader = Reader(path, Table("id", "seq"))
     firsts = [batch.first for batch in reader]
     assert (
-        firsts == [1, 2049, 4097] and reader.records == 5000 and reader.bytes_read == reader.bytes
+        firsts == [1, 8193, 16_385]
+        and reader.records == 20_000
+        and reader.bytes_read == reader.bytes
     )
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -104,7 +104,7 @@ def strings(
 
 
 def text_and_ends(column: pa.StringArray) -> tuple[memoryview, NDArray[np.int64]]:
-    """What `strings` makes a column of; it has no nulls."""
+    """What `strings` makes a column of. A null must hold no bytes, and becomes an empty text."""
     if not len(column):
         return memoryview(b""), np.empty(0, np.int64)
     _, offsets, text = column.buffers()
@@ -213,29 +213,34 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
     letters = np.frombuffer(whole, np.uint8)
     line_ends = np.flatnonzero(letters == _NEWLINE)
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
-    header_lines = np.flatnonzero(letters[line_starts] == _GREATER)
-    # the same places once the line ends are gone, of which as many precede a line as its number
-    # says
-    flat = whole.replace(b"\n", b"")
-    starts = line_starts[header_lines] - header_lines + 1
-    header_ends = line_ends[header_lines] - header_lines
-    ends = np.append(starts[1:] - 1, len(flat))
-    header_lengths, lengths = header_ends - starts, ends - header_ends
-    if len(starts) > MOST_RECORDS or not (header_lengths.all() and lengths.all()):
+    is_header = letters[line_starts] == _GREATER
+    header_lines = np.flatnonzero(is_header)
+    # residues up to the end of each line, and of each record
+    residues = np.cumsum(np.where(is_header, 0, line_ends - line_starts))
+    ends = residues[np.append(header_lines[1:], len(residues)) - 1]
+    starts, header_ends = line_starts[header_lines] + 1, line_ends[header_lines]
+    if (
+        len(ends) > MOST_RECORDS
+        or (starts == header_ends).any()
+        or not np.diff(ends, prepend=0).all()
+    ):
         return None
-    # what lies between the places in `flat`: the '>', the rest of the header and the residues of
-    # each record
-    cuts = np.stack([starts - 1, starts, header_ends], axis=1).ravel()
-    pieces = strings(flat, np.append(cuts[1:], len(flat)))
-    headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
-    ids, text = (
-        _first_words(headers),
-        memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())],
-    )
+    headers = _between(whole, starts, header_ends)
+    ids = _first_words(headers)
+    lines = _between(whole, line_starts[~is_header], line_ends[~is_header])
+    text, _ = text_and_ends(lines)
     signs = np.frombuffer(text, np.uint8)
     if ids is None or signs.min() <= _SPACE or signs.max() > _TILDE:
         return None
-    return PlainBatch(first, ids, headers, text, np.cumsum(lengths))
+    return PlainBatch(first, ids, headers, text, ends)
+
+
+def _between(
+    text: bytes | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.StringArray:
+    """The pieces of `text` from `starts` to `ends`, which follow one another."""
+    pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
+    return pieces.take(pa.array(np.arange(1, len(pieces), 2)))
 
 
 def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
@@ -252,5 +257,4 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
         return None
     blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
     word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
-    pieces = strings(letters, np.stack([word_ends, ends], axis=1).ravel())
-    return pieces.take(np.arange(0, len(pieces), 2))
+    return _between(letters, starts, word_ends)

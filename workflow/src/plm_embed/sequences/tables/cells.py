@@ -1,6 +1,6 @@
 """Columns of cells to batches of records, without making Python strings of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,11 @@ _LONGEST_MISSING = max(map(len, MISSING))
 _SPACE, _TILDE = b" ~"
 
 
-def in_batches(
-    first: int, cells: Mapping[str, pa.StringArray], table: Table
-) -> Iterator[PlainBatch]:
-    """Rows from number `first` on, of which `cells` has the columns."""
-    for start in range(0, len(cells[table.id]), MOST_RECORDS):
-        ids, given, *kept = (
-            cells[name].slice(start, MOST_RECORDS)
-            for name in (table.id, table.sequence, *table.keep)
-        )
+def in_batches(first: int, cells: pa.RecordBatch, table: Table) -> Iterator[PlainBatch]:
+    """Rows from number `first` on, of which `cells` has the columns as text."""
+    for start in range(0, cells.num_rows, MOST_RECORDS):
+        rows = cells.slice(start, MOST_RECORDS)
+        ids, given, *kept = (rows[name] for name in (table.id, table.sequence, *table.keep))
         residues, faults = _faults(given)
         text, ends = text_and_ends(residues)
         ids = ids.fill_null("")

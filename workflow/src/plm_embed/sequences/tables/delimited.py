@@ -26,7 +26,7 @@ from plm_embed.sequences.tables import Table
 from plm_embed.sequences.tables.cells import MISSING, NO_VALUE, in_batches
 
 _CHARACTER_BYTES = 4  # at most, in UTF-8
-_QUOTE = ord('"')
+_LF, _CR, _QUOTE = b'\n\r"'
 
 
 class DelimitedText:
@@ -55,7 +55,7 @@ class DelimitedText:
             if plain is None:
                 yield from self._by_line(block, blocks)
             else:
-                self._line += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
+                self._line += _line_ends(block)
                 for batch in plain:
                     self.records += batch.count
                     yield batch
@@ -90,8 +90,8 @@ class DelimitedText:
             )
         except pa.ArrowInvalid:  # a ragged row
             return None
-        parts = (column.chunk(0) for column in found.columns)
-        cells = dict(zip(self._table.columns, parts, strict=True))
+        parts = [column.chunk(0) for column in found.columns]
+        cells = pa.record_batch(parts, names=[*self._table.columns])
         return in_batches(self.records + 1, cells, self._table)
 
     def _by_line(self, block: bytes, blocks: Iterator[bytes]) -> Iterator[Batch]:
@@ -170,6 +170,12 @@ class DelimitedText:
         if batch.count:
             batch.headers = batch.ids
             yield batch
+
+
+def _line_ends(block: bytes) -> int:
+    letters = np.frombuffer(block + b" ", np.uint8)
+    bare = (letters[:-1] == _CR) & (letters[1:] != _LF) if b"\r" in block else 0
+    return block.count(b"\n") + int(np.count_nonzero(bare))
 
 
 def _well_quoted(block: bytes, delimiter: str) -> bool:

@@ -8,14 +8,15 @@ import pyarrow.parquet as pq
 
 from plm_embed.errors import InputError
 from plm_embed.io.parquet import parquet_file
-from plm_embed.io.streams import so_far
+from plm_embed.io.streams import Stream, so_far
 from plm_embed.io.threads import ahead
-from plm_embed.sequences.fasta import BATCH_CHARACTERS, BLOCKS_AHEAD, PlainBatch
+from plm_embed.sequences.fasta import BATCH_CHARACTERS, BATCH_RECORDS, BLOCKS_AHEAD, PlainBatch
 from plm_embed.sequences.formats import check_columns
 from plm_embed.sequences.tables import Table
 from plm_embed.sequences.tables.cells import in_batches
 
 _PARQUET_ROWS = 2_048
+_READ_BYTES = 1 << 20
 
 
 class ParquetTable:
@@ -43,11 +44,15 @@ class ParquetTable:
         check_columns(self._path, names, self._table.columns)
         return {name: written[names.index(name)] for name in self._table.columns}
 
-    def batches(self) -> Iterator[PlainBatch]:
-        yield from ahead(self._parts(), BLOCKS_AHEAD)
+    def batches(self, stream: Stream) -> Iterator[PlainBatch]:
+        """The rows; `stream` of the same file follows them, so that it knows the file's SHA-256."""
+        number = 1
+        for cells in ahead(_larger(self._cells(stream)), BLOCKS_AHEAD):
+            yield from in_batches(number, cells, self._table)
+            number += cells.num_rows
 
-    def _parts(self) -> Iterator[PlainBatch]:
-        written = self._columns()
+    def _cells(self, stream: Stream) -> Iterator[pa.RecordBatch]:
+        written, size = self._columns(), self._path.stat().st_size
         # without pre-buffering and with a small buffer, memory does not grow with the size of a row
         # group
         with parquet_file(self._path, pre_buffer=False, buffer_size=1 << 20) as file:
@@ -68,8 +73,24 @@ class ParquetTable:
                         path=self._path,
                         record=self.records + 1,
                     ) from None
-                first, self.records = self.records + 1, self.records + part.num_rows
-                yield from in_batches(first, cells, self._table)
+                self.records += part.num_rows
+                read = size * self.records // self.rows
+                while stream.bytes_read < read and stream.read1(_READ_BYTES):
+                    pass
+                yield pa.record_batch(cells)
+
+
+def _larger(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, many at a time where they are short: each part costs some Python calls."""
+    waiting: list[pa.RecordBatch] = []
+    for part in parts:
+        waiting.append(part)
+        rows, size = (sum(getattr(each, of) for each in waiting) for of in ("num_rows", "nbytes"))
+        if rows >= BATCH_RECORDS or size >= BATCH_CHARACTERS:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _rows_at_once(metadata: pq.FileMetaData) -> int:
