@@ -2,11 +2,13 @@
 
     python benchmarks/deduplicate.py            # 200,000 records
     python benchmarks/deduplicate.py --full     # 2,000,000 records, 1 GB of FASTA
-    python benchmarks/deduplicate.py --records 20000000 --rounds 1
+    python benchmarks/deduplicate.py --records 20000000 --rounds 1 --formats fasta
 
 The bare pass only counts distinct sequences. Deduplicate also accounts for every record, sorts,
 writes records.parquet and two files for each of 64 buckets. The records look like influenza's: its
-proteins' lengths, 40 % exact repeats. Needs pyfastx (pip install pyfastx==2.3.1).
+proteins' lengths, 40 % exact repeats. Tables hold the same records, with two columns to keep in
+place of the header; `quoted` is CSV with each cell in quotes, as R writes it. All formats must give
+the same buckets, to the byte. Needs pyfastx (pip install pyfastx==2.3.1).
 """
 
 import argparse
@@ -18,11 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
 LENGTHS = (
     759,
@@ -38,6 +44,7 @@ LENGTHS = (
     90,
 )  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
 WIDTH = 80
+FORMATS = ["fasta", "csv", "quoted", "parquet"]
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
 FOLDER = Path(__file__).parent
 
@@ -57,34 +64,67 @@ import sys
 from pathlib import Path
 from plm_embed.cli.main import group
 from plm_embed.sequences.summary import read_summary
+keep = [] if sys.argv[1].endswith(".fasta") else ["--keep", "strain", "--keep", "segment"]
 group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64",
-            "--memory-mb", sys.argv[3]],
+            "--memory-mb", sys.argv[3], *keep],
            standalone_mode=False)
 summary = read_summary(Path(sys.argv[2]))
 print(summary.records, summary.unique)
 """
 
 
-def write_records(path: Path, count: int) -> None:
-    """FASTA of `count` records, 60 % of them distinct, in random order, 80 residues a line."""
+def records(count: int) -> Iterator[pa.Table]:
+    """`count` records, 60 % of them distinct, in random order: id, strain, segment, sequence."""
     random = np.random.default_rng(5)
-    pool = LETTERS[random.integers(0, 20, 50_000_000)].tobytes()
+    pool = LETTERS[random.integers(0, 20, 50_000_000)].tobytes().decode()
     distinct = count * 6 // 10
-    starts, lengths = (
-        random.integers(0, len(pool) - 1000, distinct),
-        random.choice(LENGTHS, distinct),
-    )
+    starts = random.integers(0, len(pool) - 1000, distinct)
+    lengths = random.choice(LENGTHS, distinct)
     chosen = np.concatenate([np.arange(distinct), random.integers(0, distinct, count - distinct)])
     random.shuffle(chosen)
-    with path.open("wb") as file:
-        for number, which in enumerate(chosen.tolist()):
-            sequence = pool[starts[which] : starts[which] + lengths[which]]
-            lines = b"\n".join(sequence[at : at + WIDTH] for at in range(0, len(sequence), WIDTH))
-            file.write(
-                b">gb|ABC%08d|Influenza A virus (A/mallard/%d/2015(H1N1)) segment\n"
-                % (number, which % 9973)
-            )
-            file.write(lines + b"\n")
+    for first in range(0, count, 1 << 16):
+        part = chosen[first : first + (1 << 16)]
+        texts = [
+            pool[start : start + length]
+            for start, length in zip(starts[part].tolist(), lengths[part].tolist(), strict=True)
+        ]
+        columns = {
+            "id": [f"gb|ABC{number:08d}" for number in range(first, first + len(part))],
+            "strain": [f"A/mallard/{each % 9973}/2015(H1N1)" for each in part.tolist()],
+            "segment": [f"segment {1 + each % 8}" for each in part.tolist()],
+            "sequence": texts,
+        }
+        yield pa.table(columns)
+
+
+def write_inputs(folder: Path, formats: list[str], count: int) -> dict[str, Path]:
+    """The same records in each of the formats; FASTA has 80 residues a line."""
+    paths = {name: folder / f"records.{name}" for name in formats}
+    schema = pa.schema([(name, pa.string()) for name in ("id", "strain", "segment", "sequence")])
+    plain, quoted = (pa.csv.WriteOptions(quoting_style=style) for style in ("none", "all_valid"))
+    writers: dict[str, Any] = {
+        "fasta": lambda path: path.open("w"),
+        "csv": lambda path: pa.csv.CSVWriter(path, schema, write_options=plain),
+        "quoted": lambda path: pa.csv.CSVWriter(path, schema, write_options=quoted),
+        "parquet": lambda path: pq.ParquetWriter(path, schema),
+    }
+    files = {name: writers[name](path) for name, path in paths.items()}
+    for part in records(count):
+        for name, file in files.items():
+            if name == "fasta":
+                file.writelines(
+                    map(_fasta, *(part[column].to_pylist() for column in part.schema.names))
+                )
+            else:
+                file.write_table(part)
+    for file in files.values():
+        file.close()
+    return paths
+
+
+def _fasta(id: str, strain: str, segment: str, sequence: str) -> str:
+    lines = "\n".join(sequence[at : at + WIDTH] for at in range(0, len(sequence), WIDTH))
+    return f">{id}|Influenza A virus ({strain}) {segment}\n{lines}\n"
 
 
 def measure(program: str, *arguments: object) -> dict[str, Any]:
@@ -112,6 +152,12 @@ def measure(program: str, *arguments: object) -> dict[str, Any]:
     }
 
 
+def buckets(output: Path) -> str:
+    """What tells one set of buckets from another."""
+    files = json.loads((output / "summary.json").read_text())["files"]
+    return str(sorted(item for item in files.items() if item[0].startswith("buckets/")))
+
+
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -121,41 +167,48 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--memory-mb", type=int, default=1000)
     options.add_argument("--folder", type=Path, help="for the temporary files")
+    options.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
     given = options.parse_args()
     count = 2_000_000 if given.full else given.records
-    runs: dict[str, list[dict[str, Any]]] = {"bare pass": [], "deduplicate": []}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ("bare pass", *given.formats)}
+    made = set()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        fasta = Path(folder, "records.fasta")
-        write_records(fasta, count)
-        size = fasta.stat().st_size
+        paths = write_inputs(Path(folder), list(dict.fromkeys(["fasta", *given.formats])), count)
+        sizes = {name: path.stat().st_size for name, path in paths.items()}
         for _ in range(given.rounds):
-            runs["bare pass"].append(measure(BARE, fasta))
-            runs["deduplicate"].append(
-                measure(OURS, fasta, Path(folder, "sequences"), given.memory_mb)
-            )
+            runs["bare pass"].append(measure(BARE, paths["fasta"]))
+            for name in given.formats:
+                output = Path(folder, "sequences")
+                runs[name].append(measure(OURS, paths[name], output, given.memory_mb))
+                made.add(buckets(output))
     if len({tuple(run.pop("found")) for each in runs.values() for run in each}) > 1:
-        raise SystemExit("the two disagree about the number of records or of distinct sequences")
+        raise SystemExit("the runs disagree about the number of records or of distinct sequences")
+    if len(made) > 1:
+        raise SystemExit("the formats give different buckets")
     medians = {
         name: {measure: statistics.median(run[measure] for run in each) for measure in each[0]}
         for name, each in runs.items()
     }
     ratios = {
-        measure: medians["deduplicate"][measure] / medians["bare pass"][measure]
-        for measure in ("seconds", "cpu_seconds")
+        f"{name} to {base}": {
+            measure: medians[name][measure] / medians[base][measure]
+            for measure in ("seconds", "cpu_seconds")
+        }
+        for name in given.formats
+        for base in ("bare pass", "fasta")
+        if base in medians and name != base
     }
-    print(
-        f"{count:,} records, {size / 1e6:,.0f} MB, load {os.getloadavg()[0]:.1f} on "
-        f"{os.cpu_count()} cores"
-    )
+    print(f"{count:,} records, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for name, each in medians.items():
+        size = sizes["fasta" if name == "bare pass" else name] / 1e6
         print(
-            f"{name:12} {each['seconds']:7.2f} s  {each['cpu_seconds']:7.2f} s CPU  "
-            f"{each['peak_mb']:6.0f} MB peak"
-            f"  {size / 1e6 / each['seconds']:6.0f} MB/s"
+            f"{name:10} {size:6,.0f} MB  {each['seconds']:7.2f} s  {each['cpu_seconds']:7.2f} s CPU"
+            f"  {each['peak_mb']:6.0f} MB peak  {size / each['seconds']:6.0f} MB/s"
         )
-    print(f"ratio        {ratios['seconds']:7.2f}    {ratios['cpu_seconds']:7.2f}")
+    for name, ratio in ratios.items():
+        print(f"{name:21} {ratio['seconds']:6.2f}  {ratio['cpu_seconds']:6.2f} of CPU")
     result = {
-        "records": count, "bytes": size, "medians": medians, "ratios": ratios, "runs": runs,
+        "records": count, "bytes": sizes, "medians": medians, "ratios": ratios, "runs": runs,
         "load": os.getloadavg()[0], "cores": os.cpu_count(), "machine": platform.platform(),
         "memory_mb": given.memory_mb, "date": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +18,11 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
+from plm_embed.sequences.tables.cells import MISSING
 from support.nasty_inputs import COMPRESS, TABLE, read, write
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "seq", "note")])
 
 
 @settings(deadline=None, max_examples=60)
@@ -135,6 +138,33 @@ def test_parquet_of_any_plain_type_is_read_as_text(tmp_path: Path) -> None:
     assert found.faults == {1: ("missing_value", None), 3: ("missing_value", None)}
 
 
+CELLS = st.none() | st.sampled_from(["NaN", " null\u2003", "<NA>\x1c", "流", "nan流"]) | UNICODE
+
+
+@given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8), st.integers(1, 9))
+def test_parquet_cells_are_read_as_they_were_written(
+    rows: list[tuple[str | None, ...]], largest: int
+) -> None:
+    ids, residues, notes = ([row[place] for row in rows] for place in range(3))
+    with (
+        TemporaryDirectory() as folder,
+        patch("plm_embed.sequences.tables.cells.LARGEST_RECORD", largest),
+    ):
+        path = Path(folder, "table")
+        pq.write_table(pa.table({"id": ids, "seq": residues, "note": notes}, SCHEMA), path)
+        found = read(path)
+    words = {place for place, text in enumerate(residues) if (text or "NaN").strip() in MISSING}
+    empty = {place for place, text in enumerate(residues) if text == ""}
+    large = {place for place, text in enumerate(residues) if len(text or "") > largest} - words
+    assert {place: word for place, (word, _) in found.faults.items()} == (
+        dict.fromkeys(words - empty, "missing_value") | dict.fromkeys(large, "too_large")
+    )
+    assert found.ids == [text or "" for text in ids] and found.kept == [notes]
+    assert found.residues == [
+        "" if place in large else text or "" for place, text in enumerate(residues)
+    ]
+
+
 def test_parquet_text_that_is_not_utf8_is_read_as_latin1(tmp_path: Path) -> None:
     raw = pa.array([b"caf\xe9", None, "流感".encode()], pa.binary())
     for number, ids in enumerate([pa.Array.from_buffers(pa.string(), 3, raw.buffers()), raw]):
@@ -174,12 +204,14 @@ def test_a_parquet_cell_too_large_for_memory_is_left_out(tmp_path: Path) -> None
 def test_parquet_is_streamed_hashed_and_numbered(tmp_path: Path) -> None:
     path = tmp_path / "many.parquet"
     pq.write_table(
-        pa.table({"id": [str(number) for number in range(5000)], "seq": ["MK"] * 5000}), path
+        pa.table({"id": [str(number) for number in range(20_000)], "seq": ["MK"] * 20_000}), path
     )
     reader = Reader(path, Table("id", "seq"))
     firsts = [batch.first for batch in reader]
     assert (
-        firsts == [1, 2049, 4097] and reader.records == 5000 and reader.bytes_read == reader.bytes
+        firsts == [1, 8193, 16_385]
+        and reader.records == 20_000
+        and reader.bytes_read == reader.bytes
     )
     assert reader.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -113,6 +113,41 @@ _OPEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def line_blocks(read: Callable[[int], bytes], size: int, longest: int) -> Iterator[bytes]:
+    """The bytes that `read(n)` gives: the first line, then blocks of at least `size` bytes, and
+    what is left. Each ends where a line does, but a line of more than `longest` bytes is cut.
+
+    `read` returns up to n bytes and nothing at the end. When it raises, the whole lines before come
+    first. A line ends with LF, CR or both.
+    """
+    block, least = b"", 1
+    while True:
+        parts, length = [block], len(block)
+        try:
+            while length < least and (data := read(_READ_BYTES)):
+                parts.append(data)
+                length += len(data)
+        except Exception:
+            block = b"".join(parts)
+            yield block[: _lines_end(block)]
+            raise
+        block = b"".join(parts)
+        if length < least:
+            yield block
+            return
+        first = block.find(b"\n") + 1 if least == 1 else 0
+        if end := first or _lines_end(block) or length * (length > longest):
+            yield block[:end]
+            block, least = block[end:], size
+        else:
+            least = length + 1
+
+
+def _lines_end(text: bytes) -> int:
+    """Where the last line ends, of which it is known that it does: a CR may be half an end."""
+    return max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
+
+
 def as_text(handle: IO[bytes], newline: str | None) -> io.TextIOWrapper:
     """Bytes as text: a byte order mark dropped, bytes that are not UTF-8 read as Latin-1."""
     return io.TextIOWrapper(
@@ -141,10 +176,6 @@ class Stream:
     @property
     def bytes_read(self) -> int:
         return self._raw.count
-
-    def text(self, newline: str | None) -> io.TextIOWrapper:
-        """The stream as `as_text` reads it."""
-        return as_text(self.handle, newline)
 
     def read1(self, count: int) -> bytes:
         """Up to `count` bytes, nothing at the end; what precedes damage is returned before the

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plm_embed.errors import InputError
 from plm_embed.fingerprint import AlphabetName
@@ -41,6 +42,15 @@ class Alphabet:
         first, last, between = self._codes
         within = not len(codes) or (codes.min() >= first and codes.max() <= last)
         return bool(within) and not any((codes == other).any() for other in between)
+
+    def others(self, text: bytes | memoryview) -> NDArray[np.bool_]:
+        """Which bytes are none of `letters`."""
+        codes = np.frombuffer(text, np.uint8)
+        first, last, between = self._codes
+        found = (codes < first) | (codes > last)
+        for other in between:
+            found |= codes == other
+        return found
 
     def reverse_complement(self, sequence: str) -> str:
         """The other strand of a normalized sequence, read in its own direction."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from plm_embed.keys import KEY, KEY_BYTES
 from plm_embed.sequences.alphabet import ALPHABETS
-from plm_embed.sequences.fasta import Batch, PlainBatch, strings
-from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, is_clean, normalize
+from plm_embed.sequences.fasta import Batch, PlainBatch, strings, text_and_ends
+from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, normalize
 
 _KEY_DIGITS = 2 * KEY_BYTES
 _ACCEPTED, _SKIPPED = "accepted", "skipped"
@@ -51,7 +51,7 @@ class Judged(NamedTuple):
     """
 
     first: int
-    kept: Sequence[list[str | None]]
+    kept: Sequence[pa.StringArray]
     ids: pa.StringArray
     headers: pa.StringArray
     events: pa.StringArray
@@ -64,10 +64,9 @@ class Judged(NamedTuple):
 
 def judge(batch: Batch | PlainBatch, policy: ResiduePolicy) -> Judged:
     """Normalize a batch."""
-    as_they_are = _as_they_are(batch, policy)
-    if isinstance(batch, PlainBatch) and as_they_are:
-        return _clean(batch)
-    return _normalized(batch, None if as_they_are else policy)
+    given = batch if isinstance(batch, PlainBatch) else batch.in_columns()
+    odd = _odd(given, policy)
+    return _normalized(given, odd.tolist(), policy) if len(odd) else _clean(given)
 
 
 class Account(NamedTuple):
@@ -85,9 +84,7 @@ def account(found: Judged, digests: bytes, path: str, source: int, keep: Sequenc
     lengths = pa.array(np.diff(found.ends, prepend=0).astype(np.int32))
     keys = pa.FixedSizeBinaryArray.from_buffers(KEY, accepted_count, [None, pa.py_buffer(digests)])
     numbers = pa.array(np.arange(found.first, found.first + count))
-    kept = [pa.array(values, pa.string()) for values in found.kept] or [
-        pa.nulls(count, pa.string())
-    ] * len(keep)
+    kept = found.kept or [pa.nulls(count, pa.string())] * len(keep)
     hexes, told_lengths, statuses = hex_keys(keys), lengths, pa.repeat(pa.scalar(_ACCEPTED), count)
     good = [found.ids, numbers, found.events, *kept]
     if accepted_count < count:
@@ -129,51 +126,55 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
 
 
 def _clean(batch: PlainBatch) -> Judged:
-    count = len(batch.ends)
+    count = batch.count
     none = pa.nulls(count, pa.string())
     no_events = pa.repeat(pa.scalar(""), count)
     skipped = np.zeros(count, dtype=np.bool_)
     columns = batch.id_column, batch.header_column, no_events, none, none
-    return Judged(batch.first, batch.kept, *columns, skipped, batch.text, batch.ends)
+    return Judged(batch.first, batch.kept_columns, *columns, skipped, batch.text, batch.ends)
 
 
-def _normalized(batch: Batch | PlainBatch, policy: ResiduePolicy | None) -> Judged:
-    """A batch by the rules of `policy`; None where nothing is left to do."""
-    count = len(batch.ids)
+def _odd(batch: PlainBatch, policy: ResiduePolicy) -> NDArray[np.int64]:
+    """The places of the records that are no sequences as they are."""
+    if policy.strand == "canonical":
+        return np.arange(batch.count)
+    alphabet = ALPHABETS[policy.alphabet]
+    lengths = np.diff(batch.ends, prepend=0)
+    odd = lengths == 0
+    if not alphabet.is_clean(batch.text):
+        starts = (batch.ends - lengths)[~odd]
+        odd[~odd] = np.logical_or.reduceat(alphabet.others(batch.text), starts)
+    odd[list(batch.faults)] = True
+    return np.flatnonzero(odd)
+
+
+def _normalized(batch: PlainBatch, odd: Sequence[int], policy: ResiduePolicy) -> Judged:
+    """A batch by the rules of `policy`, which have something to say on the `odd` records."""
+    count = batch.count
+    given = strings(batch.text, batch.ends)
     events = [""] * count
     reasons: list[str | None] = [None] * count
     details: list[str | None] = [None] * count
-    sequences = batch.residues
-    if policy:
-        sequences = []
-        for place, raw in enumerate(batch.residues):
-            fault = batch.faults.get(place)
-            outcome = Skipped(*fault) if fault else normalize(raw, policy)
-            if isinstance(outcome, Skipped):
-                reasons[place], details[place] = outcome
-            else:
-                sequences.append(outcome.sequence)
-                events[place] = format_events(outcome.events)
-    ids, headers, told, why, particulars = (
-        pa.array(values, pa.string())
-        for values in (batch.ids, batch.headers, events, reasons, details)
+    skipped = np.zeros(count, dtype=np.bool_)
+    made: list[str] = []
+    places = np.arange(count)  # of the sequences, among those given and then those made
+    for place in odd:
+        fault = batch.faults.get(place)
+        outcome = Skipped(*fault) if fault else normalize(given[place].as_py(), policy)
+        if isinstance(outcome, Skipped):
+            reasons[place], details[place] = outcome
+            skipped[place] = True
+        else:
+            places[place] = count + len(made)
+            made.append(outcome.sequence)
+            events[place] = format_events(outcome.events)
+    both = pa.concat_arrays([given, pa.array(made, pa.string())])
+    text, ends = text_and_ends(both.take(pa.array(places[~skipped])))
+    told, why, particulars = (
+        pa.array(values, pa.string()) for values in (events, reasons, details)
     )
-    skipped = np.fromiter((reason is not None for reason in reasons), dtype=np.bool_, count=count)
-    ends = np.cumsum(np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences)))
-    columns = ids, headers, told, why, particulars
-    text = "".join(sequences).encode("ascii")
-    return Judged(batch.first, batch.kept, *columns, skipped, text, ends)
-
-
-def _as_they_are(batch: Batch | PlainBatch, policy: ResiduePolicy) -> bool:
-    """Whether the residues of all records are sequences already."""
-    if policy.strand == "canonical" or batch.faults:
-        return False
-    if isinstance(batch, PlainBatch):
-        return ALPHABETS[policy.alphabet].is_clean(batch.text)
-    return "" not in batch.residues and is_clean(
-        "".join(batch.residues), ALPHABETS[policy.alphabet]
-    )
+    columns = batch.id_column, batch.header_column, told, why, particulars
+    return Judged(batch.first, batch.kept_columns, *columns, skipped, text, ends)
 
 
 # Columns that the index and records.parquet have by themselves.

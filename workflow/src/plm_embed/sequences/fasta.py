@@ -16,10 +16,15 @@ from plm_embed.sequences.formats import LARGEST_RECORD
 
 BATCH_RECORDS = 8_192
 BATCH_CHARACTERS = 1 << 22
+MOST_RECORDS = 1 << 16
+"""Of a block; each costs some Python numbers for a while."""
+BLOCKS_AHEAD = 1
 _READ_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16  # kept of a record that is too large
-_MOST_RECORDS = 1 << 16  # of a block; each costs some Python numbers for a while
 _NEWLINE, _SPACE, _GREATER, _TILDE = b"\n >~"
+
+Faults = dict[int, tuple[str, str | None]]
+"""By place in a batch why a record cannot be used: a word to group by, and the particulars."""
 
 
 @dataclass
@@ -28,8 +33,7 @@ class Batch:
 
     `headers` hold the line after '>' without trailing blanks, or the id cell; `residues` are as
     given, white space included but for line ends. `kept` has one list per kept column, or none at
-    all for FASTA. `faults` says by place in the batch why a record cannot be used: a word to group
-    by, and the particulars.
+    all for FASTA.
     """
 
     first: int
@@ -37,30 +41,35 @@ class Batch:
     headers: list[str] = field(default_factory=list)
     residues: list[str] = field(default_factory=list)
     kept: list[list[str | None]] = field(default_factory=list)
-    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    faults: Faults = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         return len(self.ids)
 
+    def in_columns(self) -> "PlainBatch":
+        ids, headers, residues, *kept = (
+            pa.array(texts, pa.string())
+            for texts in (self.ids, self.headers, self.residues, *self.kept)
+        )
+        text, ends = text_and_ends(residues)
+        return PlainBatch(self.first, ids, headers, text, ends, tuple(kept), self.faults)
+
 
 @dataclass(frozen=True)
 class PlainBatch:
-    """Consecutive records, numbered from `first`, whose residues are one or more visible signs of
-    ASCII each.
-
-    The fields that `Batch` has too are made when asked for.
-    """
+    """What `Batch` holds, as columns; its other fields are made when asked for."""
 
     first: int
     id_column: pa.StringArray
     header_column: pa.StringArray
     text: memoryview
-    """The residues of all records, one after the other."""
+    """The residues of all records in UTF-8, one after the other."""
     ends: NDArray[np.int64]
     """Where each record's residues end in `text` (n,)."""
-    kept: tuple[list[str | None], ...] = ()
-    faults: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    kept_columns: tuple[pa.StringArray, ...] = ()
+    """One per kept column, or none at all for FASTA."""
+    faults: Faults = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -77,6 +86,10 @@ class PlainBatch:
         return headers
 
     @cached_property
+    def kept(self) -> list[list[str | None]]:
+        return [column.to_pylist() for column in self.kept_columns]
+
+    @cached_property
     def residues(self) -> list[str]:
         residues: list[str] = strings(self.text, self.ends).to_pylist()
         return residues
@@ -88,6 +101,15 @@ def strings(
     """The pieces of `text` that end at `ends`, without making Python strings of them."""
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def text_and_ends(column: pa.StringArray) -> tuple[memoryview, NDArray[np.int64]]:
+    """What `strings` makes a column of. A null must hold no bytes, and becomes an empty text."""
+    if not len(column):
+        return memoryview(b""), np.empty(0, np.int64)
+    _, offsets, text = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
+    return memoryview(text or b"").cast("B")[ends[0] : ends[-1]], ends[1:] - ends[0]
 
 
 @dataclass(frozen=True)
@@ -191,29 +213,34 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
     letters = np.frombuffer(whole, np.uint8)
     line_ends = np.flatnonzero(letters == _NEWLINE)
     line_starts = np.concatenate([[0], line_ends[:-1] + 1])
-    header_lines = np.flatnonzero(letters[line_starts] == _GREATER)
-    # the same places once the line ends are gone, of which as many precede a line as its number
-    # says
-    flat = whole.replace(b"\n", b"")
-    starts = line_starts[header_lines] - header_lines + 1
-    header_ends = line_ends[header_lines] - header_lines
-    ends = np.append(starts[1:] - 1, len(flat))
-    header_lengths, lengths = header_ends - starts, ends - header_ends
-    if len(starts) > _MOST_RECORDS or not (header_lengths.all() and lengths.all()):
+    is_header = letters[line_starts] == _GREATER
+    header_lines = np.flatnonzero(is_header)
+    # residues up to the end of each line, and of each record
+    residues = np.cumsum(np.where(is_header, 0, line_ends - line_starts))
+    ends = residues[np.append(header_lines[1:], len(residues)) - 1]
+    starts, header_ends = line_starts[header_lines] + 1, line_ends[header_lines]
+    if (
+        len(ends) > MOST_RECORDS
+        or (starts == header_ends).any()
+        or not np.diff(ends, prepend=0).all()
+    ):
         return None
-    # what lies between the places in `flat`: the '>', the rest of the header and the residues of
-    # each record
-    cuts = np.stack([starts - 1, starts, header_ends], axis=1).ravel()
-    pieces = strings(flat, np.append(cuts[1:], len(flat)))
-    headers, residues = (pieces.take(np.arange(kind, len(pieces), 3)) for kind in (1, 2))
-    ids, text = (
-        _first_words(headers),
-        memoryview(residues.buffers()[2]).cast("B")[: int(lengths.sum())],
-    )
+    headers = _between(whole, starts, header_ends)
+    ids = _first_words(headers)
+    lines = _between(whole, line_starts[~is_header], line_ends[~is_header])
+    text, _ = text_and_ends(lines)
     signs = np.frombuffer(text, np.uint8)
     if ids is None or signs.min() <= _SPACE or signs.max() > _TILDE:
         return None
-    return PlainBatch(first, ids, headers, text, np.cumsum(lengths))
+    return PlainBatch(first, ids, headers, text, ends)
+
+
+def _between(
+    text: bytes | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.StringArray:
+    """The pieces of `text` from `starts` to `ends`, which follow one another."""
+    pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
+    return pieces.take(pa.array(np.arange(1, len(pieces), 2)))
 
 
 def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
@@ -230,5 +257,4 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
         return None
     blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
     word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
-    pieces = strings(letters, np.stack([word_ends, ends], axis=1).ravel())
-    return pieces.take(np.arange(0, len(pieces), 2))
+    return _between(letters, starts, word_ends)

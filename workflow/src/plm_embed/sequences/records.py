@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import assert_never
 
 from plm_embed.errors import InputError
-from plm_embed.io.files import sha256_file
 from plm_embed.io.streams import Stream, as_text, named_errors
 from plm_embed.io.threads import ahead
 from plm_embed.sequences.fasta import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
+    BLOCKS_AHEAD,
     Batch,
     PlainBatch,
     TooLarge,
@@ -24,9 +24,10 @@ from plm_embed.sequences.fasta import (
     record_blocks,
 )
 from plm_embed.sequences.formats import LARGEST_RECORD, Kind, sniff
-from plm_embed.sequences.tables import DelimitedText, ParquetTable, Table
+from plm_embed.sequences.tables import Table
+from plm_embed.sequences.tables.delimited import DelimitedText
+from plm_embed.sequences.tables.parquet import ParquetTable
 
-_BLOCKS_AHEAD = 1
 _BLANK = "\ud800"  # a lone surrogate: no decoder gives one, and no parser takes it for white space
 
 
@@ -54,36 +55,24 @@ class Reader:
         return self._source.records
 
     def __iter__(self) -> Iterator[Batch | PlainBatch]:
-        if isinstance(self._source, ParquetTable):
-            yield from self._parquet(self._source)
-        else:
-            yield from self._text(self._source)
+        with Stream(self.path) as stream:
+            batches: Iterator[Batch | PlainBatch] = self._source.batches(stream)
+            while True:
+                with named_errors(self.path, lambda: self.records):
+                    batch = next(batches, None)
+                self.bytes_read = stream.bytes_read
+                if batch is None:
+                    break
+                yield batch
+            with named_errors(self.path, lambda: self.records):
+                self.sha256 = stream.finish()
+            self.bytes_read = stream.bytes_read
         if not self.records:
             raise InputError(
                 f"{self.path}: the table has a header and no rows: no record 1",
                 path=self.path,
                 record=1,
             )
-
-    def _text(self, source: "_Fasta | DelimitedText") -> Iterator[Batch | PlainBatch]:
-        with Stream(self.path) as stream:
-            batches: Iterator[Batch | PlainBatch] = source.batches(stream)
-            while True:
-                with named_errors(self.path, lambda: source.records):
-                    batch = next(batches, None)
-                self.bytes_read = stream.bytes_read
-                if batch is None:
-                    break
-                yield batch
-            with named_errors(self.path, lambda: source.records):
-                self.sha256 = stream.finish()
-            self.bytes_read = stream.bytes_read
-
-    def _parquet(self, source: ParquetTable) -> Iterator[Batch]:
-        for batch in source.batches():
-            self.bytes_read = self.bytes * source.records // source.rows
-            yield batch
-        self.sha256 = sha256_file(self.path)
 
 
 def _source(path: Path, kind: Kind, table: Table) -> "_Fasta | DelimitedText | ParquetTable":
@@ -106,8 +95,8 @@ class _Fasta:
 
     def batches(self, stream: Stream) -> Iterator[Batch | PlainBatch]:
         # one thread reads, another one parses
-        blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), _BLOCKS_AHEAD)
-        for batch in ahead(_parsed(blocks), _BLOCKS_AHEAD):
+        blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), BLOCKS_AHEAD)
+        for batch in ahead(_parsed(blocks), BLOCKS_AHEAD):
             self.records += batch.count
             yield batch
 

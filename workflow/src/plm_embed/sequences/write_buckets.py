@@ -18,6 +18,7 @@ from plm_embed.io.sorting import KeySorter, read_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
 from plm_embed.sequences.columns import accepted_schema, hex_keys, records_schema
+from plm_embed.sequences.fasta import strings, text_and_ends
 from plm_embed.sequences.first_pass import BEHIND, Tally, range_file, read_scans
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
 
@@ -130,10 +131,12 @@ def _by_bucket(
 
 
 def _unique(rows: pa.RecordBatch) -> pa.RecordBatch:
-    found = rows.select(["key", "sequence", "length"]).filter(rows["sequence"].is_valid())
-    return pa.record_batch(
-        [hex_keys(found["key"]), found["sequence"], found["length"]], schema=_SEQUENCES
-    )
+    first = rows["sequence"].is_valid()
+    found = rows.select(["key", "length"]).filter(first)
+    # sorted rows hold no bytes for a null, so the others' are one text already
+    text, ends = text_and_ends(rows["sequence"])
+    sequences = strings(text, ends[first.to_numpy(zero_copy_only=False)])
+    return pa.record_batch([hex_keys(found["key"]), sequences, found["length"]], schema=_SEQUENCES)
 
 
 def _members_schema(keep: Sequence[str]) -> pa.Schema:

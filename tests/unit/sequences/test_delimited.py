@@ -1,0 +1,149 @@
+"""What Arrow parses of a table is what Python's parser reads, wherever blocks are cut."""
+
+import csv
+import io
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.io.streams import line_blocks
+from plm_embed.sequences.records import Reader
+from plm_embed.sequences.tables import Table
+from plm_embed.sequences.tables.delimited import DelimitedText
+from support.nasty_inputs import TABLE, write
+
+PLAIN_CELL = st.text("MKa", max_size=6).map(str.encode)
+ODD = [
+    *(b"", b"NaN", b" null", b"\xe9", "流".encode(), b"\xef\xbb\xbf", b"\0", b"\x85", b"\xc2"),
+    *(b'"a"', b'"a,b"', b'"a""b"', b'""', b'""""', b'"a\nb"', b'"\r\n"', b'"\r"'),
+    *(b'a"b', b'"a"b', b'"', b'a""', b' "a"', b'"a" '),
+]
+CELL = PLAIN_CELL | st.sampled_from(ODD)
+LINE_END = st.sampled_from([b"\n"] * 4 + [b"\r\n"] * 3 + [b"\r", b"\n\n", b"\n \n"])
+
+
+PLAIN_ROW = st.tuples(st.lists(PLAIN_CELL, min_size=3, max_size=3), st.just(b"\n"))
+ROW = PLAIN_ROW | st.tuples(st.lists(CELL, min_size=2, max_size=4), LINE_END)
+
+
+def outcome(path: Path, table: Table) -> list[Any]:
+    """All that is told about each record, and the error that ends them."""
+    found: list[Any] = []
+    reader = Reader(path, table)
+    try:
+        for batch in reader:
+            for place, told in enumerate(
+                zip(batch.ids, batch.headers, batch.residues, *batch.kept, strict=True)
+            ):
+                found.append((batch.first + place, *told, batch.faults.get(place)))
+    except PlmEmbedError as error:
+        return [reader.records, str(error)]
+    assert reader.records == len(found)
+    return found
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    rows=st.lists(ROW, max_size=12),
+    quoted=st.booleans(),
+    delimiter=st.sampled_from([b",", b"\t"]),
+    size=st.sampled_from([1, 20, 1 << 22]),
+    at_once=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_both_parsers_read_the_same(
+    rows: list[tuple[list[bytes], bytes]],
+    quoted: bool,
+    delimiter: bytes,
+    size: int,
+    at_once: int,
+) -> None:
+    sign = b'"' if quoted else b""
+    content = delimiter.join([b"id", b"seq", b"note"]) + b"\n"
+    for cells, end in rows:
+        content += delimiter.join(sign + cell + sign for cell in cells) + end
+    both = []
+    with (
+        TemporaryDirectory() as folder,
+        patch("plm_embed.sequences.tables.delimited.BATCH_CHARACTERS", size),
+        patch("plm_embed.io.streams._READ_BYTES", at_once),
+    ):
+        path = write(Path(folder, "table"), content)
+        both.append(outcome(path, TABLE))
+        with patch.object(DelimitedText, "_plain", lambda *_: None):
+            both.append(outcome(path, TABLE))
+    assert both[0] == both[1]
+    if len(both[0]) != 2 or not isinstance(both[0][1], str):
+        text = io.StringIO(content.decode(errors="plm_embed.latin1"), newline="")
+        read = [row for row in csv.reader(text, delimiter=delimiter.decode(), strict=True) if row]
+        whole = [(each[1], each[3], each[4]) for each in both[0] if len(read[each[0]]) == 3]
+        assert whole == [tuple(row) for row in read[1:] if len(row) == 3]
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_lines_are_counted_and_marks_kept(tmp_path: Path, mark: str, at_once: int) -> None:
+    rows = f'a,MK,x\r\n{mark}b,"M\r\nK",x\r\n\nc,MK,x\rd,MK,x\n{mark}e,MK\r\nf,MK,x\r\ng\r\n'
+    path = write(tmp_path / "marks.csv", f"{mark}id,seq,note\n{rows}")
+    with (
+        patch("plm_embed.sequences.tables.delimited.BATCH_CHARACTERS", 1),
+        patch("plm_embed.io.streams._READ_BYTES", at_once),
+    ):
+        found = outcome(path, TABLE)
+    assert [each[1] for each in found] == ["a", f"{mark}b", "c", "d", f"{mark}e", "f", "g"]
+    assert [each[-1][1] for each in found if each[-1]] == [
+        "line 8: 2 fields instead of 3",
+        "line 10: 1 fields instead of 3",
+    ]
+
+
+@pytest.mark.parametrize("rows", ['""\n\n""\n', " \n\n \n", '"a""b"\r\nNA\r\n', "a\r\rb\r"])
+def test_one_column(tmp_path: Path, rows: str) -> None:
+    path = write(tmp_path / "one.csv", "seq\n" + rows)
+    table = Table("seq", "seq")
+    with patch.object(DelimitedText, "_plain", lambda *_: None):
+        expected = outcome(path, table)
+    assert outcome(path, table) == expected and len(expected) == 2
+
+
+def test_the_fast_way_is_taken(tmp_path: Path) -> None:
+    rows = ["a,MK,x", '"b","M""K","line\nbreak, and comma"', "c,mk,流感", "d,,", "e,NaN,"]
+    for end in ("\n", "\r\n"):
+        path = write(tmp_path / "plain.csv", end.join(["id,seq,note", *rows, ""]))
+        with patch.object(DelimitedText, "_rows", lambda _, rows: iter([*rows])):  # the header's
+            found = outcome(path, TABLE)
+        assert [each[1] for each in found] == ["a", "b", "c", "d", "e"]
+        assert found[1][3:5] == ('M"K', "line\nbreak, and comma")
+        assert found[4][-1] == ("missing_value", None)
+
+
+@given(
+    st.lists(st.sampled_from([b"a", b"aaa", b"\n", b"\r"]), max_size=40).map(b"".join),
+    st.integers(1, 12),
+    st.integers(1, 9),
+    st.integers(10, 20),
+)
+def test_blocks_end_where_lines_do(content: bytes, size: int, at_once: int, longest: int) -> None:
+    handle = io.BytesIO(content)
+    with patch("plm_embed.io.streams._READ_BYTES", at_once):
+        found = list(line_blocks(handle.read, size, longest))
+    assert b"".join(found) == content
+    for before, after in pairwise(found):
+        whole = before.endswith((b"\r", b"\n")) and before[-1:] + after[:1] != b"\r\n"
+        assert whole or len(before) > longest
+    if b"\n" in content[:at_once]:
+        assert found[0] == content[: content.index(b"\n") + 1]
+
+
+def test_whole_lines_come_before_an_error() -> None:
+    pieces = iter([b"a\nb\nc\r"])
+    found = line_blocks(lambda _: next(pieces), 1000, 1000)
+    assert [next(found), next(found)] == [b"a\n", b"b\n"]
+    with pytest.raises(RuntimeError):
+        next(found)
