@@ -43,7 +43,6 @@ rule validate:
     """Prove the result: every key once, every record answered, every row right. A problem fails the run."""
     input:
         summary="<sequences>/summary.json",
-        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
         weights="<vectors>/weights.json",
         gathered="<vectors>/gathered.json",
     output:

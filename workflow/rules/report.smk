@@ -7,7 +7,6 @@ rule report:
     """Everything about the campaign: for people in one HTML file that needs no network, for machines in an RO-Crate."""
     input:
         summary="<sequences>/summary.json",
-        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
         gathered="<vectors>/gathered.json",
         proof="<vectors>/checksums.sha256",
         weights="<vectors>/weights.json",

@@ -22,6 +22,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.keys import MAX_BUCKETS
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs, plan, proposals, speeds
@@ -364,7 +365,7 @@ def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
             * (one.hours_each - proposals.STARTUP_HOURS)
             >= gpu_hours - 1e-6
         )
-        assert one.submissions * one.buckets_per_submission >= one.buckets <= 10_000
+        assert one.submissions * one.buckets_per_submission >= one.buckets <= MAX_BUCKETS
         assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
 
 

@@ -22,7 +22,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
 from plm_embed.reading.vectors import Vectors
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
-from plm_embed.store.store import part_files
+from plm_embed.store.replaced import part_names
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
 from support.damages import put, swap
 
@@ -329,8 +329,8 @@ def test_a_store_into_which_a_part_is_being_copied_is_read_without_it(tmp_path: 
     (campaign.parts / f"{whole[0].name}.damaged").write_bytes(b"set aside")
     with plm_embed.open(campaign.store) as store:
         assert len(store) == len(KEYS)
-    assert part_files(campaign.parts) == whole
-    assert part_files(tmp_path / "absent") == []
+    assert part_names(campaign.parts) == [path.name for path in whole]
+    assert part_names(tmp_path / "absent") == []
 
 
 def test_a_folder_of_several_stores_is_refused(tmp_path: Path) -> None:

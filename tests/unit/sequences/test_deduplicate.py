@@ -311,7 +311,7 @@ def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: l
     ("options", "message"),
     [
         ({"memory_mb": 499}, "memory_mb: 499 is too little, give 500 or more"),
-        ({"buckets": 0}, "buckets: 0 is not between 1 and 10,000"),
+        ({"buckets": 0}, "buckets: 0 is not between 1 and 20,000"),
         (
             {"table": Table("protein_id", "sequence", ("length",))},
             "keep: 'length' is a column that the results have",

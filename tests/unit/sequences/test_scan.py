@@ -112,7 +112,7 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
 
 
 def test_ranges_are_the_buckets_or_groups_of_neighbors() -> None:
-    for buckets in (1, 2, 63, 64, 65, 1000, 10_000):
+    for buckets in (1, 2, 63, 64, 65, 1000, 10_000, 10_240):
         names, bounds = bucket_names(buckets), bucket_bounds(buckets)
         ranges = bucket_ranges(names)
         assert [name for names in ranges for name in names] == names

@@ -170,7 +170,7 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         ({"buckets": "[1"}, 'buckets: "[1": must be a whole number'),
         ({"buckets": True}, "buckets: true: must be a whole number"),
         ({"buckets": 0}, "buckets: 0: must be at least 1"),
-        ({"buckets": 100_000}, "buckets: 100000: must be at most 10000"),
+        ({"buckets": 100_000}, "buckets: 100000: must be at most 20000"),
         ({"inputs": {"a": 1}}, 'inputs: {"a": 1}: must be a list, such as [a, b]'),
         ({"inputs": ""}, "inputs: []: must not be empty"),
         ({"inputs": "b.fasta"}, "inputs: b.fasta: not found; did you mean a.fasta?"),

@@ -17,7 +17,7 @@ from plm_embed.errors import ConfigError, StoreError
 KEY_BYTES = 32
 SPACE = 1 << 64
 MOST_RANGES = 64
-MAX_BUCKETS = 10_000  # names have four digits, so that they sort as numbers do
+MAX_BUCKETS = 20_000
 
 
 def key(sequence: str) -> str:
@@ -49,10 +49,13 @@ def bucket_of(key: str, n: int) -> int:
 
 
 def bucket_names(n: int) -> list[str]:
-    """`0000`, `0001` ... for n buckets; ConfigError unless 1 <= n <= 10,000."""
+    """`0000`, `0001` ... for n buckets, with five digits for more than 10,000, so that they sort as
+    numbers do; ConfigError unless 1 <= n <= 20,000.
+    """
     if not 1 <= n <= MAX_BUCKETS:
         raise ConfigError(f"buckets: {n} is not between 1 and {MAX_BUCKETS:,}", key="buckets")
-    return [f"{number:04d}" for number in range(n)]
+    digits = max(4, len(str(n - 1)))
+    return [f"{number:0{digits}d}" for number in range(n)]
 
 
 def bucket_ranges(names: Sequence[str]) -> list[Sequence[str]]:

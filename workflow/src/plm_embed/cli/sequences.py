@@ -16,6 +16,7 @@ from plm_embed.cli.options import (
     Step,
 )
 from plm_embed.fingerprint import AlphabetName, Strand
+from plm_embed.keys import MAX_BUCKETS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,7 +51,7 @@ def _reading(command: Command) -> Command:
         SEQUENCE_COLUMN,
         ID_COLUMN,
         click.option(
-            "--buckets", default=4, type=click.IntRange(1, 10_000), help="Number of buckets."
+            "--buckets", default=4, type=click.IntRange(1, MAX_BUCKETS), help="Number of buckets."
         ),
     ):
         command = option(command)

@@ -22,7 +22,9 @@ T = TypeVar("T")
 def write_sealed(path: Path, record: object) -> None:
     """Write a dataclass, or a dictionary, without a key `sha256` as sealed JSON, atomically."""
     content = to_plain(record)
-    write_json(path, {**content, SEAL: _digest(content)})
+    # through JSON and back: what was written as a tuple or with numbers as keys is read otherwise
+    plain = json.loads(json.dumps(content, ensure_ascii=False))
+    write_json(path, {**content, SEAL: _digest(plain)})
 
 
 def read_sealed(
@@ -67,7 +69,5 @@ def unsealed(
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    # through JSON and back: what was written as a tuple or with numbers as keys is read otherwise
-    plain = json.loads(json.dumps(content, ensure_ascii=False))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -151,7 +151,14 @@ def campaign_records(folder: Path, buckets: int) -> list[Completion]:
     Records of other settings, or of an earlier and larger number of buckets, may lie beside them.
     """
     names = set(bucket_names(buckets))
-    found = [record for record in completion_records(folder) if record.bucket in names]
+    return of_last_settings(
+        record for record in completion_records(folder) if record.bucket in names
+    )
+
+
+def of_last_settings(records: Iterable[Completion]) -> list[Completion]:
+    """Those of the settings of the one that ended last."""
+    found = list(records)
     last = max(found, key=lambda record: record.ended, default=None)
     return [record for record in found if last and record.fingerprint == last.fingerprint]
 

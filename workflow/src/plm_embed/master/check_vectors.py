@@ -23,8 +23,8 @@ from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, blocks, locate
 from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
 from plm_embed.store.parts import read_part
-from plm_embed.store.replaced import PartInfo, current_parts
-from plm_embed.store.store import part_files, store_folder
+from plm_embed.store.replaced import PartInfo, current_parts, part_names
+from plm_embed.store.store import store_folder
 
 _KEYS_AT_ONCE = 1 << 20
 
@@ -85,7 +85,7 @@ def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> 
                 )
             elif sha256_file(path) != part.sha256:
                 problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
-    for path in part_files(folder):
+    for path in (folder / name for name in part_names(folder)):
         if path.name in named and path.stat().st_size != named[path.name].bytes:
             continue
         with findings.check("fingerprints in the store") as problem, read_part(path) as part_file:

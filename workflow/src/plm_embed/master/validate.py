@@ -249,10 +249,10 @@ def _check_spots(
 
 def _residues(sequences: Path, keys: list[str]) -> list[str]:
     """The sequences that the keys name."""
-    count = len(bucket_names(sequences))
+    names = bucket_names(sequences)
     found: dict[str, str] = {}
-    for bucket in sorted({bucket_of(key, count) for key in keys}):
-        path = verified(sequences, f"buckets/{bucket:04d}.parquet")
+    for bucket in sorted({bucket_of(key, len(names)) for key in keys}):
+        path = verified(sequences, f"buckets/{names[bucket]}.parquet")
         table = read_table(path, ["key", "sequence"]).filter(pc.field("key").isin(keys))
         check_keys(path, table)
         found |= zip(table["key"].to_pylist(), table["sequence"].to_pylist(), strict=True)

@@ -19,8 +19,8 @@ from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.store.parts import read_part
+from plm_embed.store.replaced import PartList
 from plm_embed.store.reuse import fingerprints
-from plm_embed.store.store import parts_between
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
@@ -49,40 +49,46 @@ def outstanding(config: Config, sequences: Path) -> Outstanding | None:
 
 def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstanding:
     stored, reused, lengths = 0, 0, Counter[int]()
-    own = Path(config["store"]) / fingerprint.id / "parts"
+    own = _Place(Path(config["store"]) / fingerprint.id / "parts")
     earlier = [
-        found[fingerprint] for found in map(fingerprints, _reuse(config)) if fingerprint in found
+        _Place(found[fingerprint])
+        for found in map(fingerprints, _reuse(config))
+        if fingerprint in found
     ]
     for name in bucket_names(sequences):
         table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])
         keys = key_array(table["key"])
-        mine = _held(own, keys)
+        mine = own.held(keys)
         theirs = np.zeros(len(keys), dtype=np.bool_)
         for place in earlier:
-            theirs |= _held(place, keys)
+            theirs |= place.held(keys)
         stored += int(mine.sum())
         reused += int((theirs & ~mine).sum())
         lengths.update(table["length"].filter(pa.array(~(mine | theirs))).to_pylist())
     return Outstanding(stored, reused, dict(lengths))
 
 
-def _held(place: Path, keys: Keys) -> NDArray[np.bool_]:
-    """Which of the keys (S64 (n,), sorted) a master, or a folder of parts, holds; nothing is
-    changed there.
+class _Place:
+    """A master, or a folder of parts as it is now; it need not be there. Nothing is changed in
+    it.
     """
-    held = np.zeros(len(keys), dtype=np.bool_)
-    if not len(keys) or not place.exists():
+
+    def __init__(self, path: Path) -> None:
+        self._master = [path] if path.is_file() else []
+        self._parts = PartList(path)
+
+    def held(self, keys: Keys) -> NDArray[np.bool_]:
+        """Which of the keys (S64 (n,), sorted) it holds."""
+        held = np.zeros(len(keys), dtype=np.bool_)
+        if not len(keys):
+            return held
+        for path in self._master or self._parts.between(keys[0].decode(), keys[-1].decode()):
+            try:
+                with read_part(path) as part:
+                    held |= part.locate(keys) >= 0
+            except PlmEmbedError:
+                continue  # damaged: its sequences will be computed again
         return held
-    paths = (
-        [place] if place.is_file() else parts_between(place, keys[0].decode(), keys[-1].decode())
-    )
-    for path in paths:
-        try:
-            with read_part(path) as part:
-                held |= part.locate(keys) >= 0
-        except PlmEmbedError:
-            continue  # damaged: its sequences will be computed again
-    return held
 
 
 def _reuse(config: Config) -> list[Path]:

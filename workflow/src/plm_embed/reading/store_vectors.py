@@ -17,7 +17,8 @@ from plm_embed.reading.rows import Rows
 from plm_embed.reading.vectors import KEY, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
-from plm_embed.store.store import FINGERPRINT, KEY_SPACE, parts_between, read_fingerprint
+from plm_embed.store.replaced import PartList
+from plm_embed.store.store import FINGERPRINT, read_fingerprint
 
 if TYPE_CHECKING:
     import anndata
@@ -51,7 +52,7 @@ class StoreVectors(Vectors):
             )
         self.path = folders[0]
         self._fingerprint = read_fingerprint(self.path)
-        self._parts = parts_between(self.path / "parts", *KEY_SPACE)
+        self._parts = PartList(self.path / "parts").all()
         self._dim = 0
         held = []
         for file in self._parts:
@@ -100,9 +101,8 @@ class StoreVectors(Vectors):
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
         lengths = np.empty(len(self), dtype=np.int32)
-        for number, file in enumerate(self._parts):
-            with read_part(file) as part:
-                mine = self._part == number
+        for number, mine in self._by_part(np.arange(len(self))):
+            with read_part(self._parts[number]) as part:
                 lengths[mine] = part.length[self._row[mine]]
         return lengths
 
@@ -150,12 +150,18 @@ class StoreVectors(Vectors):
         bits = np.empty(
             (len(unique), self.dim), f"<u{storage_bytes(self._fingerprint.storage_dtype)}"
         )
-        for number in np.unique(self._part[unique]).tolist():
-            mine = np.flatnonzero(self._part[unique] == number)
+        for number, mine in self._by_part(unique):
             with self._opened(number) as part:
                 wanted = self._row[unique[mine]]
                 bits[mine] = part.bits(name, wanted)
         return decode(bits[back], self._fingerprint.storage_dtype)
+
+    def _by_part(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        """Each part that holds some of the rows, and where in `rows` those are."""
+        which = self._part[rows]
+        order = np.argsort(which, kind="stable")
+        numbers, starts = np.unique(which[order], return_index=True)
+        yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
 
     def _residues(self, name: str, row: int) -> Array:
         with self._opened(int(self._part[row])) as part:

@@ -17,8 +17,8 @@ from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import (
     Completion,
     Savings,
-    campaign_records,
     completion_records,
+    of_last_settings,
     read_completion,
     savings,
 )
@@ -196,12 +196,9 @@ def weights_of(folder: Path, sha256: str | None) -> Manifest | None:
 def _records(embedded: Path, summary: Summary | None) -> list[Completion]:
     if not summary:
         return list(completion_records(embedded))
-    for path in (embedded / f"{name}.json" for name in bucket_names(summary.buckets)):
-        if path.is_file():
-            read_completion(
-                path
-            )  # one that is damaged must not look like one that is not there yet
-    return campaign_records(embedded, summary.buckets)
+    paths = (embedded / f"{name}.json" for name in bucket_names(summary.buckets))
+    # one that is damaged must not look like one that is not there yet
+    return of_last_settings(read_completion(path) for path in paths if path.is_file())
 
 
 def _add_runs(facts: Facts, records: Sequence[Completion]) -> None:

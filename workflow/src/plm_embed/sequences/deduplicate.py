@@ -127,6 +127,7 @@ def _clear(output: Path, names: Sequence[str]) -> None:
     """Remove what marks an earlier result as whole, its surplus buckets, and what a killed run left
     behind.
     """
+    kept = set(names)
     (output / SUMMARY).unlink(missing_ok=True)
     for left in output.glob(".spill-*"):
         shutil.rmtree(left)
@@ -134,6 +135,6 @@ def _clear(output: Path, names: Sequence[str]) -> None:
         for left in folder.glob(".tmp-*"):
             left.unlink()
         if folder != output:
-            for file in folder.glob("[0-9][0-9][0-9][0-9].parquet"):
-                if file.stem not in names:
+            for file in folder.glob("[0-9]*.parquet"):
+                if file.stem.isdecimal() and file.stem not in kept:
                     file.unlink()

@@ -25,6 +25,7 @@ from plm_embed.store.hdf5 import Array, connect
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import extents
 from plm_embed.store.replaced import (
+    PartList,
     Replacement,
     current_parts,
     note_files,
@@ -32,7 +33,7 @@ from plm_embed.store.replaced import (
     write_note,
 )
 from plm_embed.store.reuse import devices_of
-from plm_embed.store.store import KEY_SPACE, Store, parts_between, read_fingerprint
+from plm_embed.store.store import Store, read_fingerprint
 from plm_embed.store.write_behind import VectorWriter
 from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
@@ -66,7 +67,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     done = Compacted()
     for note in notes:
         store = Store(root, read_fingerprint(note.parent))
-        for group in _groups(parts_between(store.parts_folder, *KEY_SPACE), part_bytes):
+        for group in _groups(PartList(store.parts_folder).all(), part_bytes):
             _merge(store, group, part_bytes, done)
         _remove(store, 3600 * keep_hours, done)
     return done

@@ -22,7 +22,8 @@ from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import DamagedPartError, Part, read_part
-from plm_embed.store.store import Store, parts_between, read_fingerprint
+from plm_embed.store.replaced import PartList
+from plm_embed.store.store import Store, read_fingerprint
 from plm_embed.store.write_parts import PartRows, write_part
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class Reuse:
         paths = (
             [place]
             if place.is_file()
-            else parts_between(place, keys[0].decode(), keys[-1].decode())
+            else PartList(place).between(keys[0].decode(), keys[-1].decode())
         )
         for path in paths:
             if not place.is_file() and path not in self._whole:

@@ -22,15 +22,11 @@ from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.keys import Keys
 from plm_embed.store.parts import DamagedPartError, read_part
-from plm_embed.store.replaced import PartInfo, replacements
+from plm_embed.store.replaced import PartInfo, PartList
 
 FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
 
-KEY_SPACE = "0" * 64, "f" * 64
-"""The first key and the last that there can be."""
-
-_PART_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-\d+-[0-9a-f]{16}\.h5")
 _ID = re.compile(r"[0-9a-f]{16}")
 _HEALED = "`snakemake --forcerun embed` in its campaign writes it anew"
 _log = logging.getLogger(__name__)
@@ -95,7 +91,7 @@ class Store:
         """Parts, by name, that can hold a key of the inclusive range: their names say so, no file
         is opened.
         """
-        return parts_between(self.parts_folder, first_key, last_key)
+        return PartList(self.parts_folder).between(first_key, last_key)
 
     def missing(self, keys: Keys) -> NDArray[np.bool_]:
         """Which of the keys (S64, sorted) no part holds. A damaged part is set aside, so its keys
@@ -155,39 +151,6 @@ class Store:
         )
         with suppress(FileNotFoundError):  # another job was first
             path.rename(aside)
-
-
-def part_files(folder: Path) -> list[Path]:
-    """The parts in a folder, by name; not what is being copied there under a hidden name, or was
-    set aside.
-    """
-    return (
-        sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
-        if folder.is_dir()
-        else []
-    )
-
-
-def parts_between(folder: Path, first_key: str, last_key: str) -> list[Path]:
-    """Parts in a folder, by name, that can hold a key of the inclusive range: their names say so,
-    none is opened.
-
-    Parts that `plm-embed compact` has replaced are left out.
-    """
-    replaced = replacements(folder.parent)
-    named = (
-        (match, path) for path in part_files(folder) if (match := _PART_NAME.fullmatch(path.name))
-    )
-    return [
-        path
-        for match, path in named
-        if match[1] <= last_key[:8]
-        and first_key[:8] <= match[2]
-        and not (
-            path.name in replaced
-            and all((folder / part.name).exists() for part in replaced[path.name])
-        )
-    ]
 
 
 def read_fingerprint(folder: Path) -> Fingerprint:

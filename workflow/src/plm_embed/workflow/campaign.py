@@ -83,7 +83,7 @@ def plan_line(config: Config) -> str:
     store.
     """
     from plm_embed.jobs.completion_record import campaign_records
-    from plm_embed.store.store import part_files
+    from plm_embed.store.replaced import part_names
 
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
     per_submission = config["speed"]["buckets_per_submission"]
@@ -99,7 +99,7 @@ def plan_line(config: Config) -> str:
     known = _known_settings(config).items()
     fitting = (one for one in found if known <= one.fingerprint.stated.items())
     saved = str(savings(fitting))
-    parts = sum(len(part_files(folder)) for folder in Path(config["store"]).glob("*/parts"))
+    parts = sum(len(part_names(folder)) for folder in Path(config["store"]).glob("*/parts"))
     store = f"{parts:,} parts" if parts != 1 else "1 part"
     line = (
         f"plm-embed: {config['model']}{_standing(config)}, {buckets}; "

@@ -2,15 +2,15 @@
 `retries`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from plm_embed.fingerprint import storage_bytes
 from plm_embed.keys import bucket_names
 from plm_embed.models.registry import Model, find_model
-from plm_embed.sequences.summary import known_summary
-from plm_embed.workflow.campaign import bucket_files
+from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.workflow.config import Config
 
 BOUND_MINUTES = 240
@@ -31,8 +31,9 @@ def job_memory_mb(config: Config, buckets: Sequence[str]) -> int:
     """Main memory for one worker on these buckets, in MB: `host_memory_mb` and the largest one's
     sequences.
     """
-    sizes = _sizes(config, buckets)
-    return host_memory_mb(config["model"]) + round(10 * max(sizes, default=0) / 1e6)
+    every = _sizes(config)
+    largest = max((every.get(name, 0) for name in buckets), default=0)
+    return host_memory_mb(config["model"]) + round(10 * largest / 1e6)
 
 
 def job_minutes(config: Config, buckets: Sequence[str]) -> int:
@@ -43,11 +44,12 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     or with device cpu at 50 GFLOP/s, a third of what a modern core reaches; with half as much again
     and ten minutes to start.
     """
-    summary = Path(config["results"]) / "sequences" / "summary.json"
-    if not summary.is_file():
+    every = _sizes(config)
+    if not every:
         return BOUND_MINUTES
-    residues_per_byte = _residues_per_byte(summary, config["buckets"], summary.stat().st_mtime_ns)
-    residues = residues_per_byte * sum(_sizes(config, buckets))
+    known = known_summary(Path(config["results"]) / "sequences")
+    share = sum(every.get(name, 0) for name in buckets) / sum(every.values())
+    residues = share * known.residues if known else 0
     rate = CPU_FLOPS_PER_SECOND if config["speed"]["device"] == "cpu" else FLOPS_PER_SECOND
     seconds = residues * 2 * _parameters(find_model(config["model"])) / rate
     return 10 + round(1.5 * seconds / 60)
@@ -109,24 +111,26 @@ def input_bytes(config: Config) -> int:
     return sum(input_size(config, path) for path in config["inputs"])
 
 
-@cache
-def _residues_per_byte(summary: Path, buckets: int, _: int) -> float:
-    """Residues of all sequences by bytes of all bucket files; asked by every job, so kept until the
-    summary changes.
-    """
-    known = known_summary(summary.parent)
-    residues = known.residues if known else 0
-    paths = (summary.parent / "buckets" / f"{name}.parquet" for name in bucket_names(buckets))
-    everything = sum(path.stat().st_size for path in paths if path.is_file())
-    return residues / everything if everything else 0.0
-
-
 def _parameters(model: Model) -> int:
     """Weights of the layers; a forward pass takes 2 FLOP each per token."""
     return model.parameters
 
 
-def _sizes(config: Config, buckets: Iterable[str]) -> list[int]:
-    """Bytes of the bucket files that exist."""
-    paths = (Path(path) for path in bucket_files(config["results"], buckets))
-    return [path.stat().st_size for path in paths if path.is_file()]
+def _sizes(config: Config) -> Mapping[str, int]:
+    """Bytes of each bucket's file, by bucket; none before the sequences are counted."""
+    sequences = Path(config["results"]) / "sequences"
+    try:
+        changed = (sequences / SUMMARY).stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _sizes_since(sequences / "buckets", config["buckets"], changed)
+
+
+@cache
+def _sizes_since(folder: Path, buckets: int, _: int) -> Mapping[str, int]:
+    """Every job of a plan asks for them: each file is looked at once until the summary changes."""
+    found = {}
+    for name in bucket_names(buckets):
+        with suppress(OSError):
+            found[name] = (folder / f"{name}.parquet").stat().st_size
+    return found

@@ -57,8 +57,10 @@ def by_cause(rules: Iterable[Any], notes: Path) -> None:
 
 def _counted(resource: Any, name: str, notes: Path) -> Any:
     def value(wildcards: Any, **others: Any) -> Any:
-        attempt, job = others.pop("attempt"), _job(others["rulename"], dict(wildcards.items()))
-        failures = _failures(notes, job) if attempt > 1 else []
+        attempt = others.pop("attempt")
+        failures: Iterable[AttemptFailure] = ()
+        if attempt > 1:  # the first is asked of every job of a plan
+            failures = _failures(notes, _job(others["rulename"], dict(wildcards.items())))
         short = [note for note in failures if note.attempt < attempt and note.cause == CAUSES[name]]
         asked = resource.evaluate(wildcards, attempt=1 + len(short), **others).value
         limits = [note.at_most for note in short if note.at_most]

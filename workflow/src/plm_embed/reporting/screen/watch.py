@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.errors import StoreError
+from plm_embed.io.files import whole_files
 from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
@@ -120,6 +121,7 @@ class Watch:
         self._kept = Kept()
         self._steps = Steps(results, self._kept)
         self._done: dict[Path, set[str]] = {}
+        self._told: set[Path] = set()
         self._seen = 0
         self._sizes: dict[str, int] = {}
         self._times: dict[str, int] = {}
@@ -141,6 +143,7 @@ class Watch:
         if changed != self._seen or summary is None:
             self._seen = changed
             self._done.clear()
+            self._told.clear()
             known = bucket_names(summary.buckets) if summary else []
             self._sizes, self._times = _bucket_files(folder, known)
         return summary
@@ -230,10 +233,16 @@ class Watch:
                 and (time_of(path) or 0) >= self._times[bucket]
             ):
                 done.add(bucket)
-        for name in names(folder / SUBMISSIONS):
-            if name.endswith(".json"):
-                named = self._kept.read(folder / SUBMISSIONS / name, _buckets_of) or ()
-                done.update(bucket for bucket in named if bucket in self._times)
+        if len(done) == len(self._times):
+            return done
+        for path in whole_files(folder / SUBMISSIONS, "*.json"):
+            if path in self._told:
+                continue
+            named = self._kept.read(path, _buckets_of) or ()
+            done.update(bucket for bucket in named if bucket in self._times)
+            # one from before the sequences were split will come again, with other buckets perhaps
+            if named and (time_of(path) or 0) >= self._seen:
+                self._told.add(path)
         return done
 
     def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:

@@ -1,0 +1,99 @@
+"""What grows with buckets and parts, counted and not timed: folders listed, files looked at."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from plm_embed.io.sealed_json import read_sealed
+from plm_embed.keys import bucket_bounds, bucket_names
+from plm_embed.sequences.summary import write_summary
+from plm_embed.store.replaced import PartInfo, PartList, Replacement, current_parts, write_note
+from plm_embed.workflow.resources import job_memory_mb, job_minutes
+from support.campaigns import counted
+
+BUCKETS, PARTS = 300, 2000
+
+
+@contextmanager
+def calls(*names: str) -> Iterator[Counter[str]]:
+    """Counts calls of functions of `os`, which go on to do their work."""
+    found: Counter[str] = Counter()
+    real = {name: getattr(os, name) for name in names}
+
+    def counting(name: str):  # type: ignore[no-untyped-def]
+        def call(*arguments, **options):  # type: ignore[no-untyped-def]
+            found[name] += 1
+            return real[name](*arguments, **options)
+
+        return call
+
+    with patch.multiple(os, **{name: counting(name) for name in names}):
+        yield found
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A folder with the names of parts, of all widths, of which none is a file to be opened."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    random = np.random.default_rng(3)
+    for number in range(PARTS):
+        first = int(random.integers(0, 1 << 32))
+        last = min((1 << 32) - 1, first + int(2 ** random.uniform(0, 32)))
+        (folder / f"{first:08x}-{last:08x}-3-{number:016x}.h5").touch()
+    return folder
+
+
+def test_one_listing_serves_all_buckets_and_finds_every_part(parts: Path) -> None:
+    names = sorted(path.name for path in parts.iterdir())
+    bounds = bucket_bounds(BUCKETS)
+    with calls("listdir", "scandir", "open") as made:
+        listed = PartList(parts)
+        found = [
+            listed.between(f"{low:016x}".ljust(64, "0"), f"{high - 1:016x}".ljust(64, "f"))
+            for low, high in pairwise(bounds)
+        ]
+    assert made == {"listdir": 1}
+    assert [path.name for path in listed.all()] == names
+    for (low, high), chosen in zip(pairwise(bounds), found, strict=True):
+        first, last = f"{low >> 32:08x}", f"{(high - 1) >> 32:08x}"
+        wanted = [name for name in names if name[:8] <= last and first <= name[9:17]]
+        assert [path.name for path in chosen] == wanted
+
+
+def test_a_note_of_compact_is_read_once_for_all_buckets(parts: Path) -> None:
+    names = sorted(path.name for path in parts.iterdir())
+    by = PartInfo(names[0], 3, 0, "0" * 64)
+    write_note(parts.parent, Replacement(replaced=tuple(names[1:]), by=(by,)))
+    with patch("plm_embed.store.replaced.read_sealed", wraps=read_sealed) as read:
+        for name in names[1 : BUCKETS + 1]:
+            assert current_parts([PartInfo(name, 3, 0, "1" * 64)], parts.parent) == (by,)
+    assert read.call_count == 1
+    assert PartList(parts).all() == [parts / names[0]]
+
+
+def test_a_plan_looks_at_each_bucket_once(tmp_path: Path) -> None:
+    config = {
+        "results": str(tmp_path),
+        "model": "esm2_t33_650M_UR50D",
+        "buckets": BUCKETS,
+        "speed": {"device": "auto"},
+    }
+    folder = tmp_path / "sequences" / "buckets"
+    folder.mkdir(parents=True)
+    names = bucket_names(BUCKETS)
+    for name in names:
+        (folder / f"{name}.parquet").write_bytes(bytes(1000))
+    write_summary(tmp_path / "sequences", counted(residues=4_000_000_000))
+    with calls("stat") as made:
+        asked = {(job_minutes(config, [name]), job_memory_mb(config, [name])) for name in names}
+    assert len(asked) == 1
+    # each file once; and of the summary, whether it has changed, three times for each job
+    assert BUCKETS <= made["stat"] <= 4 * BUCKETS + 10
