@@ -55,7 +55,7 @@ test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a rea
 # Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
 gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
 	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
-	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
+	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
 
 gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
 	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0

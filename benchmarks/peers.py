@@ -39,6 +39,8 @@ class RandomTensors(Mapping[str, torch.Tensor]):
     ) -> None:
         self._shapes = tensor_shapes(model)
         self._device, self._dtype = device, dtype
+        scaled = model.family.encoder.scaled_scores
+        self._query = 1.0 if scaled else (model.inner // model.heads) ** -0.5
 
     def __getitem__(self, name: str) -> torch.Tensor:
         shape = self._shapes[name]
@@ -52,6 +54,8 @@ class RandomTensors(Mapping[str, torch.Tensor]):
             values = 0.5 * values
         else:
             values *= ((1.5 if "q_proj" in name or "k_proj" in name else 0.5) / shape[1]) ** 0.5
+            if "q_proj" in name:  # where the model does not scale the scores, its weights do
+                values *= self._query
         return values.to(self._dtype)
 
     def __contains__(self, name: object) -> bool:

@@ -43,18 +43,24 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["problems"]
     assert found["tests"]["exit_code"] == 5  # none chosen: there is no GPU
-    kernels = (
+    named = (
         "float32, torch SDPA",
         "bfloat16, products of cache-sized blocks",
         "bfloat16, torch SDPA",
     )
-    assert set(found[tiny]["accuracy"]) == {*kernels, "float16, torch SDPA"}
+    assert set(found[tiny]["accuracy"]) == {*named, "float16, torch SDPA"}
     assert all(entry["worst_cosine"] > 0.9999 for entry in found[tiny]["accuracy"].values())
     for row in found[tiny]["throughput"].values():
         assert not row["problems"]
         assert row["rounds"] == 5
         assert row["variants"]["fair-esm as shipped, float32"]["ours_is_faster_by"] > 0
         assert row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] > 0
+    kernels = found["kernels"]
+    assert kernels["copy_bytes_per_second"] > 0
+    assert 0 < len(kernels["profile"]) <= 20
+    assert 0.5 < sum(each["share"] for each in kernels["profile"]) <= 1.001
+    assert [row["usual"] for row in kernels["rows"].values()] == [False, False, True, False]
+    assert all(row["tokens_per_second"] > 0 for row in kernels["rows"].values())
     for family in families:
         assert found[family]["rounds"] == 5
         assert found[family]["accuracy"]["worst_cosine"] > 0.999

@@ -7,15 +7,18 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from plm_embed.kernels import devices, elementwise
-from plm_embed.kernels.elementwise import PLAIN, Elementwise
+from plm_embed.kernels.elementwise import PLAIN, Elementwise, Norm, Rotary
+from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
@@ -50,19 +53,24 @@ def test_kernels_agree_with_torch(fused: Elementwise, shape: str, dtype: str) ->
 
 
 def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
-    def norm(x: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
-        return fused.norm(x, replace(by, weight=torch.zeros_like(by.weight)), dtype)
+    def add_norm(x: Tensor, terms: list[Tensor], by: Norm, dtype: torch.dtype) -> Tensor:
+        return fused.add_norm(x.clone(), terms, by, dtype)  # x itself stays as it was
 
-    def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
-        fused.rotate(qkv, cosine, -sine)
+    def post_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
+        return fused.post_norm(x, term, replace(by, weight=torch.zeros_like(by.weight)), dtype)
 
-    def add_norm(x: Tensor, term: Tensor, by: elementwise.Norm, dtype: torch.dtype) -> Tensor:
-        return fused.add_norm(x.clone(), term, by, dtype)  # x itself stays as it was
+    def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
+        assert rotary is not None
+        fused.query_key(qkv, norms, (rotary[0], -rotary[1]))
+
+    def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Any) -> Tensor:
+        return fused.up(x, gate or linear, None, activation)
 
     for wrong in (
-        replace(fused, norm=norm),
         replace(fused, add_norm=add_norm),
-        replace(fused, rotate=rotate),
+        replace(fused, post_norm=post_norm),
+        replace(fused, query_key=query_key),
+        replace(fused, up=up),
     ):
         assert elementwise._problem(wrong, CPU, torch.float32, 96, 4).startswith("they are off by ")
 
@@ -102,45 +110,82 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 700), st.booleans(), st.integers(0, 10))
+@given(st.integers(1, 40), st.integers(1, 700), st.integers(0, 2), st.integers(0, 10))
 def test_a_row_is_normed_alike_in_any_company(
-    fused: Elementwise, rows: int, width: int, added: bool, seed: int
+    fused: Elementwise, rows: int, width: int, count: int, seed: int
 ) -> None:
     random = torch.Generator().manual_seed(seed)
-    x, term = (10 * torch.randn((rows, width), generator=random) for _ in range(2))
-    by = elementwise.Norm(
-        torch.randn(width, generator=random), torch.randn(width, generator=random)
-    )
+    x, *terms = (10 * torch.randn((rows, width), generator=random) for _ in range(1 + count))
+    by = Norm(torch.randn(width, generator=random), torch.randn(width, generator=random))
 
-    def run(x: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.clone()
-        return (
-            fused.add_norm(x, term, by, torch.float32)
-            if added
-            else fused.norm(x, by, torch.float32)
-        ), x
+    def run(rows: slice) -> tuple[Tensor, Tensor]:
+        mine, left = x[rows].clone(), [term[rows] for term in terms]
+        y = fused.add_norm(mine, left, by, torch.float32)
+        assert len(left) == count % 2  # two are added for good, one waits
+        elementwise.add(mine, left)
+        return y, mine
 
-    together, left = run(x, term)
-    expected = x + term if added else x
-    assert torch.equal(left, expected)
-    assert torch.allclose(
-        together, elementwise.norm(expected, by, torch.float32), atol=2e-5, rtol=1e-4
+    together, summed = run(slice(None))
+    expected = x.clone()
+    for term in terms:
+        expected += term
+    assert torch.equal(summed, expected)
+    exact = F.layer_norm(
+        expected.double(), (width,), by.weight.double(), by.bias.double(), by.epsilon
     )
+    assert torch.allclose(together.double(), exact, atol=2e-5, rtol=1e-4)
     row = seed % rows
-    assert torch.equal(run(x[row : row + 1], term[row : row + 1])[0][0], together[row])
+    assert torch.equal(run(slice(row, row + 1))[0][0], together[row])
 
 
-def test_rotation_leaves_the_values_alone(fused: Elementwise) -> None:
+@pytest.mark.parametrize("normed", [False, True])
+def test_queries_and_keys_are_normed_over_all_heads_and_turned(
+    fused: Elementwise, normed: bool
+) -> None:
     random = torch.Generator().manual_seed(3)
     qkv, angle = torch.randn((7, 3, 5, 12), generator=random), torch.randn((7, 6), generator=random)
+    weights = torch.randn((2, 60), generator=random)
+    norms = (Norm(weights[0], None), Norm(weights[1], None)) if normed else None
     turned = qkv.clone()
-    fused.rotate(turned, angle.cos(), angle.sin())
-    assert torch.equal(turned[:, 2], qkv[:, 2])
-    # a rotation: pairs of numbers keep their length
-    assert torch.allclose(
-        turned[..., :6].hypot(turned[..., 6:]), qkv[..., :6].hypot(qkv[..., 6:]), atol=1e-5
-    )
-    assert not torch.allclose(turned[:, :2], qkv[:, :2], atol=0.1)
+    fused.query_key(turned, norms, (angle.cos(), angle.sin()))
+    assert torch.equal(turned[:, 2], qkv[:, 2])  # the values stay
+    exact = qkv.double()
+    if normed:
+        for at in range(2):
+            flat = F.layer_norm(exact[:, at].flatten(1), (60,), weights[at].double(), None, 1e-5)
+            exact[:, at] = flat.view(7, 5, 12)
+    # as numbers of a plane: the first half of a head is real, the second imaginary
+    plane = torch.complex(exact[:, :2, :, :6], exact[:, :2, :, 6:])
+    plane = plane * torch.exp(1j * angle.double())[:, None, None]
+    expected = torch.cat([plane.real, plane.imag], -1)
+    assert (turned[:, :2].double() - expected).abs().max() < 2e-5
+
+
+EXACT = {
+    "gelu": lambda x: x * torch.special.ndtr(x),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    ),
+    "relu": lambda x: x.clamp(min=0),
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+}
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", EXACT)
+def test_activations_in_place(name: str, dtype: str, gated: bool) -> None:
+    from plm_embed.kernels import triton_elementwise
+
+    x = torch.linspace(-12, 12, 4801).to(DTYPES[dtype])  # type: ignore[index]
+    x = torch.stack([x, x / 100, torch.full_like(x, -65000)])
+    by = torch.linspace(-2, 2, 4801).to(x.dtype).expand(3, -1).contiguous() if gated else None
+    exact = EXACT[name](x.double()) * (1 if by is None else by.double())
+    found = triton_elementwise.activate(x, name, by)
+    assert found.data_ptr() == x.data_ptr()
+    step = 2e-6 if dtype == "float32" else 6e-4
+    assert ((found.double() - exact).abs() <= 1e-7 + step * exact.abs().clamp(min=0.1)).all()
 
 
 @pytest.mark.workflow
@@ -166,37 +211,74 @@ def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> No
 
 
 COMPILE = """
-import sys
+import re, subprocess, sys, tempfile
+from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from plm_embed.kernels import triton_elementwise as fused
 
-capability, width, half = map(int, sys.argv[1:4])
-half_type = "*" + sys.argv[4]
+capability, half_type = int(sys.argv[1]), "*" + sys.argv[2]
+assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+WIDE = {"f32": 4, "b32": 4, "b16": 2, "b64": 8}
 
-def check(kernel, pointers, constants):
-    # torch's tensors and their slices begin at multiples of 16 bytes, which Triton sees at a launch
+def check(kernel, pointers, constants, warps):
+    # torch's tensors and their slices begin at multiples of 16 bytes, and have multiples of 16
+    # numbers, which Triton sees at a launch
     names = kernel.arg_names
     by_16 = [["tt.divisibility", 16]]
     aligned = {(at,): by_16 for at, name in enumerate(names) if name in pointers}
     signature = {name: pointers.get(name, "constexpr") for name in names}
-    constants |= {"block": triton.next_power_of_2(width)}
     fixed = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, fixed, aligned)
     target = GPUTarget("cuda", capability, 32)
-    made = triton.compile(source, target=target, options={"num_warps": 8})
-    assert len(made.asm["cubin"]) > 1000
-    assert "ld.global.v4" in made.asm["ptx"] and "st.global.v4" in made.asm["ptx"], made.asm["ptx"]
+    made = triton.compile(source, target=target, options={"num_warps": warps})
+    ptx = made.asm["ptx"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        chip = f"sm_{capability}" + ("a" if capability >= 90 else "")
+        command = [assembler, "-v", f"--gpu-name={chip}", path, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spills = re.findall(r"(\\d+) bytes spill", said)
+    assert spills and not any(map(int, spills)), said
+    registers = int(re.search(r"Used (\\d+) registers", said)[1])
+    # of 65,536 for 2,048 threads: with 64 of each thread half of them are at work, which is enough
+    # to keep the memory busy
+    assert registers <= 64, (kernel.__name__, constants, registers)
+    moved = re.findall(r"(?:ld|st)\\.global\\.(v2|v4|)\\.?(f32|b32|b16|b64)", ptx)
+    bytes_of = {"v4": 4, "v2": 2, "": 1}
+    narrow = [each for each in moved if bytes_of[each[0]] * WIDE[each[1]] < 16]
+    assert moved and not narrow, (kernel.__name__, constants, moved)
 
-vectors = {"x_ptr": "*fp32", "term_ptr": half_type, "weight_ptr": "*fp32", "bias_ptr": "*fp32"}
-vectors["out_ptr"] = half_type
-for add in (False, True):
+def norms(width):
+    vectors = {"x_ptr": "*fp32", "weight_ptr": "*fp32", "bias_ptr": "*fp32"}
+    vectors |= {name: half_type for name in ("first_ptr", "second_ptr", "out_ptr")}
+    block = triton.next_power_of_2(width)
     for layer in (False, True):  # a layer norm with its bias, or an RMS norm
-        kind = {"center": layer, "shift": layer, "add": add}
-        check(fused._norm_kernel, vectors, {"width": width, "epsilon": 1e-5} | kind)
-angles = {"qkv_ptr": half_type, "cosine_ptr": "*fp32", "sine_ptr": "*fp32"}
-check(fused._rotate_kernel, angles, {"pairs": width, "half": half})
+        for terms, keep in ((0, 0), (1, 0), (2, 1), (1, 2)):
+            kind = {"center": layer, "shift": layer, "terms": terms, "keep": keep}
+            kind |= {"width": width, "block": block, "epsilon": 1e-5}
+            check(fused._norm_kernel, vectors, kind, fused._warps(block))
+
+def queries(heads, half):
+    angles = {"qkv_ptr": half_type, "cosine_ptr": "*fp32", "sine_ptr": "*fp32"}
+    angles |= {"query_weight_ptr": "*fp32", "key_weight_ptr": "*fp32"}
+    block = triton.next_power_of_2(heads * half)
+    for norm in (False, True):
+        kind = {"pairs": heads * half, "half": half, "block": block, "epsilon": 1e-5}
+        kind |= {"norm": norm, "rotate": True}
+        check(fused._query_key_kernel, angles, kind, fused._warps(block))
+
+for width in (1280, 2560, 5120, 1152, 1024):  # 650M, 3B, 15B, ESM C 600M, ProtT5
+    norms(width)
+for heads, half in ((20, 32), (40, 32), (40, 64), (18, 32)):
+    queries(heads, half)
+flat = {"x_ptr": half_type, "by_ptr": half_type, "count": "i32"}
+for activation in ("gelu", "gelu_tanh", "silu", "relu"):
+    for gated in (False, True):
+        kind = {"activation": activation, "gated": gated, "block": fused.ACTIVATE_BLOCK}
+        check(fused._activate_kernel, flat, kind, fused.ACTIVATE_WARPS)
 """
 
 
@@ -207,22 +289,11 @@ check(fused._rotate_kernel, angles, {"pairs": width, "half": half})
     [(70, "fp16"), (80, "bf16"), (90, "bf16")],
     ids=["V100", "A100", "H200"],
 )
-def test_kernels_compile_to_machine_code_that_moves_16_bytes_at_a_time(
+def test_machine_code_moves_16_bytes_at_a_time_and_keeps_all_in_registers(
     capability: int, half_type: str
 ) -> None:
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    for dim, heads in (SHAPES["esm2_t33_650M_UR50D"], (5120, 40)):
-        command = [
-            sys.executable,
-            "-c",
-            COMPILE,
-            str(capability),
-            str(dim),
-            str(dim // heads // 2),
-            half_type,
-        ]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        )
-        assert ended.returncode == 0, ended.stderr[-3000:]
+    command = [sys.executable, "-c", COMPILE, str(capability), half_type]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]

@@ -65,6 +65,15 @@ class Linear:
         y = y if activation is None else _PLAIN[activation](y)
         return y if out is None else out.copy_(y)
 
+    def relu(self, x: Tensor) -> Tensor:
+        """max(y, 0), which on CUDA cuBLASLt applies before it writes y: no pass of its own."""
+        if self._weight is None or x.dtype != self.dtype:
+            return self(x, "relu")
+        if self._bias is None:  # it asks for one
+            self._bias = self._weight.new_zeros(len(self._weight))
+        y: Tensor = torch._addmm_activation(self._bias, x, self._weight.t())
+        return y
+
     def _plain(self) -> Tensor:
         """The weights (out, in)."""
         if self._weight is not None:

@@ -1,5 +1,5 @@
-"""Norms with residual sum, and rotary angles, as one pass over memory each: Triton kernels for
-CUDA.
+"""What a layer does besides matrix products and attention, as one pass over memory each: Triton
+kernels for CUDA.
 
 On a modern GPU the plain operations of torch take nearly as long as all matrix products of ESM-2
 650M, since each of them reads and writes whole matrices. Blocks are fixed and not tuned at run
@@ -14,30 +14,38 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+ACTIVATE_BLOCK, ACTIVATE_WARPS = 1024, 4
+"""Numbers of one program, 8 of each thread: 16 bytes of half precision."""
+
 
 @triton.jit
 def _norm_kernel(  # noqa: PLR0917
     x_ptr,
-    term_ptr,
+    first_ptr,
+    second_ptr,
     weight_ptr,
     bias_ptr,
     out_ptr,
     width: tl.constexpr,
     block: tl.constexpr,
     epsilon: tl.constexpr,
-    add: tl.constexpr,
+    terms: tl.constexpr,
+    keep: tl.constexpr,
     center: tl.constexpr,
     shift: tl.constexpr,
 ):
-    """One row per program: x += term, then the layer norm of x, or its RMS norm without `center`;
-    `shift` adds the bias.
+    """One row per program: the layer norm of x and its `terms`, or the RMS norm without `center`;
+    `shift` adds the bias, `keep` writes x: 1 the sum, 2 the norm.
     """
     start = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, block)
     inside = columns < width
     x = tl.load(x_ptr + start + columns, mask=inside, other=0.0)
-    if add:
-        x += tl.load(term_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
+    if terms > 0:
+        x += tl.load(first_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
+    if terms > 1:
+        x += tl.load(second_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
+    if keep == 1:
         tl.store(x_ptr + start + columns, x, mask=inside)
     if center:
         mean = tl.sum(x, axis=0) / width
@@ -47,34 +55,77 @@ def _norm_kernel(  # noqa: PLR0917
     y = x / deviation * weight
     if shift:
         y += tl.load(bias_ptr + columns, mask=inside, other=0.0)
+    if keep == 2:
+        tl.store(x_ptr + start + columns, y, mask=inside)
     tl.store(out_ptr + start + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _rotate_kernel(  # noqa: PLR0917
+def _query_key_kernel(  # noqa: PLR0917
     qkv_ptr,
+    query_weight_ptr,
+    key_weight_ptr,
     cosine_ptr,
     sine_ptr,
     pairs: tl.constexpr,
     half: tl.constexpr,
     block: tl.constexpr,
+    epsilon: tl.constexpr,
+    norm: tl.constexpr,
+    rotate: tl.constexpr,
 ):
-    """One token per program: `pairs` numbers of q and k, each with the one half a head further."""
+    """One token's q or k per program: `pairs` numbers, each with the one half a head further, in
+    a layer norm without bias over all heads, then rotated.
+    """
     token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
     pair = tl.arange(0, block)
     inside = pair < pairs
     angle = pair % half
-    cosine = tl.load(cosine_ptr + token * half + angle, mask=inside, other=0.0)
-    sine = tl.load(sine_ptr + token * half + angle, mask=inside, other=0.0)
-    # q, k and v of a token follow one another, so it takes 3/2 of the room of q and k: 3 * pairs
-    # numbers
-    first_ptr = qkv_ptr + token * 3 * pairs + pair // half * (2 * half) + angle
+    place = pair // half * (2 * half) + angle
+    # q, k and v of a token follow one another: 2 * pairs numbers each
+    first_ptr = qkv_ptr + token * 6 * pairs + part * 2 * pairs + place
     first = tl.load(first_ptr, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(first_ptr + half, mask=inside, other=0.0).to(tl.float32)
-    tl.store(first_ptr, (first * cosine - second * sine).to(qkv_ptr.dtype.element_ty), mask=inside)
-    tl.store(
-        first_ptr + half, (second * cosine + first * sine).to(qkv_ptr.dtype.element_ty), mask=inside
-    )
+    if norm:
+        mean = (tl.sum(first, axis=0) + tl.sum(second, axis=0)) / (2 * pairs)
+        first = tl.where(inside, first - mean, 0.0)
+        second = tl.where(inside, second - mean, 0.0)
+        squares = tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)
+        deviation = tl.sqrt(squares / (2 * pairs) + epsilon)
+        weight_ptr = query_weight_ptr + place if part == 0 else key_weight_ptr + place
+        first = first / deviation * tl.load(weight_ptr, mask=inside, other=0.0)
+        second = second / deviation * tl.load(weight_ptr + half, mask=inside, other=0.0)
+    if rotate:
+        cosine = tl.load(cosine_ptr + token * half + angle, mask=inside, other=0.0)
+        sine = tl.load(sine_ptr + token * half + angle, mask=inside, other=0.0)
+        turned = first * cosine - second * sine
+        second = second * cosine + first * sine
+        first = turned
+    tl.store(first_ptr, first.to(qkv_ptr.dtype.element_ty), mask=inside)
+    tl.store(first_ptr + half, second.to(qkv_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _activate_kernel(  # noqa: PLR0917
+    x_ptr, by_ptr, count, activation: tl.constexpr, gated: tl.constexpr, block: tl.constexpr
+):
+    """x becomes its activation, or with `gated` that times `by`; `count` numbers."""
+    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = at < count
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if activation == "gelu":
+        y = 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
+    elif activation == "gelu_tanh":  # 0.5 (1 + tanh(u)) is the logistic of 2 u
+        y = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif activation == "silu":
+        y = x * tl.sigmoid(x)
+    else:
+        tl.static_assert(activation == "relu")
+        y = tl.maximum(x, 0.0)
+    if gated:
+        y *= tl.load(by_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x_ptr + at, y.to(x_ptr.dtype.element_ty), mask=inside)
 
 
 def norm(
@@ -85,39 +136,82 @@ def norm(
     epsilon: float,
     rms: bool,
     dtype: torch.dtype,
-    term: Tensor | None = None,
+    terms: tuple[Tensor, ...] = (),
+    keep: int = 0,
 ) -> Tensor:
-    """Layer or RMS norm of x (n, D) fp32 in `dtype`; `term` (n, D) is added to x, in place, before.
-    All contiguous.
+    """Layer or RMS norm, in `dtype`, of x (n, D) fp32 plus at most two `terms` (n, D).
+
+    keep: 0 leaves x alone, 1 makes it the sum, 2 the norm. All contiguous.
     """
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     width = x.shape[1]
     block = triton.next_power_of_2(width)
-    warps = min(max(block // 256, 1), 16)
+    first, second, *_ = (*terms, x, x)
     _norm_kernel[(len(x),)](
         x,
-        x if term is None else term,
+        first,
+        second,
         weight,
         weight if bias is None else bias,
         out,
         width,
         block,
         epsilon,
-        term is not None,
+        len(terms),
+        keep,
         not rms,
         bias is not None,
-        num_warps=warps,
+        num_warps=_warps(block),
     )
     return out
 
 
-def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
-    """Rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place; cosine, sine (n, d / 2)
-    fp32.
+def query_key(
+    qkv: Tensor,
+    weights: tuple[Tensor, Tensor] | None,
+    epsilon: float,
+    rotary: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Norm and rotate q and k in qkv (n, 3, H, d), contiguous, in fp32 and in place.
+
+    weights: (H d,) fp32 each, of layer norms without bias; rotary: cosines and sines (n, d / 2)
+    fp32. Either may be None.
     """
-    half = cosine.shape[-1]
-    pairs = 2 * qkv.shape[2] * half
+    half = qkv.shape[3] // 2
+    pairs = qkv.shape[2] * half
     block = triton.next_power_of_2(pairs)
-    _rotate_kernel[(len(qkv),)](
-        qkv, cosine, sine, pairs, half, block, num_warps=min(max(block // 256, 1), 16)
+    cosine, sine = (qkv, qkv) if rotary is None else rotary
+    query, key = (qkv, qkv) if weights is None else weights
+    _query_key_kernel[(len(qkv), 2)](
+        qkv,
+        query,
+        key,
+        cosine,
+        sine,
+        pairs,
+        half,
+        block,
+        epsilon,
+        weights is not None,
+        rotary is not None,
+        num_warps=_warps(block),
     )
+
+
+def activate(x: Tensor, activation: str, by: Tensor | None = None) -> Tensor:
+    """x (n, D), contiguous, which becomes its activation, times `by` where there is one."""
+    _activate_kernel[(triton.cdiv(x.numel(), ACTIVATE_BLOCK),)](
+        x,
+        x if by is None else by,
+        x.numel(),
+        activation,
+        by is not None,
+        ACTIVATE_BLOCK,
+        num_warps=ACTIVATE_WARPS,
+    )
+    return x
+
+
+def _warps(block: int) -> int:
+    """Of a program over so many numbers: 8 of each thread, 16 bytes of half precision."""
+    return min(max(block // 256, 1), 16)

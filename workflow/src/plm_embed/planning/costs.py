@@ -17,6 +17,7 @@ from plm_embed.fingerprint import ComputeDtype, LongSequences
 from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.registry import Model
+from plm_embed.planning import gpu_time
 from plm_embed.sequence_windows import spans
 from plm_embed.typed_json import IF_KNOWN
 
@@ -74,7 +75,7 @@ def flops_per_token(model: Model, tokens: int) -> float:
 
 
 def estimates(model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"]) -> list[Speed]:
-    """Speeds of the GPUs in gpus.yaml, from their peaks in a dtype and a stated efficiency."""
+    """Speeds of the GPUs in gpus.yaml, from the reckoned times of their kernels."""
     return [_estimate(name, model, todo, dtype) for name in gpu_table()["gpus"]]
 
 
@@ -93,18 +94,26 @@ def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal
             "not known",
             f"its {gpu['memory_gb']} GB do not hold the weights, {needed:,.1f} GB in {used}",
         )
-    width = min(1.0, model.dim / table["full_width"])
-    narrow = f" x {width:.2f} for a width of {model.dim}" if width < 1 else ""
-    rate = (
-        peak * 1e12 * gpu["efficiency"] * width * todo.tokens / todo.flops if todo.flops else None
-    )
+    if not todo.tokens:
+        return Speed(name, None, "not known", "there is nothing to compute")
+    rates, common = gpu_time.rates(table, name, used), table["kernels"]
+    size = 2 if used in ("bfloat16", "float16") else 4
+    seconds = gpu_time.seconds_per_token(model, _mean_keys(model, todo), size, rates)
+    seconds = seconds / common["reserve"] + common["host"] * todo.sequences / todo.tokens
+    flops = todo.flops / todo.tokens
     return Speed(
         name,
-        rate,
-        "estimated" if rate else "not known",
-        f"{gpu['peak_source']}; {gpu['efficiency_source']}",
-        how=f"{peak:g} TFLOP/s ({used}) x {gpu['efficiency']:.2f}{narrow}",
+        1 / seconds,
+        "estimated",
+        f"{gpu['peak_source']}; {gpu['kernels_source']}",
+        how=f"{flops / seconds / 1e12:.3g} of {peak:g} TFLOP/s ({used}), kernel by kernel",
     )
+
+
+def _mean_keys(model: Model, todo: Work) -> float:
+    """Keys of a token's attention: what `flops_per_token` counts, the other way round."""
+    attention = todo.flops / todo.tokens - 2 * model.parameters
+    return attention / (model.layers * 4 * model.inner)
 
 
 def measured(

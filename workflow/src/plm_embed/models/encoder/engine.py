@@ -139,13 +139,12 @@ class Engine:
             self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
         )
         block = self._pre_norm if self._encoder.order == "pre" else self._post_norm
-        terms: list[Tensor] = []
+        terms: list[list[Tensor]] = [[] for _ in self._slices(x)]
         for number, layer in enumerate(self._layers[: max(layers)], start=1):
-            terms = block(layer, x, terms, way)
+            block(layer, x, terms, way)
             if number in layers:
-                for rows, term in zip(self._slices(x), terms, strict=False):
-                    x[rows] += term
-                terms = []
+                for rows, left in zip(self._slices(x), terms, strict=True):
+                    elementwise.add(x[rows], left)
                 last = number == len(self._layers)
                 found[number] = (
                     elementwise.norm(x, self._norm_after, torch.float32)
@@ -194,41 +193,35 @@ class Engine:
     def _slices(self, x: Tensor) -> list[slice]:
         return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
 
-    def _pre_norm(self, layer: Layer, x: Tensor, terms: list[Tensor], way: "_Way") -> list[Tensor]:
+    def _pre_norm(self, layer: Layer, x: Tensor, terms: list[list[Tensor]], way: "_Way") -> None:
         """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)).
 
-        `terms` are what is still to be added to the slices of x, none if nothing is: with the norm
-        it is one pass over memory. They are used up; returns those that this layer leaves.
+        `terms` are what is still to be added to each slice of x: with the norm it is one pass over
+        memory.
         """
         qkv = self._room(x, way)
-        for rows in self._slices(x):
-            if terms:
-                y = way.fused.add_norm(x[rows], terms.pop(0), layer.attention_norm, way.dtype)
-            else:
-                y = way.fused.norm(x[rows], layer.attention_norm, way.dtype)
+        for rows, left in zip(self._slices(x), terms, strict=True):
+            y = way.fused.add_norm(x[rows], left, layer.attention_norm, way.dtype)
             self._project(layer, y, qkv, rows, way)
         attended = self._attend(qkv, way)
         del qkv
-        left = []
-        for rows in self._slices(x):
-            y = way.fused.add_norm(x[rows], layer.out(attended[rows]), layer.mlp_norm, way.dtype)
-            left.append(self._feed_forward(layer, y))
-        return left
+        for rows, left in zip(self._slices(x), terms, strict=True):
+            left.append(layer.out(attended[rows]))
+            y = way.fused.add_norm(x[rows], left, layer.mlp_norm, way.dtype)
+            left.append(self._feed_forward(layer, y, way))
 
-    def _post_norm(self, layer: Layer, x: Tensor, _: list[Tensor], way: "_Way") -> list[Tensor]:
+    def _post_norm(self, layer: Layer, x: Tensor, _: list[list[Tensor]], way: "_Way") -> None:
         """The same with the norms after the sums: norm(x + f(x)). It leaves no terms."""
         qkv = self._room(x, way)
         for rows in self._slices(x):
             self._project(layer, x[rows].to(way.dtype), qkv, rows, way)
         attended = self._attend(qkv, way)
         del qkv
-        add_norm = way.fused.add_norm
         for rows in self._slices(x):
             part = layer.out(attended[rows])
-            x[rows] = add_norm(x[rows], part, layer.attention_norm, torch.float32)
-            part = self._feed_forward(layer, x[rows].to(way.dtype))
-            x[rows] = add_norm(x[rows], part, layer.mlp_norm, torch.float32)
-        return []
+            y = way.fused.post_norm(x[rows], part, layer.attention_norm, way.dtype)
+            part = self._feed_forward(layer, y, way)
+            way.fused.post_norm(x[rows], part, layer.mlp_norm, way.dtype)
 
     def _room(self, x: Tensor, way: "_Way") -> Tensor:
         return torch.empty((len(x), 3 * self._inner), dtype=way.dtype, device=self.device)
@@ -237,24 +230,17 @@ class Engine:
         """Write q, k and v of some rows, normed and rotated where the family does that."""
         heads = self.manifest.heads
         layer.qkv(y, out=qkv[rows])
-        for at, norm in enumerate((layer.query_norm, layer.key_norm)):
-            if norm is not None:
-                part = qkv[rows, at * self._inner : (at + 1) * self._inner]
-                part.copy_(way.fused.norm(part.float().contiguous(), norm, way.dtype))
-        if way.rotary is not None:
+        if layer.query_key_norms is not None or way.rotary is not None:
             shaped = qkv[rows].view(-1, 3, heads, self._inner // heads)
-            way.fused.rotate(shaped, way.rotary[0][rows], way.rotary[1][rows])
+            angles = None if way.rotary is None else (way.rotary[0][rows], way.rotary[1][rows])
+            way.fused.query_key(shaped, layer.query_key_norms, angles)
 
     def _attend(self, qkv: Tensor, way: "_Way") -> Tensor:
         heads = self.manifest.heads
         return way.attend(qkv.view(-1, 3, heads, self._inner // heads), way.packed)
 
-    def _feed_forward(self, layer: Layer, y: Tensor) -> Tensor:
-        activation = self._encoder.activation
-        if layer.gate is None:
-            hidden = layer.fc1(y, activation)
-        else:
-            hidden = layer.gate(y, activation).mul_(layer.fc1(y))
+    def _feed_forward(self, layer: Layer, y: Tensor, way: "_Way") -> Tensor:
+        hidden = way.fused.up(y, layer.fc1, layer.gate, self._encoder.activation)
         return layer.fc2(hidden.float() if layer.fc2.dtype == torch.float32 else hidden)
 
 

@@ -19,8 +19,7 @@ class Layer:
 
     attention_norm: Norm
     qkv: Linear
-    query_norm: Norm | None
-    key_norm: Norm | None
+    query_key_norms: tuple[Norm, Norm] | None
     out: Linear
     mlp_norm: Norm
     gate: Linear | None
@@ -45,8 +44,11 @@ class Loader:
         return Layer(
             attention_norm=self._norm(f"{name}.self_attn_layer_norm"),
             qkv=self.linear(*(f"{attention}.{part}_proj" for part in "qkv")),
-            query_norm=self.norm(f"{attention}.q_layer_norm"),
-            key_norm=self.norm(f"{attention}.k_layer_norm"),
+            query_key_norms=(
+                (self._norm(f"{attention}.q_layer_norm"), self._norm(f"{attention}.k_layer_norm"))
+                if self.encoder.query_key_norm
+                else None
+            ),
             out=self.linear(f"{attention}.out_proj", factor=factor),
             mlp_norm=self._norm(f"{name}.final_layer_norm"),
             gate=self.linear(f"{name}.fc_gate") if self.encoder.gated else None,

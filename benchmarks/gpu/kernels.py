@@ -1,0 +1,81 @@
+"""What the reckoning of benchmarks/roofline.py rests on, measured: the kernels of one forward pass,
+products by their number of rows, copies.
+"""
+
+import statistics
+from typing import Any
+
+import peers
+import torch
+from bench import Bench, draw
+from torch.profiler import ProfilerActivity, profile
+
+from plm_embed.models.registry import find_model
+
+SHOWN = 20
+ROWS = (4096, 8192, 16384, 32768)
+"""Of one product; the engine's are fixed, and this tells whether they are the right ones."""
+COPIED = 1 << 30
+"""Bytes: more than any cache holds."""
+
+
+def kernels(bench: Bench, name: str) -> dict[str, Any]:
+    """All three for one model with random weights, in half precision."""
+    model = find_model(name)
+    made = peers.engine(model, peers.RandomTensors(model, bench.device), bench.device, bench.half)
+    layers = [model.layers]
+    found: dict[str, Any] = {"copy_bytes_per_second": _copies(bench)}
+    batch = made.prepare(draw(350, 0.3, 0.98 * made.rows))
+    found["profile"] = _profile(bench, lambda: made.forward(batch, layers))
+    print("kernels", found, flush=True)
+    found["rows"] = {}
+    rows = ROWS if bench.cuda else tuple(each // 64 for each in ROWS)
+    usual = made.rows
+    for made.rows in rows:  # other rows are other bits: here they are only timed
+        batch = made.prepare(draw(350, 0.3, 0.98 * max(rows)))
+        tokens = sum(batch.lengths)
+        made.forward(batch, layers)
+        times = [bench.timed(lambda batch=batch: made.forward(batch, layers)) for _ in range(3)]
+        found["rows"][made.rows] = {
+            "tokens_per_second": round(tokens / statistics.median(times)),
+            "usual": made.rows == usual,
+        }
+    print("rows of a product", found["rows"], flush=True)
+    return found
+
+
+def _copies(bench: Bench) -> float:
+    """Bytes read and written per second: the median of 5 times 10."""
+    size = COPIED if bench.cuda else COPIED >> 6
+    source = torch.zeros(size, dtype=torch.uint8, device=bench.device)
+    target = torch.empty_like(source)
+
+    def ten() -> None:
+        for _ in range(10):
+            target.copy_(source)
+
+    ten()
+    return 20 * size / statistics.median(bench.timed(ten) for _ in range(5))
+
+
+def _profile(bench: Bench, call: Any) -> list[dict[str, Any]]:
+    """The largest kernels of a call, with their share of the device's time."""
+    call()
+    activities = [ProfilerActivity.CUDA if bench.cuda else ProfilerActivity.CPU]
+    with profile(activities=activities) as watched:
+        bench.timed(call)
+
+    def spent(event: Any) -> float:
+        return float(event.self_device_time_total if bench.cuda else event.self_cpu_time_total)
+
+    events = sorted(watched.key_averages(), key=spent, reverse=True)
+    whole = sum(map(spent, events))
+    return [
+        {
+            "name": event.key,
+            "times": event.count,
+            "milliseconds": round(spent(event) / 1e3, 3),
+            "share": round(spent(event) / whole, 4),
+        }
+        for event in events[:SHOWN]
+    ]
