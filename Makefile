@@ -5,7 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 # where the small, CPU-only build of torch lies; if it is out of reach, the default index's build does
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CORES ?= 2
-# clusters of the SLURM suite side by side: it waits most of its time
+# side by side in suites that wait much of their time: tests, and clusters of the SLURM suite
+WAITING ?= 4
 CLUSTERS ?= 3
 GPU_PYTHON ?= python3
 GPU_CHECK ?=
@@ -41,11 +42,11 @@ test-long:
 	$(MAKE) --no-print-directory --jobs=1 test-workflow test-pbs
 
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --ignore tests/workflow/test_workflow.py --durations=5 -n $(CORES) --dist loadfile
+	$(BIN)/python -m pytest -m "workflow and not slurm" --ignore tests/pbs --ignore tests/workflow/test_workflow.py --durations=5 -n $(WAITING) --dist loadfile
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
-	$(BIN)/python -m pytest executors/pbs/tests -n $(CORES)
-	$(BIN)/python -m pytest tests/pbs --durations=5 -n $(CORES) --dist worksteal
+	$(BIN)/python -m pytest executors/pbs/tests -n $(WAITING)
+	$(BIN)/python -m pytest tests/pbs --durations=5 -n $(WAITING) --dist worksteal
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
