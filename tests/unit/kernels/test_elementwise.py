@@ -23,9 +23,9 @@ def test_rotation_by_blocks_of_rows(
     room = torch.randn((50, 3, 4, 24), generator=random).to(dtype)
     angle = 6 * torch.rand((37, 12), generator=random)
     before, found = room.clone(), room.clone()
-    elementwise.PLAIN.rotate(found[5:42], angle.cos(), angle.sin())
+    elementwise.PLAIN.query_key(found[5:42], None, (angle.cos(), angle.sin()))
     monkeypatch.setattr(elementwise, "ROTATED", block)
-    elementwise.PLAIN.rotate(room[5:42], angle.cos(), angle.sin())
+    elementwise.PLAIN.query_key(room[5:42], None, (angle.cos(), angle.sin()))
     assert torch.equal(room, found)
     assert (room[5:42].float() - turned(before[5:42], angle).float()).abs().max() < bound
     assert torch.equal(room[:, 2], before[:, 2])

@@ -16,7 +16,6 @@ from plm_embed.cli.options import (
     Step,
 )
 from plm_embed.fingerprint import AlphabetName, Strand
-from plm_embed.keys import MAX_BUCKETS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,9 +49,7 @@ def _reading(command: Command) -> Command:
         ),
         SEQUENCE_COLUMN,
         ID_COLUMN,
-        click.option(
-            "--buckets", default=4, type=click.IntRange(1, MAX_BUCKETS), help="Number of buckets."
-        ),
+        click.option("--buckets", default=4, type=click.IntRange(min=1), help="Number of buckets."),
     ):
         command = option(command)
     return command
