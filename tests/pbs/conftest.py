@@ -41,7 +41,7 @@ QUICK = [
     "--jobs",
     "8",
 ]
-CONFIG = {"buckets": 4, "speed": {"device": "cpu", "flush_minutes": 0.01}}
+CONFIG = {"buckets": 2, "speed": {"device": "cpu", "flush_minutes": 0.01}}
 
 
 def pytest_report_header() -> str:

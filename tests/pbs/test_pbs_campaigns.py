@@ -50,7 +50,8 @@ def test_one_gpu_per_job(
 def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) -> None:
     """One submission of two nodes with two workers each takes all buckets."""
     resources = ["--set-resources", "embed:nodes=2", "embed:gpu=2", "embed:runtime=60"]
-    campaign.run("pbs", *resources, speed=CONFIG["speed"] | {"buckets_per_submission": 4})  # type: ignore[operator]
+    speed = CONFIG["speed"] | {"buckets_per_submission": 4}  # type: ignore[operator]
+    campaign.run("pbs", *resources, buckets=4, speed=speed)
     assert campaign.master() == undisturbed.master()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 1
     assert sum(record.computed for record in records(campaign)) == 129
