@@ -1,17 +1,30 @@
-"""How fast each device is for one model, by the best that is known, and how long that takes."""
+"""How fast each device is for one model, by the best that is known, and how long that takes: this
+machine's GPUs by their data sheets, a core of its CPU by matrix products that are tried.
+"""
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from plm_embed.jobs.gpus import visible_gpus
+import numpy as np
+
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.jobs.gpus import gpu_names, visible_gpus
+from plm_embed.kernels.cpu import cpu_name
 from plm_embed.models.registry import Model
 from plm_embed.planning import costs
-from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.costs import Speed, Work, device_label
 from plm_embed.planning.forecast import Forecast
-from plm_embed.planning.this_machine import devices_here
 from plm_embed.workflow.config import Config
+
+_SIDE = 64
+"""Of the matrices that are multiplied: so small that BLAS takes one core, and that on a busy
+machine one product of many is not disturbed.
+"""
+_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,7 @@ def best_speeds(
         model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"
     ):
         found.setdefault(speed.device, speed)
-    mine = () if at_a_site else devices_here(model, work, dtype, workers_here(config))
+    mine = () if at_a_site else _devices_here(model, work, dtype, workers_here(config))
     for speed in mine:
         known = found.pop(speed.device, speed)
         if not known.here:  # from records: jobs as many as now may have been at work
@@ -61,6 +74,51 @@ def best_speeds(
     for speed in costs.estimates(model, work, dtype):
         found.setdefault(speed.device, speed)
     return list(found.values())
+
+
+def _devices_here(
+    model: Model, todo: Work, dtype: ComputeDtype | Literal["auto"], workers: int
+) -> Iterator[Speed]:
+    """The kinds of GPUs of this machine, else its CPU. workers: embed jobs that run here at a
+    time.
+    """
+    labels = list(dict.fromkeys(map(device_label, gpu_names()))) if visible_gpus() else []
+    known = {speed.device: speed for speed in costs.estimates(model, todo, dtype)}
+    for label in labels:
+        unknown = Speed(label, None, "not known", "nothing is known of this GPU: try --measure")
+        yield replace(known.get(label, unknown), workers=workers, here=True)
+    if not labels:
+        yield _cpu(todo, dtype, workers)
+
+
+def _cpu(todo: Work, dtype: ComputeDtype | Literal["auto"], workers: int) -> Speed:
+    label = device_label(cpu_name(), 1)
+    if dtype not in ("auto", "float32"):
+        return Speed(label, None, "not known", f"in {dtype}: try --measure", here=True)
+    if not todo.flops:
+        return Speed(label, None, "not known", "there is nothing to compute", here=True)
+    table = costs.gpu_table()["cpu"]
+    rate = _matrix_rate()
+    return Speed(
+        label,
+        rate * table["efficiency"] * todo.tokens / todo.flops,
+        "estimated",
+        f"{table['efficiency_source']}; --measure tries the model itself",
+        workers=workers,
+        how=f"{rate / 1e9:,.0f} GFLOP/s (float32, tried just now) x {table['efficiency']:.2f}",
+        here=True,
+    )
+
+
+def _matrix_rate() -> float:
+    """Floating-point operations per second of one core, in products of float32."""
+    matrix = np.ones((_SIDE, _SIDE), dtype=np.float32)
+    best, until = float("inf"), time.perf_counter() + _SECONDS
+    while time.perf_counter() < until or best == float("inf"):
+        began = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - began)
+    return 2 * _SIDE**3 / best
 
 
 def jobs_of(config: Config) -> int:
