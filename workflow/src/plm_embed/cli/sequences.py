@@ -49,7 +49,9 @@ def _reading(command: Command) -> Command:
         ),
         SEQUENCE_COLUMN,
         ID_COLUMN,
-        click.option("--buckets", default=4, type=click.IntRange(min=1), help="Number of buckets."),
+        click.option(
+            "--buckets", default=4, type=click.IntRange(1, 20_000), help="Number of buckets."
+        ),
     ):
         command = option(command)
     return command
