@@ -43,7 +43,7 @@ test-long:
 
 # the longest files first, so that none of them is alone at the end
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest tests/workflow tests/unit -m "workflow and not slurm" --ignore tests/workflow/test_workflow.py --durations=5 -n $(WAITING) --dist loadfile
+	$(BIN)/python -m pytest tests/workflow tests/unit -m "workflow and not slurm" --ignore tests/workflow/test_workflow.py --durations=5 -n $(WAITING) --dist loadfile --no-loadscope-reorder
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(WAITING)
