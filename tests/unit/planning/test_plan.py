@@ -1,20 +1,14 @@
-"""The plan: counts, FLOPs, forecasts with their basis, submissions within a site's limits, bytes,
-the command.
-"""
+"""The plan: counts, forecasts with their basis, bytes, what is said."""
 
 import json
-import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from rich.console import Console
 
 from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
@@ -23,125 +17,25 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.attempts import noted, read_attempts
 from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.keys import MAX_BUCKETS
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
-from plm_embed.planning import costs, gpu_time, plan, proposals, speeds
+from plm_embed.planning import plan, proposals
 from plm_embed.planning.campaign_input import given_input, read_config
-from plm_embed.planning.forecast import Forecast, Plan, read_plan
-from plm_embed.planning.plan_view import histogram, show
+from plm_embed.planning.forecast import read_plan
+from plm_embed.planning.plan_view import histogram
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
-from plm_embed.sites.data import read_site
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
 from plm_embed.workflow.config import residue_policy
 from support import checkpoints
 from support.campaigns import counted
 from support.nasty_inputs import write
+from support.plans import DEMO, planned, text
 
-DEMO = Path(__file__).parents[3] / "config" / "demo"
 M650 = MODELS["esm2_t33_650M_UR50D"]
 WHOLE = LongSequences()
-
-
-@pytest.fixture
-def configfile(tmp_path: Path) -> Path:
-    config: dict[str, Any] = {
-        "results": str(tmp_path / "results"),
-        "inputs": [str(DEMO / "proteins.fasta"), str(DEMO / "proteins.csv")],
-        "table": {"id": "protein_id", "keep": ["assembly_id", "protein_name"]},
-        "model": "esm2_t3_untrained",
-        "weights": str(DEMO / "esm2_t3_untrained.pt"),
-        "weights_folder": str(tmp_path / "weights"),
-        "buckets": 1,
-    }
-    path = tmp_path / "my.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
-def planned(question: plan.Question) -> Plan:
-    """The plan of a campaign of one model."""
-    (found,) = plan.plan(question)
-    return found
-
-
-def text(*found: Plan) -> str:
-    console = Console(width=200)
-    with console.capture() as capture:
-        show(found, console)
-    return capture.get()
-
-
-def test_the_cost_of_a_token_is_the_formulas() -> None:
-    # 1.467 GFLOP per token of ESM-2 650M among 1,000, 1.357 among 350
-    assert costs.flops_per_token(M650, 1000) == pytest.approx(1.467e9, rel=1e-3)
-    assert costs.flops_per_token(M650, 350) == pytest.approx(1.357e9, rel=1e-3)
-    done = costs.work(M650, {998: 2, 348: 1}, WHOLE)
-    assert (done.sequences, done.tokens) == (3, 2350)
-    assert done.flops == pytest.approx(2000 * 1.4665e9 + 350 * 1.3568e9, rel=1e-3)
-
-
-def test_long_sequences_cost_what_their_policy_makes_of_them() -> None:
-    lengths = {50: 1, 250: 1}
-    assert costs.work(M650, lengths, LongSequences("window", 100, 10)).tokens == 52 + 3 * 102
-    assert costs.work(M650, lengths, LongSequences("crop", 100)).tokens == 52 + 102
-    skipped = costs.work(M650, lengths, LongSequences("skip", 100))
-    assert (skipped.sequences, skipped.tokens) == (1, 52)
-
-
-def test_estimates_say_that_they_are_estimates() -> None:
-    found = {
-        speed.device: speed
-        for speed in costs.estimates(M650, costs.work(M650, {350: 10}, WHOLE), "auto")
-    }
-    assert {"V100", "A100", "H100", "H200", "L40S", "B200", "RTX 4090", "T4"} <= set(found)
-    common = costs.gpu_table()["kernels"]
-    at = gpu_time.rates(costs.gpu_table(), "A100", "bfloat16")
-    kernels = gpu_time.seconds_per_token(M650, 352, 2, at) / common["reserve"]
-    assert found["A100"].tokens_per_second == pytest.approx(1 / (kernels + common["host"] / 352))
-    assert re.match(r"1\d\d of 312 TFLOP/s \(bfloat16\), kernel by kernel", found["A100"].how)
-    assert {speed.basis for speed in found.values()} == {"estimated"}
-
-
-def test_an_estimate_goes_by_the_peak_of_the_dtype() -> None:
-    todo = costs.work(M650, {350: 10}, WHOLE)
-    exact, half = (
-        {speed.device: speed for speed in costs.estimates(M650, todo, dtype)}
-        for dtype in ("float32", "bfloat16")
-    )
-    for name, peak in (("A100", 19.5e12), ("V100", 15.7e12)):
-        assert 0.4 < (exact[name].tokens_per_second or 0) * 1.357e9 / peak < 0.8
-    assert (half["V100"].basis, half["V100"].tokens_per_second) == ("not known", None)
-
-
-def test_a_gpu_that_cannot_hold_the_weights_is_no_choice() -> None:
-    large = MODELS["esm2_t48_15B_UR50D"]
-    found = {
-        speed.device: speed
-        for speed in costs.estimates(large, costs.work(large, {350: 10}, WHOLE), "auto")
-    }
-    assert found["L4"].tokens_per_second is None and "24 GB do not hold" in found["L4"].why
-    assert found["A100"].tokens_per_second and found["T4"].basis == "not known"
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("NVIDIA A100-SXM4-40GB", "A100"),
-        ("NVIDIA A10", "A10"),
-        ("NVIDIA L4", "L4"),
-        ("NVIDIA L40S", "L40S"),
-        ("Tesla T4", "T4"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
-        ("NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti"),
-    ],
-)
-def test_devices_go_by_their_short_names(name: str, label: str) -> None:
-    assert costs.device_label(name) == label
 
 
 def test_this_machine_comes_first_and_others_when_asked(
@@ -204,27 +98,6 @@ def test_the_plan_counts_the_weights(configfile: Path) -> None:
     assert "weights" not in planned(plan.Question(configfile)).bytes
 
 
-def test_a_command_keeps_what_the_profile_sets(
-    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "slurm").mkdir()
-    profile = {
-        "config": ["speed={scratch: /scratch}", "buckets=7"],
-        "set-resources": {"embed": {"gpu": 1}, "gather": {"mem_mb": 9000}},
-    }
-    (tmp_path / "slurm" / "profile.yaml").write_text(yaml.safe_dump(profile))
-    found = planned(plan.Question(configfile, site="perlmutter", queue="debug"))
-    words = found.command[found.command.index("--config") :]
-    assert words[:4] == (
-        "--config",
-        "speed={scratch: /scratch}",
-        f"buckets={found.proposals[0].buckets}",
-        "site=perlmutter",
-    )
-    assert {"gather:mem_mb=9000", "embed:qos=debug"} <= set(words)
-
-
 def test_no_plan_is_made_for_a_gpu_that_lacks_the_precision(configfile: Path) -> None:
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
     with pytest.raises(PlmEmbedError, match="V100: it is not made for bfloat16; name another one"):
@@ -283,19 +156,6 @@ def test_a_trial_tells_the_speed_of_workers_that_work_at_the_same_time(
     assert "On this machine alone: about" in text(found)
 
 
-def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> None:
-    speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
-    todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
-    assert speeds.device_hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
-    assert speeds.local_hours(Forecast(speed, 3.0), 3) == pytest.approx(
-        2.0
-    )  # three jobs, two at a time
-    assert speeds.device_hours(replace(todo, sequences=1), speed, 3) == pytest.approx(
-        (5 + 100) / 3600
-    )
-    assert speeds.device_hours(replace(todo, tokens=0), speed, 3) == 0
-
-
 def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     configfile: Path, tmp_path: Path
 ) -> None:
@@ -340,165 +200,6 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
 def test_weights_are_needed_to_measure(configfile: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no weights yet"):
         planned(plan.Question(configfile, measure=True))
-
-
-@pytest.mark.parametrize("gpu_hours", [0.0, 0.3, 40.0, 5000.0])
-@pytest.mark.parametrize("site", ["polaris", "sophia", "gadi", "generic", "perlmutter"])
-def test_submissions_fit_the_queues(site: str, gpu_hours: float) -> None:
-    data = read_site(site)
-    found = proposals.proposals(data, gpu_hours)
-    assert found and found[0].queue == data.get("default_queue", "default")
-    for one in found:
-        ranges = (
-            data.get("queues", {})
-            .get(one.queue, {})
-            .get("ranges", [{"nodes": [1, 1], "walltime": ["0:0:1", "24:0:0"]}])
-        )
-        fitting = [
-            limits
-            for limits in ranges
-            if limits["nodes"][0] <= one.nodes <= limits["nodes"][1]
-            and one.walltime_minutes / 60 <= proposals._hours(limits["walltime"][1])
-            and one.walltime_minutes / 60 >= proposals._hours(limits["walltime"][0])
-        ]
-        assert fitting
-        assert 1.3 * one.hours_each <= one.walltime_minutes / 60
-        assert (
-            one.submissions
-            * one.nodes
-            * one.gpus_per_node
-            * (one.hours_each - proposals.STARTUP_HOURS)
-            >= gpu_hours - 1e-6
-        )
-        assert one.submissions * one.buckets_per_submission >= one.buckets <= MAX_BUCKETS
-        assert one.charged_hours >= gpu_hours and 0 <= one.wasted <= 1
-
-
-def test_whole_nodes_are_paid_whole() -> None:
-    (capacity,) = [
-        one for one in proposals.proposals(read_site("polaris"), 1.0) if one.queue == "capacity"
-    ]
-    assert (capacity.nodes, capacity.gpus_per_node) == (4, 4)
-    assert capacity.charged_hours == pytest.approx(16 * (1 / 16 + proposals.STARTUP_HOURS))
-    (sophia,) = proposals.proposals(read_site("sophia"), 1.0)
-    assert sophia.gpus_per_node == 1 and sophia.charged_hours == pytest.approx(
-        1 + proposals.STARTUP_HOURS
-    )
-
-
-def test_the_command_is_the_literal_one_with_what_it_does_not_know(configfile: Path) -> None:
-    def words(**asked: str) -> list[str]:
-        return list(planned(plan.Question(configfile, **asked)).command)  # type: ignore[arg-type]
-
-    mine = ["--configfile", str(configfile), "--config"]
-    for asked, expected in (
-        ({"site": "polaris"}, ["pbs", "--pbs-site", "polaris", *mine, "buckets=16"]),
-        (
-            {"site": "polaris", "queue": "capacity", "device": "V100"},
-            ["pbs", "--pbs-site", "polaris", "--pbs-queue", "capacity", *mine, "buckets=64"],
-        ),
-        ({"site": "gadi"}, ["pbs", "--pbs-site", "gadi", *mine[:2]]),
-        ({"site": "perlmutter"}, ["slurm", *mine, "site=perlmutter"]),
-    ):
-        assert words(**asked) == ["snakemake", "--profile", *expected], asked
-    debug = words(site="perlmutter", queue="debug")
-    assert debug[-4:] == ["buckets=16", "--set-resources", "embed:gpu=4", "embed:qos=debug"]
-
-
-def test_larger_classes_of_a_queue_are_asked_for(configfile: Path) -> None:
-    polaris = read_site("polaris")
-    large = [one for one in proposals.proposals(polaris, 1.0) if one.queue == "prod"][-1]
-    words = list(proposals.command(large, "", polaris, None, read_config(configfile)))
-    assert words[:5] == ["snakemake", "--profile", "pbs", "--pbs-queue", "prod"]
-    assert words[5:] == ["--config", "buckets=1600", "--set-resources", "embed:nodes=100"]
-
-
-def test_on_a_recognized_machine_nothing_but_the_profile_is_named(
-    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "qsub").write_text("#!/bin/sh\n")
-    (tmp_path / "qsub").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov")
-    monkeypatch.delenv("PBS_ACCOUNT", raising=False)
-    configfile.write_text(configfile.read_text().replace("buckets: 1\n", "buckets: 16\n"))
-    for site in ("", "polaris"):
-        found = planned(plan.Question(configfile, site=site))
-        assert found.command == ("snakemake", "--profile", "pbs", "--configfile", str(configfile))
-        assert (found.site, found.device) == ("polaris", "A100")
-    shown = text(found)
-    assert "submissions at polaris (by the PBS server polaris-pbs-01." in shown
-    assert "run it, with an account: --pbs-account NAME" in shown
-    monkeypatch.setenv("PBS_ACCOUNT", "mine")
-    assert planned(plan.Question(configfile)).missing == ""
-    other = planned(plan.Question(configfile, site="sophia"))
-    assert other.command[3:5] == ("--pbs-site", "sophia")
-
-
-def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) -> None:
-    site = read_site("generic") | {
-        "default_queue": "minute",
-        "queues": {
-            "minute": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "0:01:00"]}]},
-            "day": {"ranges": [{"nodes": [1, 1], "walltime": ["0:00:01", "24:00:00"]}]},
-        },
-    }
-    assert [(one.queue, one.fits) for one in proposals.proposals(site, 1.0)] == [
-        ("day", True),
-        ("minute", False),
-    ]
-    long = site | {"submission": {"walltime": "36:00:00"}}
-    assert not any(one.fits for one in proposals.proposals(long, 1.0))
-    own = configfile.parent / "own.yaml"
-    own.write_text(yaml.safe_dump(site))
-    assert "minute: too short" in text(planned(plan.Question(configfile, site=str(own))))
-
-
-SINFO = """#!/bin/sh
-cat <<END
-cpu*|up|2-00:00:00|40|(null)
-gpu|up|2-00:00:00|8|gpu:l40s:4(S:0-1)
-gpu|up|2-00:00:00|2|gpu:h100:8
-big|up|infinite|1|gpu:2
-dead|down|1:00:00|1|gpu:a100:4
-short|up|30:00|1|gpu:nvidia_a100:4,lscratch:1
-END
-"""
-
-
-def test_a_slurm_cluster_is_asked_for_its_partitions(
-    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bin").mkdir()
-    tool = tmp_path / "bin" / "sinfo"
-    tool.write_text(SINFO)
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    found = planned(plan.Question(configfile, site="slurm", queue="gpu"))
-    assert (
-        found.command[:3] == ("snakemake", "--profile", "slurm")
-        and "embed:slurm_partition=gpu" in found.command
-    )
-    assert found.device == "L40S"
-    queues = read_site("slurm")["queues"]
-    assert list(queues) == ["gpu", "big", "short"]
-    assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == [
-        "48:00:00",
-        "168:00:00",
-        "0:30:00",
-    ]
-    assert (queues["gpu"]["gpu_type"], queues["gpu"]["gpus_per_node"]) == ("l40s", 4)
-    for line, message in (
-        ("exit 1", "sinfo says: 1"),
-        ("echo 'cpu*|up|1:00|1|(null)'", "no partition"),
-    ):
-        tool.write_text(f"#!/bin/sh\n{line}\n")
-        with pytest.raises(PlmEmbedError, match=message):
-            read_site("slurm")
-    tool.unlink()
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(PlmEmbedError, match="there is no sinfo here"):
-        read_site("slurm")
 
 
 def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> None:
