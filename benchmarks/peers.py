@@ -21,6 +21,7 @@ from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES, TOKENS
 from plm_embed.models.registry import Model
+from plm_embed.planning.costs import flops_per_token
 
 Run = Callable[[list[str]], tuple[np.ndarray, int]]
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
@@ -227,8 +228,7 @@ def hugging_face(  # noqa: PLR0917
 
 def flops(model: Model, lengths: list[int]) -> float:
     """Floating-point operations of sequences of these residues: what is useful, no padding."""
-    tokens = [length + 2 for length in lengths]
-    return float(sum(n * model.layers * (24 * model.dim**2 + 4 * n * model.dim) for n in tokens))
+    return sum(n * flops_per_token(model, n) for n in (length + 2 for length in lengths))
 
 
 def agreement(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:

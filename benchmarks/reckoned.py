@@ -257,7 +257,7 @@ def _of_a_cpu_layer(model: Model, length: int) -> list[Kernel]:
     shapes = ((dim, 3 * inner), (inner, dim), (dim, hidden), (hidden, dim))
     products = [Kernel("", "product", 2 * a * b, 0, depth=a) for a, b in shapes]
     # per norm: x += term, norm, each reads and writes; GELU is in the product; rotary: 4 products,
-    # 2 sums, 2 copies of halves of q and k
-    passes = 4 * (2 * (3 + 2) * dim + (4 * 2 + 2 * 3 + 2 * 2) * inner)
+    # 2 sums
+    passes = 4 * (2 * (3 + 2) * dim + (4 * 2 + 2 * 3) * inner)
     mixing = Kernel("", "attention", 4.0 * length * inner, 0, length=length)
     return [*products, mixing, Kernel("", "pass", 0, passes)]

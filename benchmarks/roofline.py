@@ -124,7 +124,7 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
 
 def with_passes(model: Model, length: int, width: int, at: gpu_time.Rates) -> float:
     """Seconds per token of another program, with `width` bytes outside products."""
-    ours = [each for each in gpu_time.of_a_layer(model, length, 2) if each.kind not in ("pass",)]
+    ours = [each for each in gpu_time.of_a_layer(model, length, 2) if each.kind != "pass"]
     passes = gpu_time.Kernel("passes", "pass", 0, width * model.dim)
     return model.layers * sum(at.seconds(each) for each in (*ours, passes))
 

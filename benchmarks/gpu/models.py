@@ -17,6 +17,7 @@ from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.registry import find_model
 from plm_embed.models.tokenizer_file import TENSOR
+from plm_embed.planning.costs import flops_per_token
 
 ROOT = Path(__file__).parents[2]
 TOKENIZERS = {
@@ -174,8 +175,7 @@ def family(bench: Bench, name: str, end: float) -> dict[str, Any]:
     run(texts)  # kernels are compiled
     lengths = [len(made.tokenize(text)) for text in texts]
     tokens = sum(lengths)
-    mixing = sum(4 * model.layers * model.inner * length**2 for length in lengths)
-    flops = 2 * model.parameters * tokens + mixing
+    flops = sum(length * flops_per_token(model, length) for length in lengths)
     rates, matrix = [], []
     for number in range(ROUNDS):
         if number and time.monotonic() > end:

@@ -148,9 +148,10 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
         assert tried[0].startswith("torch varlen_attn")
 
 
-def test_fused_kernels_are_in_use_where_triton_is() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "tfloat32", *half_types()])
+def test_fused_kernels_are_in_use_where_triton_is(dtype: str) -> None:
     pytest.importorskip("triton")
-    assert engine_of(WIDE, CUDA, "float32").elementwise.name == "Triton"
+    assert engine_of(WIDE, CUDA, dtype).elementwise.name.startswith("Triton")
     assert "TRITON_INTERPRET" not in os.environ
 
 

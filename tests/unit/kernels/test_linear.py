@@ -27,6 +27,19 @@ def test_packed_and_plain_weights_agree(
         assert (found - exact).abs().max() < 1e-6 * inner
 
 
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 96)])
+def test_relu_in_the_product_is_that_after_it(
+    monkeypatch: pytest.MonkeyPatch, bias: torch.Tensor | None
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(shape, generator=random) for shape in ((5, 32), (96, 32)))
+    monkeypatch.setattr(linear, "_pack", lambda _: None)
+    expected = F.linear(x, weight, bias).clamp(min=0)
+    assert torch.equal(Linear(weight, bias)(x, "relu"), expected)
+    monkeypatch.delattr(torch, "_addmm_activation")
+    assert torch.equal(Linear(weight, bias)(x, "relu"), expected)
+
+
 def test_without_the_private_operator_torchs_own_path_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

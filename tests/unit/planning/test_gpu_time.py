@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plm_embed.models.packed_batch import ROWS
 from plm_embed.models.registry import find_model
 from plm_embed.planning import gpu_time
 from plm_embed.planning.costs import flops_per_token, gpu_table
@@ -22,6 +23,7 @@ def test_the_kernels_are_those_that_the_engine_launches(
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     import reckoned
 
+    assert ROWS["cuda"] == gpu_time.ROWS
     model, length = find_model(name), 256
     launched = reckoned.forward(model, length, TOKENS)
     at = gpu_time.rates(gpu_table(), "H100", "bfloat16")

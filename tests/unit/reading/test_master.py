@@ -305,6 +305,7 @@ def test_a_store_is_read_by_key(campaign: Campaign, embeddings) -> None:
             np.testing.assert_array_equal(store.by_key(chosen), expected(chosen))
             np.testing.assert_array_equal(store[5], embeddings[5])
             np.testing.assert_array_equal(store[10:40:3], embeddings[10:40:3])
+            assert store[[]].shape == store.by_key([]).shape == (0, DIM)
             batches = list(store.iter_batches(17, "mean_l3"))
             np.testing.assert_array_equal(
                 np.concatenate([each for _, each in batches]), expected(KEYS, "mean_l3")

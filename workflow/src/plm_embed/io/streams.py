@@ -140,7 +140,7 @@ def line_blocks(read: Callable[[int], bytes], size: int, longest: int) -> Iterat
             yield block[:end]
             block, least = block[end:], size
         else:
-            least = length + 1
+            least = 2 * length
 
 
 def _lines_end(text: bytes) -> int:

@@ -90,7 +90,7 @@ def _candidates(
 
 def matrix_unit() -> bool:
     """Whether the processor has a unit for products of bfloat16 (AMX), which torch's fused kernel
-    uses. A torch that doesn't know has no such kernel.
+    uses. An older torch does not tell; then products of blocks serve.
     """
     known: Callable[[], Mapping[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)
     return bool(known().get("amx_bf16"))

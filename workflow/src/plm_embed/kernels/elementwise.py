@@ -180,12 +180,12 @@ def _fused() -> Elementwise:
 
     def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
         if gate is None:
-            if activation == "relu":
-                return linear.relu(x)
+            if activation == "relu":  # no pass of its own
+                return linear(x, activation)
             return triton.activate(linear(x), activation)
         return triton.activate(gate(x), activation, linear(x))
 
-    return Elementwise("Triton", add_norm, post_norm, query_key, up)
+    return Elementwise("Triton, activations too", add_norm, post_norm, query_key, up)
 
 
 def _problem(

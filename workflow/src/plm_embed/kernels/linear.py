@@ -60,19 +60,15 @@ class Linear:
             if self._bias is None:
                 return torch.mm(x, self._weight.t(), out=out)
             return torch.addmm(self._bias, x, self._weight.t(), out=out)
+        elif out is None and activation == "relu" and hasattr(torch, "_addmm_activation"):
+            # on CUDA cuBLASLt applies it before y is written; it asks for a bias
+            bias = self._weight.new_zeros(len(self._weight)) if self._bias is None else self._bias
+            y = torch._addmm_activation(bias, x, self._weight.t())
+            return y
         else:
             y = F.linear(x, self._weight, self._bias)
         y = y if activation is None else _PLAIN[activation](y)
         return y if out is None else out.copy_(y)
-
-    def relu(self, x: Tensor) -> Tensor:
-        """max(y, 0), which on CUDA cuBLASLt applies before it writes y: no pass of its own."""
-        if self._weight is None or x.dtype != self.dtype:
-            return self(x, "relu")
-        if self._bias is None:  # it asks for one
-            self._bias = self._weight.new_zeros(len(self._weight))
-        y: Tensor = torch._addmm_activation(self._bias, x, self._weight.t())
-        return y
 
     def _plain(self) -> Tensor:
         """The weights (out, in)."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +24,17 @@ class Gathered:
 
     schema_version: Literal[1] = 1
     files: tuple[str, ...]
+    made: str = ""
+    """ISO 8601, with its zone. Snakemake goes by what a small file holds: another gather must be
+    told by it, or proof and report would stay those of the last one.
+    """
 
 
 def write_record(record: Path, files: Iterable[Path]) -> None:
     """Say that gather has written these files, all of them."""
     names = tuple(os.path.relpath(file, record.parent) for file in files)
-    write_sealed(record, Gathered(files=names))
+    made = datetime.now(UTC).isoformat(timespec="milliseconds")
+    write_sealed(record, Gathered(files=names, made=made))
 
 
 def read_record(record: Path) -> Gathered:

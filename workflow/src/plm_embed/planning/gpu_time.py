@@ -1,8 +1,9 @@
 """The time of a forward pass on a GPU, on paper: each kernel takes the longer of its arithmetic, at
 the rate of its kind, and its bytes, at the bandwidth of the memory.
 
-The kernels and their bytes are those that the engine launches in half precision or fp32 on CUDA;
-tests/unit/planning/test_gpu_time.py compares them with what the engine does. No torch here.
+The kernels and their bytes are those that the engine launches on CUDA in bfloat16;
+tests/unit/planning/test_gpu_time.py compares them with what it does. Float32 goes by the same
+kernels, without the masks that it needs for biases by distance. No torch here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,8 +92,6 @@ def of_a_layer(model: Model, length: float, size: int) -> Iterator[Kernel]:
         yield Kernel("norms", "pass", 0, dim * (3 * 4 + 5 * size))
     else:
         yield Kernel("norms", "pass", 0, dim * (4 * 4 + 4 * size))
-        if size < 4:
-            yield Kernel("to half precision", "pass", 0, dim * (4 + size))
     yield _product("q, k and v", dim, 3 * inner, size)
     if encoder.query_key_norm or isinstance(encoder.positions, Rotary):
         angles = 4 * inner // model.heads if isinstance(encoder.positions, Rotary) else 0
@@ -116,6 +115,8 @@ def around(model: Model, size: int) -> Iterator[Kernel]:
     """What a token costs before the first layer and after the last one."""
     dim, encoder = model.dim, model.family.encoder
     yield Kernel("embedding", "pass", 0, 16 * dim)
+    if encoder.order == "post" and size < 4:
+        yield Kernel("to half precision", "pass", 0, dim * (4 + size))
     sums = 2 * (8 + size) if encoder.order == "pre" else 0
     yield Kernel("last sums, norm or copy", "pass", 0, dim * (sums + 8))
 

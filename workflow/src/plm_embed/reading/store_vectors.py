@@ -161,7 +161,9 @@ class StoreVectors(Vectors):
         which = self._part[rows]
         order = np.argsort(which, kind="stable")
         numbers, starts = np.unique(which[order], return_index=True)
-        yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
+        ends = [*starts[1:].tolist(), len(order)]
+        for number, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=False):
+            yield number, order[start:end]
 
     def _residues(self, name: str, row: int) -> Array:
         with self._opened(int(self._part[row])) as part:

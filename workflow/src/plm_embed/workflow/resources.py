@@ -45,10 +45,11 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     and ten minutes to start.
     """
     every = _sizes(config)
-    if not every:
+    total = sum(every.values())
+    if not total:
         return BOUND_MINUTES
     known = known_summary(Path(config["results"]) / "sequences")
-    share = sum(every.get(name, 0) for name in buckets) / sum(every.values())
+    share = sum(every.get(name, 0) for name in buckets) / total
     residues = share * known.residues if known else 0
     rate = CPU_FLOPS_PER_SECOND if config["speed"]["device"] == "cpu" else FLOPS_PER_SECOND
     seconds = residues * 2 * _parameters(find_model(config["model"])) / rate

@@ -139,12 +139,13 @@ class Engine:
             self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
         )
         block = self._pre_norm if self._encoder.order == "pre" else self._post_norm
-        terms: list[list[Tensor]] = [[] for _ in self._slices(x)]
+        left: list[list[Tensor]] = [[] for _ in self._slices(x)]
         for number, layer in enumerate(self._layers[: max(layers)], start=1):
-            block(layer, x, terms, way)
+            block(layer, x, left, way)
             if number in layers:
-                for rows, left in zip(self._slices(x), terms, strict=True):
-                    elementwise.add(x[rows], left)
+                if self._encoder.order == "pre":
+                    for rows, terms in zip(self._slices(x), left, strict=True):
+                        elementwise.add(x[rows], terms)
                 last = number == len(self._layers)
                 found[number] = (
                     elementwise.norm(x, self._norm_after, torch.float32)
@@ -193,35 +194,38 @@ class Engine:
     def _slices(self, x: Tensor) -> list[slice]:
         return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
 
-    def _pre_norm(self, layer: Layer, x: Tensor, terms: list[list[Tensor]], way: "_Way") -> None:
+    def _pre_norm(self, layer: Layer, x: Tensor, left: list[list[Tensor]], way: "_Way") -> None:
         """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)).
 
-        `terms` are what is still to be added to each slice of x: with the norm it is one pass over
-        memory.
+        `left` by each slice of x: the terms that are still to be added to it, which with the norm
+        is one pass over memory.
         """
         qkv = self._room(x, way)
-        for rows, left in zip(self._slices(x), terms, strict=True):
-            y = way.fused.add_norm(x[rows], left, layer.attention_norm, way.dtype)
+        for rows, terms in zip(self._slices(x), left, strict=True):
+            y = way.fused.add_norm(x[rows], terms, layer.attention_norm, way.dtype)
             self._project(layer, y, qkv, rows, way)
         attended = self._attend(qkv, way)
         del qkv
-        for rows, left in zip(self._slices(x), terms, strict=True):
-            left.append(layer.out(attended[rows]))
-            y = way.fused.add_norm(x[rows], left, layer.mlp_norm, way.dtype)
-            left.append(self._feed_forward(layer, y, way))
+        for rows, terms in zip(self._slices(x), left, strict=True):
+            terms.append(layer.out(attended[rows]))
+            y = way.fused.add_norm(x[rows], terms, layer.mlp_norm, way.dtype)
+            terms.append(self._feed_forward(layer, y, way))
 
-    def _post_norm(self, layer: Layer, x: Tensor, _: list[list[Tensor]], way: "_Way") -> None:
-        """The same with the norms after the sums: norm(x + f(x)). It leaves no terms."""
+    def _post_norm(self, layer: Layer, x: Tensor, left: list[list[Tensor]], way: "_Way") -> None:
+        """The same with the norms after the sums: norm(x + f(x)). `left` by each slice: itself in
+        the compute dtype.
+        """
         qkv = self._room(x, way)
-        for rows in self._slices(x):
-            self._project(layer, x[rows].to(way.dtype), qkv, rows, way)
+        for rows, ready in zip(self._slices(x), left, strict=True):
+            y = ready.pop() if ready else x[rows].to(way.dtype)
+            self._project(layer, y, qkv, rows, way)
         attended = self._attend(qkv, way)
         del qkv
-        for rows in self._slices(x):
+        for rows, ready in zip(self._slices(x), left, strict=True):
             part = layer.out(attended[rows])
             y = way.fused.post_norm(x[rows], part, layer.attention_norm, way.dtype)
             part = self._feed_forward(layer, y, way)
-            way.fused.post_norm(x[rows], part, layer.mlp_norm, way.dtype)
+            ready.append(way.fused.post_norm(x[rows], part, layer.mlp_norm, way.dtype))
 
     def _room(self, x: Tensor, way: "_Way") -> Tensor:
         return torch.empty((len(x), 3 * self._inner), dtype=way.dtype, device=self.device)

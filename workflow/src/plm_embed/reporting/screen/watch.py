@@ -121,7 +121,7 @@ class Watch:
         self._kept = Kept()
         self._steps = Steps(results, self._kept)
         self._done: dict[Path, set[str]] = {}
-        self._told: set[Path] = set()
+        self._told: dict[Path, int] = {}
         self._seen = 0
         self._sizes: dict[str, int] = {}
         self._times: dict[str, int] = {}
@@ -236,13 +236,14 @@ class Watch:
         if len(done) == len(self._times):
             return done
         for path in whole_files(folder / SUBMISSIONS, "*.json"):
-            if path in self._told:
+            written = time_of(path) or 0
+            if self._told.get(path) == written:
                 continue
             named = self._kept.read(path, _buckets_of) or ()
             done.update(bucket for bucket in named if bucket in self._times)
             # one from before the sequences were split will come again, with other buckets perhaps
-            if named and (time_of(path) or 0) >= self._seen:
-                self._told.add(path)
+            if named and written >= self._seen:
+                self._told[path] = written
         return done
 
     def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
