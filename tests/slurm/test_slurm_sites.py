@@ -84,7 +84,7 @@ def test_several_of_both_are_listed_before_anything_runs(
         "embed:slurm_partition=" in line
     )
     assert "you have several accounts (lab, root): export SBATCH_ACCOUNT=NAME" in line
-    assert set(cluster.jobs("all")) == before
+    assert set(cluster.jobs("all")) <= before  # SLURM forgets jobs that ended 300 s ago
     assert not Path(unedited.folder, "slurm_logs").exists()
 
 

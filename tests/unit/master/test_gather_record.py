@@ -49,6 +49,16 @@ def test_a_record_does_not_outlive_its_files_nor_a_proof_a_change(tmp_path: Path
         assert proof.exists() and not record.exists()
 
 
+def test_another_gather_leaves_another_record(tmp_path: Path) -> None:
+    """Snakemake compares what small files hold, whatever their age."""
+    record = tmp_path / "gathered.json"
+    write_record(record, [tmp_path / "master.h5"])
+    before = record.read_bytes()
+    time.sleep(0.002)  # its time is in milliseconds
+    write_record(record, [tmp_path / "master.h5"])
+    assert record.read_bytes() != before
+
+
 @pytest.mark.workflow
 def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> None:
     campaign = make_campaign(tmp_path, records=make_records(3000))

@@ -9,13 +9,14 @@ tells it.
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.typed_json import IF_KNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Gathered:
 
     schema_version: Literal[1] = 1
     files: tuple[str, ...]
-    made: str = ""
+    made: str = field(default="", metadata=IF_KNOWN)
     """ISO 8601, with its zone. Snakemake goes by what a small file holds: another gather must be
     told by it, or proof and report would stay those of the last one.
     """
