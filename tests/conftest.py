@@ -17,6 +17,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# the cluster that this machine may belong to: suites that use one name it themselves
+os.environ["SLURM_CONF"] = os.devnull
+if not os.environ.get("PBS_TEST_REAL"):
+    os.environ["PBS_CONF_FILE"] = "/nonexistent/pbs.conf"
+    for name in ("PBS_DEFAULT", "PBS_SERVER"):
+        os.environ.pop(name, None)
+
 # torch's threads wait for work in sleep: tests run beside each other, and would count the other's
 # time away
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

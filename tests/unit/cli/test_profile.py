@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.workflow  # whole dry runs
+
 CONFIG = "ClusterName             = bed\n"
 ONE = "cpu*|up|2-00:00:00|40|(null)\ngpu|up|1-00:00:00|8|gpu:a100:4(S:0-1)\n"
 SEVERAL = (

@@ -33,6 +33,7 @@ def ids_of(loader: Any) -> list[str]:
     return list(chain.from_iterable(batch["id"] for batch in loader))
 
 
+@pytest.mark.workflow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_four_spawned_workers_bring_each_record_once(campaign: Campaign) -> None:
     dataset = plm_embed.Dataset(campaign.results, block=8)
@@ -154,7 +155,7 @@ class ByPlace(torch.utils.data.Dataset[Any]):
         return self.embeddings[place]
 
 
-@pytest.mark.parametrize("start", ["spawn", "fork"])
+@pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.workflow), "fork"])
 def test_open_readers_go_to_workers(campaign: Campaign, start: str) -> None:
     dataset = ByPlace(campaign.master)
     loader = DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context=start)
