@@ -7,6 +7,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import psutil
 from cluster import Cluster, ClusterError
 from slurm_campaign import GATHERED, Campaign, kill
 
@@ -27,11 +28,12 @@ def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
 def test_jobs_that_are_killed_are_submitted_again(
     cluster: Cluster, undisturbed: Campaign, tmp_path: Path
 ) -> None:
-    """Each of four jobs dies in another way after it has published parts; the next attempt computes
+    """Each of four jobs dies in other ways after it has published parts; the next attempt computes
     the rest.
 
     Its time limit has grown after a time limit, but not above the partition's, and not after a
-    kill. The job whose slurmstepd dies ends too, instead of waiting for it with the GPU.
+    kill. The job whose slurmstepd dies ends too, instead of waiting for it with the GPU. Snakemake
+    passes on to its rule that the job is to end.
     """
     campaign, run = Campaign(tmp_path / "c", cluster, buckets=4), cluster.run
     campaign.adopt_weights(undisturbed)
@@ -48,6 +50,10 @@ def test_jobs_that_are_killed_are_submitted_again(
             campaign.expire_claims(1, 2, 3)
             campaign.hold(1)
             run("scancel", campaign.job_of(1)[0])
+            campaign.hold(3)
+            rule = psutil.Process(campaign.processes(3)[0])
+            rule.parent().terminate()  # its Snakemake alone, as with proctrack/cgroup
+            campaign.go_on(3)
     finally:
         run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
     assert used == {("g1", gpu) for gpu in "0123"}
@@ -57,7 +63,9 @@ def test_jobs_that_are_killed_are_submitted_again(
     assert timeout[1:] == [("COMPLETED", 30)]
     assert killed == [("FAILED", 20), ("CANCELLED", 20), ("COMPLETED", 20)]
     assert step == [("CANCELLED", 20), ("COMPLETED", 20)]
-    assert signaled in ([(one, 20), ("COMPLETED", 20)] for one in ("FAILED", "CANCELLED"))
+    assert signaled[0][0] in ("FAILED", "CANCELLED")
+    assert signaled[1:] == [("FAILED", 20), ("COMPLETED", 20)]
+    assert "stopped by a signal" in campaign.words()
     assert campaign.computed_again() == 0
     assert campaign.master() == undisturbed.master()
 

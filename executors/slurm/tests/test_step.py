@@ -136,3 +136,30 @@ def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
     finally:
         for one in seen:
             one.kill()
+
+
+TOLD = """
+import signal, subprocess, sys
+from snakemake_executor_plugin_slurm_steady import step
+step.end_with_step()
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))  # Snakemake's, set later
+print(subprocess.run(["sh", "-c", '"$0" -c "$1"; exit $?', sys.executable, sys.argv[1]]).returncode)
+"""
+RULE = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("the rule, too", flush=True) or exit(7))
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_the_rule_is_told_when_slurm_tells_only_its_snakemake() -> None:
+    """As with proctrack/cgroup."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), MARK: "1"}
+    job = subprocess.Popen(
+        [sys.executable, "-c", TOLD, RULE], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert job.stdout and job.stdout.readline() == "up\n"
+    job.send_signal(signal.SIGTERM)
+    assert {"told", "the rule, too"} <= set(job.communicate(timeout=300)[0].splitlines())

@@ -1,4 +1,5 @@
-"""The step in which a job's Snakemake runs: it starts below srun at once, and ends with its step.
+"""The step in which a job's Snakemake runs: it starts below srun at once, tells its rule of an end
+that SLURM announces, and ends with its step.
 
 The plain plugin starts Snakemake twice in each job, the first time only to call srun.
 """
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import snakemake_executor_plugin_slurm_jobstep as jobstep
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from .announced_end import pass_on_sigterm
 
 SECONDS_TO_END = 20
 """Within which a job is over whose slurmstepd has ended in order."""
@@ -51,7 +54,8 @@ def srun(job: JobExecutorInterface) -> str:
 
 
 def end_with_step() -> None:
-    """Nothing but in a job that `srun` has started; there the job ends when its step has died.
+    """Nothing but in a job that `srun` has started; there the rule is told of its end, and the job
+    ends when its step has died.
 
     Should its slurmstepd die (kill -9), srun would wait for its word until the time limit, with
     the GPU. So a shell waits for this process to end, and has SLURM end the job when there is no
@@ -63,6 +67,7 @@ def end_with_step() -> None:
     """
     if not os.environ.pop(MARK, ""):
         return
+    pass_on_sigterm()
     parent = os.getppid()
     with suppress(OSError, KeyError):
         # 1: who started this process died before it could be seen here
