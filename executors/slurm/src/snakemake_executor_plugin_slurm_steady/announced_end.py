@@ -10,7 +10,7 @@ import signal
 import threading
 from contextlib import suppress
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 
 def pass_on_sigterm() -> None:
