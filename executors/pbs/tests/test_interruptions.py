@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import UNTIL_GO, Site, until
+from shell import until
+from sites import UNTIL_GO, Site
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SNAKEFILE, UNTIL_GO, Site, run, until
+from shell import run, until
+from sites import SNAKEFILE, UNTIL_GO, Site
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs
