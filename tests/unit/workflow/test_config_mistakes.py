@@ -1,6 +1,4 @@
-"""Mistakes in a configuration: each is named with its place and value, in words, and none is passed
-over.
-"""
+"""Mistakes in a configuration: each is named with its place and value, and none is passed over."""
 
 import json
 import os
