@@ -4,7 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from support.campaigns import EVERYTHING, make_records, vectors
+from support.campaigns import EVERYTHING, vectors
+from support.made_up_sequences import make_records
 
 RECORDS = [record for record in make_records() if record["key"]]
 SEQUENCES = {record["key"]: record["sequence"] for record in RECORDS}

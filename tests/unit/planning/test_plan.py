@@ -30,7 +30,7 @@ from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
 from plm_embed.workflow.config import residue_policy
 from support import checkpoints
-from support.campaigns import counted
+from support.made_up_sequences import counted
 from support.nasty_inputs import write
 from support.plans import DEMO, planned, text
 

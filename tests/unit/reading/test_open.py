@@ -20,9 +20,10 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
 from plm_embed.store.replaced import part_names
-from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, make_records, vectors
+from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
 from support.damages import put, swap
 from support.expected_rows import CLEAR, KEYS, SEQUENCES, expected
+from support.made_up_sequences import make_records
 
 
 def test_opens_a_master_its_index_or_their_folder(campaign: Campaign) -> None:

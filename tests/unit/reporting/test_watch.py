@@ -24,7 +24,7 @@ from plm_embed.reporting.screen.watch_view import plain, view
 from plm_embed.sequences.summary import write_summary
 from plm_embed.wording import duration
 from plm_embed.workflow.run_note import NOTE, note_end, note_start
-from support.campaigns import counted
+from support.made_up_sequences import counted
 
 MODEL = "esm2_t33_650M_UR50D"
 

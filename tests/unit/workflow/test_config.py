@@ -17,8 +17,8 @@ from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.campaign import options, plan_line, reading, workflow_commit
 from plm_embed.workflow.config import checked, residue_policy, schema
-from support.campaigns import counted
 from support.configs import config, keys
+from support.made_up_sequences import counted
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_with_files")
 
