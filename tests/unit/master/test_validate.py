@@ -16,7 +16,8 @@ from plm_embed.master import check_vectors
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, reference
-from support.damages import DAMAGES, drop_row, edit, edit_table
+from support.damages import DAMAGES
+from support.edits import drop_row, edit, edit_table
 from support.made_up_sequences import make_records
 
 

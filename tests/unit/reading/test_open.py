@@ -21,7 +21,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
 from plm_embed.store.replaced import part_names
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
-from support.damages import put, swap
+from support.edits import put, swap
 from support.expected_rows import CLEAR, KEYS, SEQUENCES, expected
 from support.made_up_sequences import make_records
 
