@@ -21,6 +21,7 @@ from pathlib import Path
 from plm_embed.master.gather_record import forget
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
+from support.said import ACTION, TIMES, WARNING, WAYS, error_of
 from support.tiny_campaign import (
     BY_INPUT,
     GATHERED,
@@ -138,7 +139,7 @@ class Trial:
         said.append((self.folder / VECTORS / "report.html").read_text(encoding="utf-8"))
         numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
         return "", "\n".join(
-            [numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])]
+            [numbers.replace("\n", " "), *(TIMES.sub("", each) for each in said[1:])]
         )
 
     def _verdict(self, failed: str, message: str) -> str:
@@ -146,8 +147,8 @@ class Trial:
             if self._right(message):
                 return "harmless"
             if any(
-                re.search(self._names(), line) and _ACTION.search(line)
-                for line in _WARNING.findall(message)
+                re.search(self._names(), line) and ACTION.search(line)
+                for line in WARNING.findall(message)
             ):
                 return "warned"
             return (
@@ -159,10 +160,10 @@ class Trial:
             return "hang"
         if "Traceback (most recent call last)" in message or message.startswith("exit status"):
             return "traceback"
-        error = _error(message)
+        error = error_of(message)
         if not re.search(self._names(), error):
             return "unnamed"
-        return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
+        return "named" if self.case.kind.is_the_users or ACTION.search(error) else "no remedy"
 
     def _names(self) -> str:
         """Pattern of what names the damaged thing: its path, its folder's, or the words of its
@@ -207,7 +208,7 @@ class Trial:
         """
         story = ""
         for _ in range(REMEDIES):
-            error = _error(message)
+            error = error_of(message)
             story += f"{error.strip()}\n"
             again = self._follow(failed, error)
             story += f"-> {' '.join(again) or 'no rule or command of this campaign is named'}\n"
@@ -218,7 +219,7 @@ class Trial:
                 failed, message = self._use()
             if not failed:
                 return self._right(message, healed=True), f"{story}the results differ\n"
-        return False, f"{story}{failed}: {_error(message)}"
+        return False, f"{story}{failed}: {error_of(message)}"
 
     def _follow(self, failed: str, error: str) -> list[str]:
         """Do what comes before a repetition; the steps to repeat, none when the error names nothing
@@ -236,9 +237,9 @@ class Trial:
             elif target.is_relative_to(self.folder):
                 target.unlink(missing_ok=True)
         self._forced = ""
-        ways = list(dict.fromkeys(match[0] for match in _WAYS.finditer(error)))
+        ways = list(dict.fromkeys(match[0] for match in WAYS.finditer(error)))
         if ways:  # each leads there: which of them is tried is up to the case
-            return self._go(_WAYS.fullmatch(ways[self.case.seed % len(ways)]))
+            return self._go(WAYS.fullmatch(ways[self.case.seed % len(ways)]))
         if not re.search(r"\bagain\b|`snakemake", error):
             return []
         if failed == "snakemake":
@@ -246,7 +247,7 @@ class Trial:
         return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
 
     def _go(self, way: re.Match[str] | None) -> list[str]:
-        """Go one of `_WAYS`: the steps that are left to do."""
+        """Go one of `WAYS`: the steps that are left to do."""
         assert way
         if way["forced"]:
             self._forced = shlex.split(way["forced"])[0]
@@ -280,30 +281,6 @@ class Trial:
         return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
 
 
-_WAYS = re.compile(
-    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed "
-    r"(?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
-)
-"""What messages say that one can do: run the workflow by a rule or a file, run a command as it
-stands, or a step.
-"""
-
-
-def _error(message: str) -> str:
-    """What the user is told, without the log before it, and without what Snakemake says after
-    it.
-    """
-    found = re.search(
-        r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL
-    )
-    return found[0] if found else message
-
-
-_ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
-_WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
-_TIMES = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}"
-)
 _USES: dict[Path, str] = {}
 
 
