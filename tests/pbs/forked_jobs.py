@@ -27,7 +27,6 @@ from plm_embed.jobs import nodes as launch
 from plm_embed.master import gather, validate  # noqa: F401 -- the same
 
 FORK = multiprocessing.get_context("fork")
-
 NODES = ("node01", "node02")
 
 

@@ -9,7 +9,6 @@ what to do; about a file of the user's own it need not), NOT HEALED (what it say
 lead to the undisturbed results).
 """
 
-import hashlib
 import re
 import shlex
 import shutil
@@ -21,8 +20,9 @@ from pathlib import Path
 from plm_embed.master.gather_record import forget
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
-from support.said import ACTION, TIMES, WARNING, WAYS, error_of
-from support.tiny_campaign import (
+from support.said import ACTION, WARNING, WAYS, error_of
+from support.tiny_campaign import results, run_command, run_step
+from support.tiny_steps import (
     BY_INPUT,
     GATHERED,
     INDEX,
@@ -32,12 +32,9 @@ from support.tiny_campaign import (
     PROOF,
     RECORDS,
     VECTORS,
-    read_as_users_do,
-    results,
-    run_command,
-    run_step,
     steps_from,
 )
+from support.uses import undisturbed_uses, use
 
 REMEDIES = 2
 """So many errors one after the other may each name what to do."""
@@ -86,7 +83,7 @@ class Trial:
         all is well.
         """
         if self.case.kind.stage == "read":
-            failed, message = self._use()
+            failed, message = use(self.folder)
         else:
             forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
             first = next(step for step in self.steps if self._is_missing(step))
@@ -116,31 +113,6 @@ class Trial:
             if status:
                 return step, f"exit status {status}\n{words}" if status != 1 else words
         return "", ""
-
-    def _use(self) -> tuple[str, str]:
-        """Do with finished results what users do; which use failed, and what was read and said."""
-        said = []
-        for exported in self.folder.glob("vectors.npy*"):
-            exported.unlink()
-        uses = {
-            "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
-            "report": ["report", "results"],
-            "summary": ["summary", "results"],
-        }
-        for use in ("read", *uses):
-            status, words = (
-                run_command(self.folder, uses[use])
-                if use in uses
-                else read_as_users_do(self.folder)
-            )
-            if status:
-                return use, f"exit status {status}\n{words}" if status != 1 else words
-            said.append(words)
-        said.append((self.folder / VECTORS / "report.html").read_text(encoding="utf-8"))
-        numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
-        return "", "\n".join(
-            [numbers.replace("\n", " "), *(TIMES.sub("", each) for each in said[1:])]
-        )
 
     def _verdict(self, failed: str, message: str) -> str:
         if not failed:
@@ -216,7 +188,7 @@ class Trial:
                 return False, story
             failed, message = self._go_on(again) if again != ["use"] else ("", "")
             if not failed and self.case.kind.stage == "read":
-                failed, message = self._use()
+                failed, message = use(self.folder)
             if not failed:
                 return self._right(message, healed=True), f"{story}the results differ\n"
         return False, f"{story}{failed}: {error_of(message)}"
@@ -279,20 +251,6 @@ class Trial:
             return []
         gone = not list(self.folder.glob("results/sequences/scans/*"))
         return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
-
-
-_USES: dict[Path, str] = {}
-
-
-def undisturbed_uses(stages: Path) -> str:
-    """What is read and said of the undisturbed results."""
-    if stages not in _USES:
-        probe = Trial.__new__(Trial)
-        probe.folder = stages / "uses"
-        shutil.copytree(stages / "read", probe.folder, dirs_exist_ok=True)
-        failed, _USES[stages] = probe._use()
-        assert not failed, _USES[stages]
-    return _USES[stages]
 
 
 def try_out(

@@ -22,9 +22,7 @@ def error_of(message: str) -> str:
 
 
 ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
-
 WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
-
 TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}"
 )

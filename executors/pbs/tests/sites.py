@@ -22,9 +22,7 @@ rule one:
     resources: runtime={runtime}, mem_mb=400
     shell: {shell!r}
 """
-
 COMMAND = "sleep {params.seconds}; echo $PBS_JOBID > {output}"
-
 UNTIL_GO = "touch begun; while ! test -e go; do sleep 0.1; done; echo $PBS_JOBID > {output}"
 """A job that lasts until the test lets it end."""
 
