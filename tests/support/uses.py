@@ -21,10 +21,12 @@ def use(folder: Path) -> tuple[str, str]:
         "report": ["report", "results"],
         "summary": ["summary", "results"],
     }
-    for use in ("read", *uses):
-        status, words = run_command(folder, uses[use]) if use in uses else read_as_users_do(folder)
+    for name in ("read", *uses):
+        status, words = (
+            run_command(folder, uses[name]) if name in uses else read_as_users_do(folder)
+        )
         if status:
-            return use, f"exit status {status}\n{words}" if status != 1 else words
+            return name, f"exit status {status}\n{words}" if status != 1 else words
         said.append(words)
     said.append((folder / VECTORS / "report.html").read_text(encoding="utf-8"))
     numbers = said[0] + hashlib.sha256((folder / "vectors.npy").read_bytes()).hexdigest()
