@@ -15,6 +15,8 @@ from drivers import Driver, Looker
 from sites import Site, logged
 from standin import Config, StandIn
 
+pytest.register_assert_rewrite("recorded")  # its comparisons, too, show what differs
+
 # what starts the tests in the background may ignore these, and so would all that the tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
