@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+pytest.register_assert_rewrite("support")  # its checks, too, show what differs
+
 # processes that tests start must find the package too
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "workflow" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]

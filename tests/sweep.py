@@ -19,8 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from support.corruption import KINDS, Case, cases
-from support.corruption_trials import GOOD, Outcome, try_out, undisturbed_uses
+from support.corruption_trials import GOOD, Outcome, try_out
 from support.tiny_campaign import FORK, load_package, make_stages
+from support.uses import undisturbed_uses
 
 
 def make_campaigns(folder: Path) -> tuple[Path, Path]:

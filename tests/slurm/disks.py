@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from cluster import NODES, Cluster
+from cluster import Cluster
+from daemons import NODES
 
 
 class Disk:

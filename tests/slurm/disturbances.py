@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from cluster import GPU_NODES, Cluster, descendants
+from cluster import Cluster
+from daemons import GPU_NODES
 from disks import Disk
-from slurm_campaign import Campaign, command_line
+from processes import command_line, descendants
+from slurm_campaign import Campaign
 
 
 class NotYetError(Exception):

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
-from slurm_campaign import MODEL, ROOT, RULES, Campaign
+from slurm_campaign import Campaign
+from snakemake_run import MODEL, ROOT, RULES
 
 from plm_embed.io.files import write_json
 

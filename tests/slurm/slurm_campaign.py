@@ -3,189 +3,22 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import h5py
 import psutil
-from cluster import GPU_NODES, Cluster, descendants
+from daemons import GPU_NODES
+from processes import command_line, descendants
+from snakemake_run import MODEL, SnakemakeRun
 
-ROOT = Path(__file__).parents[2]
-# It ends when the test session does, however that ends.
-SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
-MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
 GATHERED = f"results/{MODEL}/gathered.json"
-RULES = ("embed", "deduplicate", "gather", "validate", "report")
-LENGTHS = (1000, 3000)
-"""Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job."""
-
-# What a user does to the profile: uncomment the lines of his site.
-SITE = {
-    "slurm_account": ("# slurm_account: my_account", "slurm_account: lab"),
-    "cpu": ("# slurm_partition: cpu", "slurm_partition: cpu"),
-    "gpu": ("# slurm_partition: gpu", "slurm_partition: gpu"),
-}
-
-CONFIG = """\
-inputs: [proteins.fasta]
-model: {model}
-weights: {root}/config/demo/{model}.pt
-buckets: {buckets}
-speed:
-  device: cpu
-  toks_per_batch: 8000
-  flush_minutes: {flush_minutes}
-validate:
-  spot_checks: 2
-"""
 
 
-class Campaign:
-    """A working folder, the profile in it, and the `snakemake` that runs there."""
-
-    def __init__(
-        self,
-        folder: Path,
-        cluster: Cluster,
-        *,
-        profile: str = "slurm",
-        buckets: int = 2,
-        sequences: int = 320,
-        lengths: tuple[int, int] = LENGTHS,
-        flush_minutes: float = 0.001,
-    ) -> None:
-        """Make the folder with its input, its configuration and the edited profile."""
-        self.folder = folder
-        self.buckets = buckets
-        self.sequences = sequences
-        self.lengths = lengths
-        self.cluster = cluster
-        self.profile = profile
-        self.log = folder / "snakemake.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        (folder / "config").mkdir(parents=True)
-        values = {"root": ROOT, "model": MODEL, "buckets": buckets, "flush_minutes": flush_minutes}
-        (folder / "config" / "config.yaml").write_text(CONFIG.format(**values))
-        random = Random(1)
-        with (folder / "proteins.fasta").open("w") as fasta:
-            for number in range(sequences):
-                residues = "".join(
-                    random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths))
-                )
-                fasta.write(f">p{number}\n{residues}\n")
-        # as it is committed: the one here may have the lines of its user's site
-        committed = ["git", "-C", str(ROOT), "show", f"HEAD:profiles/{profile}/profile.yaml"]
-        text = subprocess.run(committed, capture_output=True, check=True).stdout
-        (folder / profile).mkdir()
-        (folder / profile / "profile.yaml").write_bytes(text)
-        self.edit_profile(*SITE.values())
-
-    def edit_profile(self, *replacements: tuple[str, str]) -> None:
-        """Replace lines of the profile; each must be there."""
-        path = self.folder / self.profile / "profile.yaml"
-        text = path.read_text()
-        for before, after in replacements:
-            assert before in text, f"{path} has no line {before!r}"
-            text = text.replace(before, after)
-        path.write_text(text)
-
-    def adopt(self, other: "Campaign") -> None:
-        """Take over the weights and the sequences of another campaign, so that only embedding is
-        left to do.
-        """
-        shutil.copy2(
-            other.folder / "proteins.fasta", self.folder
-        )  # With its age, or all would be done anew.
-        self.adopt_weights(other)
-        shutil.copytree(
-            other.folder / "results" / "sequences", self.folder / "results" / "sequences"
-        )
-
-    def adopt_weights(self, other: "Campaign") -> None:
-        shutil.copytree(other.folder / "resources", self.folder / "resources")
-        for record in (other.folder / "results").glob("*/weights.json"):
-            copy = self.folder / record.relative_to(other.folder)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(record, copy)
-
-    def command(self, *options: str) -> list[str]:
-        command = [
-            *SNAKEMAKE,
-            "--snakefile",
-            str(ROOT / "Snakefile"),
-            "--profile",
-            self.profile,
-            *options,
-        ]
-        # One thread for each rule: this machine has fewer cores than the virtual nodes pretend to
-        # have.
-        return [*command, "--set-threads", *(f"{rule}=1" for rule in RULES)]
-
-    def start(self, *options: str, without: str = "") -> "subprocess.Popen[bytes]":
-        """Start Snakemake, on a machine that lacks the command `without`; its output goes to
-        `log`.
-        """
-        hide = (
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            f'mount --bind /dev/null $(command -v {without}) && exec "$@"',
-            "hide",
-        )
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*(hide if without else ()), *self.command(*options)],
-                cwd=self.folder,
-                env=self.cluster.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return self._process
-
-    def finish(self, process: "subprocess.Popen[bytes]", *, timeout: float = 1800) -> int:
-        """Wait for Snakemake and return its exit status; kill it when it does not end."""
-        try:
-            return process.wait(timeout)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-    @contextlib.contextmanager
-    def running(self, *options: str, without: str = "") -> Iterator["subprocess.Popen[bytes]"]:
-        """Run Snakemake while the block disturbs it, then let it end; it must succeed.
-
-        If it does not, or if the block fails, nothing of it is left: no process and no job.
-        """
-        process = self.start(*options, without=without)
-        try:
-            yield process
-            assert self.finish(process) == 0, self.words()
-        finally:
-            self.abandon(process)
-
-    def abandon(self, process: "subprocess.Popen[bytes]") -> None:
-        """End Snakemake and all jobs at once."""
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        if self.cluster.jobs():
-            self.cluster.run("scancel", "--user=root")
-            self.cluster.wait_for("no jobs", lambda: not self.cluster.jobs())
-
-    def words(self) -> str:
-        """What the user has seen so far."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
+class Campaign(SnakemakeRun):
+    """A campaign at work: its jobs and processes, its parts, and what comes of them."""
 
     def job_of(self, submission: int) -> tuple[str, str]:
         """Return (job, node) of the running job of a submission, or ("", "")."""
@@ -343,18 +176,3 @@ class Campaign:
 
             master.visititems(add)
         return held
-
-
-def command_line(process: int) -> list[str]:
-    """Return a process's command line; nothing when it has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_text().split("\0")
-    return []
-
-
-def kill(processes: list[int]) -> None:
-    """SIGKILL for each of some processes; there must be one."""
-    assert processes
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)

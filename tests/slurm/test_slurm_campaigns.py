@@ -11,8 +11,11 @@ from random import Random
 import numpy as np
 import pytest
 import yaml
-from cluster import NODES, Cluster
-from slurm_campaign import GATHERED, MODEL, ROOT, Campaign, kill
+from cluster import Cluster
+from daemons import NODES
+from processes import kill
+from slurm_campaign import GATHERED, Campaign
+from snakemake_run import MODEL, ROOT
 
 import plm_embed
 from plm_embed.master.validation_record import read_validation

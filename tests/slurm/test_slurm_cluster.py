@@ -9,7 +9,8 @@ from pathlib import Path
 
 import cluster as bed
 import pytest
-from cluster import GPU_NODES, GPUS, Cluster
+from cluster import Cluster
+from daemons import GPU_NODES, GPUS
 
 # Prints node and GPUs, then holds them until told otherwise.
 HOLD = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"; until [ -e {release} ]; do sleep 0.1; done'

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_campaign import GATHERED, MODEL, Campaign, kill
+from processes import kill
+from slurm_campaign import GATHERED, Campaign
+from snakemake_run import MODEL
 
 
 def test_no_accounting_and_a_silent_controller(campaign: Campaign, undisturbed: Campaign) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from cluster import Cluster, process_name
-from slurm_campaign import GATHERED, MODEL, Campaign, kill
+from cluster import Cluster
+from processes import kill, process_name
+from slurm_campaign import GATHERED, Campaign
+from snakemake_run import MODEL
 
 
 def awaits_sigterm(process: int) -> bool:

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from cluster import Cluster, ClusterError
-from slurm_campaign import GATHERED, Campaign, kill
+from cluster import Cluster
+from daemons import ClusterError
+from processes import kill
+from slurm_campaign import GATHERED, Campaign
 
 
 def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:

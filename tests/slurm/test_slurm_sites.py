@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_campaign import ROOT, SNAKEMAKE, Campaign
+from slurm_campaign import Campaign
+from snakemake_run import ROOT, SNAKEMAKE
 
 OTHERS = ("requeued", "ended", "warned")
 """Partitions with GPUs beside `gpu`."""

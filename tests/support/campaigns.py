@@ -6,13 +6,11 @@ computation would.
 
 import hashlib
 import shutil
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
@@ -23,10 +21,10 @@ from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequence_windows import spans, window_count
-from plm_embed.sequences.alphabet import PROTEIN
-from plm_embed.sequences.summary import InputFile, Summary, read_summary, write_summary
+from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
+from support.made_up_sequences import make_records, write_sequences
 
 DIM = 16
 WEIGHTS = hashlib.sha256(b"weights").hexdigest()
@@ -39,7 +37,6 @@ EVERYTHING = replace(
     pooling=("mean", "max", "per_residue"),
     long_sequences=LongSequences("window", 40, 10),
 )
-SOURCES = ("inputs/a.fasta", "inputs/b.csv")
 PROVENANCE = {"workflow_commit": "0123abc"}
 
 
@@ -111,47 +108,6 @@ def reference(
     return [vectors(sequence, fingerprint) for sequence in sequences]
 
 
-def make_records(count: int = 90) -> list[dict[str, Any]]:
-    """Input records of two files, a third of them repeats, some skipped by deduplicate, some with
-    events.
-    """
-    random = np.random.default_rng(7)
-    letters = list(PROTEIN.letters)
-    unique = [
-        "".join(random.choice(letters, size=length))
-        for length in random.integers(5, 60, 2 * count // 3)
-    ]
-    records = []
-    for at in range(count):
-        source = SOURCES[at >= 2 * count // 3]
-        number = at if source == SOURCES[0] else at + 1 - 2 * count // 3
-        record: dict[str, Any] = {
-            "source": source,
-            "number": number,
-            "id": f"p{at % 80}",
-            "header": f"p{at % 80} x",
-        }
-        record |= {
-            "status": "accepted",
-            "reason": None,
-            "detail": None,
-            "events": "",
-            "key": None,
-            "length": None,
-        }
-        if number == 0:
-            record |= {"status": "skipped", "reason": "text_before_first_header", "detail": None}
-        elif at % 17 == 4:
-            record |= {"status": "skipped", "reason": "empty", "detail": "no residues"}
-        else:
-            sequence = unique[at % len(unique)]
-            record |= {"sequence": sequence, "key": key(sequence), "length": len(sequence)}
-            record["events"] = "stop_removed=1" if at % 9 == 0 else ""
-        record["function"] = None if source == SOURCES[0] else f"f{at}"
-        records.append(record)
-    return records
-
-
 def make_campaign(
     root: Path, *, fingerprint: Fingerprint = MEAN, buckets: int = 3, parts: int = 2,
     records: list[dict[str, Any]] | None = None, out_of_memory: int = 0,
@@ -163,7 +119,8 @@ def make_campaign(
     """
     campaign = Campaign(root, fingerprint)
     records = make_records() if records is None else records
-    _write_sequences(campaign.sequences, records, buckets)
+    write_sequences(campaign.sequences, records, buckets)
+    seal_sequences(campaign.sequences)
     store = Store(campaign.store, fingerprint)
     unique = {
         record["key"]: record["sequence"] for record in records if record["status"] == "accepted"
@@ -264,85 +221,6 @@ def edit_completion(campaign: Campaign, **change: Any) -> None:
     """Another completion record of bucket 0001, with a seal that fits."""
     path = campaign.embedded / "0001.json"
     write_record(path, replace(read_completion(path), **change))
-
-
-def counted(**fields: Any) -> Summary:
-    """A summary of no records, but for these fields."""
-    stated: dict[str, Any] = {
-        "buckets": 1,
-        "keep": (),
-        "records": 0,
-        "accepted": 0,
-        "skipped": Counter(),
-        "events": Counter(),
-        "unique": 0,
-        "residues": 0,
-        "lengths": Counter(),
-        "inputs": (),
-        "warnings": (),
-        "files": {},
-    }
-    return Summary(**stated | fields)
-
-
-def _write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
-    text = dict.fromkeys(
-        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"],
-        pa.string(),
-    )
-    types = text | {"number": pa.int64(), "length": pa.int32()}
-    order = [
-        "source",
-        "number",
-        "id",
-        "header",
-        "status",
-        "reason",
-        "detail",
-        "events",
-        "key",
-        "length",
-        "function",
-    ]
-    schema = pa.schema([(name, types[name]) for name in order])
-    member_order = ["key", "id", "source", "number", "events", "length", "function"]
-    members_schema = pa.schema([(name, types[name]) for name in member_order])
-    bucket_schema = pa.schema(
-        [("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())]
-    )
-    for sub in ("buckets", "members"):
-        (folder / sub).mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(records, schema), folder / "records.parquet")
-    accepted = [record for record in records if record["status"] == "accepted"]
-    by_key = sorted(accepted, key=lambda record: record["key"])  # stable: then by source and number
-    unique = {record["key"]: record for record in by_key}
-    for number, name in enumerate(bucket_names(buckets)):
-        inside = [record for record in by_key if bucket_of(record["key"], buckets) == number]
-        once = [record for record in unique.values() if bucket_of(record["key"], buckets) == number]
-        pq.write_table(
-            pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet"
-        )
-        pq.write_table(
-            pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet"
-        )
-    per_source = Counter(record["source"] for record in records)
-    lengths = Counter(record["length"] for record in unique.values())
-    summary = counted(
-        inputs=tuple(
-            InputFile(path, Path(path).suffix[1:], "none", 1, "00", per_source[path])
-            for path in SOURCES
-        ),
-        keep=("function",),
-        records=len(records),
-        accepted=len(accepted),
-        skipped=Counter(record["reason"] for record in records if record["status"] == "skipped"),
-        unique=len(unique),
-        residues=sum(length * count for length, count in lengths.items()),
-        lengths=lengths,
-        buckets=buckets,
-    )
-    write_summary(folder, summary)
-    seal_sequences(folder)
 
 
 def seal_sequences(folder: Path, **changes: Any) -> None:

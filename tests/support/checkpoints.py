@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.families.esm.tokens import MASK, VOCABULARY
 from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.sources import checkpoints
+from plm_embed.models.sources.source_files import layout_of
 
 DEMO = Path(__file__).parents[2] / "config" / "demo" / "esm2_t3_untrained.pt"
 DEMO_SEED = 2022
@@ -198,6 +201,15 @@ def spoil_golden(folder: Path) -> None:
         folder / MANIFEST,
         replace(read_manifest(folder), self_test_sha256=sha256_file(folder / FILE)),
     )
+
+
+def read(source: Path, model: Model) -> checkpoints.Checkpoint:
+    """A checkpoint as this package reads it."""
+    return checkpoints.read(source, layout_of(source, model), model)
+
+
+def edit_json(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def _head(dim: int) -> dict[str, torch.Tensor]:

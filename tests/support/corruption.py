@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.tiny_campaign import GATHERED, INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
+from support.tiny_steps import GATHERED, INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
 
 DAMAGES = {"flip": 6, "truncate": 2, "delete": 1, "swap": 2}
 """How often each is drawn."""

@@ -9,7 +9,6 @@ what to do; about a file of the user's own it need not), NOT HEALED (what it say
 lead to the undisturbed results).
 """
 
-import hashlib
 import re
 import shlex
 import shutil
@@ -21,7 +20,9 @@ from pathlib import Path
 from plm_embed.master.gather_record import forget
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
-from support.tiny_campaign import (
+from support.said import ACTION, WARNING, WAYS, error_of
+from support.tiny_campaign import results, run_command, run_step
+from support.tiny_steps import (
     BY_INPUT,
     GATHERED,
     INDEX,
@@ -31,12 +32,9 @@ from support.tiny_campaign import (
     PROOF,
     RECORDS,
     VECTORS,
-    read_as_users_do,
-    results,
-    run_command,
-    run_step,
     steps_from,
 )
+from support.uses import undisturbed_uses, use
 
 REMEDIES = 2
 """So many errors one after the other may each name what to do."""
@@ -85,7 +83,7 @@ class Trial:
         all is well.
         """
         if self.case.kind.stage == "read":
-            failed, message = self._use()
+            failed, message = use(self.folder)
         else:
             forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
             first = next(step for step in self.steps if self._is_missing(step))
@@ -116,38 +114,13 @@ class Trial:
                 return step, f"exit status {status}\n{words}" if status != 1 else words
         return "", ""
 
-    def _use(self) -> tuple[str, str]:
-        """Do with finished results what users do; which use failed, and what was read and said."""
-        said = []
-        for exported in self.folder.glob("vectors.npy*"):
-            exported.unlink()
-        uses = {
-            "export": ["export", VECTORS, "vectors.npy", "--to", "npy"],
-            "report": ["report", "results"],
-            "summary": ["summary", "results"],
-        }
-        for use in ("read", *uses):
-            status, words = (
-                run_command(self.folder, uses[use])
-                if use in uses
-                else read_as_users_do(self.folder)
-            )
-            if status:
-                return use, f"exit status {status}\n{words}" if status != 1 else words
-            said.append(words)
-        said.append((self.folder / VECTORS / "report.html").read_text(encoding="utf-8"))
-        numbers = said[0] + hashlib.sha256((self.folder / "vectors.npy").read_bytes()).hexdigest()
-        return "", "\n".join(
-            [numbers.replace("\n", " "), *(_TIMES.sub("", each) for each in said[1:])]
-        )
-
     def _verdict(self, failed: str, message: str) -> str:
         if not failed:
             if self._right(message):
                 return "harmless"
             if any(
-                re.search(self._names(), line) and _ACTION.search(line)
-                for line in _WARNING.findall(message)
+                re.search(self._names(), line) and ACTION.search(line)
+                for line in WARNING.findall(message)
             ):
                 return "warned"
             return (
@@ -159,10 +132,10 @@ class Trial:
             return "hang"
         if "Traceback (most recent call last)" in message or message.startswith("exit status"):
             return "traceback"
-        error = _error(message)
+        error = error_of(message)
         if not re.search(self._names(), error):
             return "unnamed"
-        return "named" if self.case.kind.is_the_users or _ACTION.search(error) else "no remedy"
+        return "named" if self.case.kind.is_the_users or ACTION.search(error) else "no remedy"
 
     def _names(self) -> str:
         """Pattern of what names the damaged thing: its path, its folder's, or the words of its
@@ -207,7 +180,7 @@ class Trial:
         """
         story = ""
         for _ in range(REMEDIES):
-            error = _error(message)
+            error = error_of(message)
             story += f"{error.strip()}\n"
             again = self._follow(failed, error)
             story += f"-> {' '.join(again) or 'no rule or command of this campaign is named'}\n"
@@ -215,10 +188,10 @@ class Trial:
                 return False, story
             failed, message = self._go_on(again) if again != ["use"] else ("", "")
             if not failed and self.case.kind.stage == "read":
-                failed, message = self._use()
+                failed, message = use(self.folder)
             if not failed:
                 return self._right(message, healed=True), f"{story}the results differ\n"
-        return False, f"{story}{failed}: {_error(message)}"
+        return False, f"{story}{failed}: {error_of(message)}"
 
     def _follow(self, failed: str, error: str) -> list[str]:
         """Do what comes before a repetition; the steps to repeat, none when the error names nothing
@@ -236,9 +209,9 @@ class Trial:
             elif target.is_relative_to(self.folder):
                 target.unlink(missing_ok=True)
         self._forced = ""
-        ways = list(dict.fromkeys(match[0] for match in _WAYS.finditer(error)))
+        ways = list(dict.fromkeys(match[0] for match in WAYS.finditer(error)))
         if ways:  # each leads there: which of them is tried is up to the case
-            return self._go(_WAYS.fullmatch(ways[self.case.seed % len(ways)]))
+            return self._go(WAYS.fullmatch(ways[self.case.seed % len(ways)]))
         if not re.search(r"\bagain\b|`snakemake", error):
             return []
         if failed == "snakemake":
@@ -246,7 +219,7 @@ class Trial:
         return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
 
     def _go(self, way: re.Match[str] | None) -> list[str]:
-        """Go one of `_WAYS`: the steps that are left to do."""
+        """Go one of `WAYS`: the steps that are left to do."""
         assert way
         if way["forced"]:
             self._forced = shlex.split(way["forced"])[0]
@@ -278,44 +251,6 @@ class Trial:
             return []
         gone = not list(self.folder.glob("results/sequences/scans/*"))
         return steps_from("scan" if step in ("split", "collect") and gone else step, self.steps)
-
-
-_WAYS = re.compile(
-    r"--forcerun (?P<forced>[^`\s,;]+)|run `plm-embed "
-    r"(?P<command>[^`\n]+)`|by hand `plm-embed (?P<step>\w+)`"
-)
-"""What messages say that one can do: run the workflow by a rule or a file, run a command as it
-stands, or a step.
-"""
-
-
-def _error(message: str) -> str:
-    """What the user is told, without the log before it, and without what Snakemake says after
-    it.
-    """
-    found = re.search(
-        r"(plm-embed: error|^Error): .*?(?=\n={20}|\Z)", message, re.MULTILINE | re.DOTALL
-    )
-    return found[0] if found else message
-
-
-_ACTION = re.compile(r"\b(run|remove|make)\b|--forcerun", re.IGNORECASE)
-_WARNING = re.compile("^warning +(.*)$", re.MULTILINE)
-_TIMES = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?( UTC)?|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}"
-)
-_USES: dict[Path, str] = {}
-
-
-def undisturbed_uses(stages: Path) -> str:
-    """What is read and said of the undisturbed results."""
-    if stages not in _USES:
-        probe = Trial.__new__(Trial)
-        probe.folder = stages / "uses"
-        shutil.copytree(stages / "read", probe.folder, dirs_exist_ok=True)
-        failed, _USES[stages] = probe._use()
-        assert not failed, _USES[stages]
-    return _USES[stages]
 
 
 def try_out(

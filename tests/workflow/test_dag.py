@@ -6,25 +6,16 @@ present settings.
 
 import os
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from snakemake.api import SnakemakeApi
-from snakemake.settings.types import (
-    ConfigSettings,
-    DAGSettings,
-    OutputSettings,
-    Quietness,
-    ResourceSettings,
-)
 
 from plm_embed.master.gather_record import write_record
+from support.dag import ROOT, Plan
 
 pytestmark = pytest.mark.workflow
-ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load(
     (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
 )
@@ -58,32 +49,6 @@ DOWNSTREAM = {
     "embed": {"embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
     "validate": {"validate": 1, "report": 1, "all": 1},
 }
-
-
-class Plan:
-    """What Snakemake plans, or does with another executor, for the shipped configuration with
-    `changes`.
-    """
-
-    def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
-        with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
-            workflow = api.workflow(
-                snakefile=ROOT / "Snakefile",
-                workdir=Path.cwd(),
-                config_settings=ConfigSettings(config=changes or {}),
-                resource_settings=ResourceSettings(cores=8),
-            )
-            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
-                executor=executor
-            )
-            dag = workflow._workflow.dag
-            self.local = workflow._workflow._localrules
-            self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
-            self.total = Counter(job.rule.name for job in dag.jobs)
-        self.runs = Counter(job.rule.name for job in self.jobs)
-
-    def job(self, rule: str) -> Any:
-        return next(job for job in self.jobs if job.rule.name == rule)
 
 
 @pytest.fixture(autouse=True)

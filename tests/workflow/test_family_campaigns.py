@@ -17,7 +17,7 @@ from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import Model
 from plm_embed.reading.exports.export import export
-from support import tiny_campaign
+from support import tiny_campaign, tiny_steps
 from support.families import TINY, add_model, source, write_dnabert_s
 
 pytestmark = pytest.mark.workflow
@@ -73,7 +73,7 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     records = pq.read_table(folder / "records.parquet")["events"].to_pylist()
     assert any("windowed=3" in events for events in records)
     with LanguageModel(tmp_path / f"resources/weights/{model.name}", threads=1) as loaded:
-        first = next(named_sequences(tmp_path / tiny_campaign.INPUTS[0], loaded.policy))
+        first = next(named_sequences(tmp_path / tiny_steps.INPUTS[0], loaded.policy))
         windows = LongSequences("window", 200, 20)
         again = loaded.embed([first.sequence], pooling="mean_special", long_sequences=windows)
         (rows,) = loaded.embed([first.sequence], pooling="per_token", long_sequences=windows)
@@ -101,12 +101,12 @@ def run_campaign(
 ) -> str:
     """What the last step printed."""
     words = {
-        tiny_campaign.MODEL: TINY[name].name,
+        tiny_steps.MODEL: TINY[name].name,
         "esm2_embeddings": f"{name}_embeddings",
         "model.pt": str(weights),
     }
-    for step in tiny_campaign.ONE_JOB:
-        for command in tiny_campaign.commands(step):
+    for step in tiny_steps.ONE_JOB:
+        for command in tiny_steps.commands(step):
             for old, new in words.items():
                 command = [word.replace(old, new) for word in command]  # noqa: PLW2901
             command += (options or {}).get(command[0], [])  # noqa: PLW2901

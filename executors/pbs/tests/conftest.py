@@ -1,19 +1,21 @@
-"""A stand-in for PBS on PATH, and short ways to use it."""
+"""A stand-in for PBS on PATH, and on it a folder with Snakemake, submitters and watches."""
 
 import os
 import shlex
 import shutil
 import signal
-import subprocess
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from snakemake_executor_plugin_pbs.commands import Answer, Pbs
+from drivers import Driver, Looker
+from sites import Site, logged
 from standin import Config, StandIn
+
+pytest.register_assert_rewrite("recorded")  # its comparisons, too, show what differs
 
 # what starts the tests in the background may ignore these, and so would all that the tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,11 +32,6 @@ REAL = shutil.which("qsub") if os.environ.get("PBS_TEST_REAL") else None
 """Asked for, never merely found: a qsub on PATH may belong to a server that is not there, or to a
 site's users.
 """
-
-
-PATIENCE = float(
-    os.environ.get("PBS_TEST_PATIENCE", "300")
-)  # seconds after which a test is given up
 
 
 def pytest_report_header() -> str:
@@ -54,49 +51,47 @@ def pbs(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         yield standin
 
 
-def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait for what comes sooner or later; `seconds` only bounds a test that would never end."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site whose qsub keeps a list of its calls, in front of the real one or the stand-in's."""
+    words = shlex.split(os.environ.get("PBS_TEST_ARGS", ""))
+    if REAL:
+        folder = Path(tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path)))
+        found = logged(Site(folder, words), REAL, monkeypatch)
+        yield found
+        found.stop()
+        return
+    with StandIn() as pbs:
+        pbs.config.speed, pbs.config.kill_delay = 60, 1
+        monkeypatch.setenv("PATH", str(pbs.bin), prepend=":")
+        found = logged(Site(tmp_path, words), str(pbs.bin / "qsub"), monkeypatch)
+        yield found
+        found.stop()
 
 
-class Cut(Pbs):
-    """Commands that are given all the time they want, and cut as soon as a hung server has taken
-    what they ask.
-    """
-
-    def __init__(self, server: StandIn) -> None:
-        super().__init__(0.2)
-        self.server, self.before = server, 0
-
-    def call(self, *words: str) -> Answer:
-        self.before = self.server.taken
-        return super().call(*words)
-
-    @property
-    def timeout(self) -> float:
-        if self.server.hung:
-            until(lambda: self.server.taken > self.before)
-        return self.short if self.server.hung else 300.0
-
-    @timeout.setter
-    def timeout(self, seconds: float) -> None:
-        self.short = seconds
+@pytest.fixture
+def lever(tmp_path: Path, pbs: StandIn) -> Iterator[Site]:  # noqa: ARG001 (the commands on PATH)
+    """A site on the stand-in, whose server a test may stop and break."""
+    found = Site(tmp_path, [])
+    yield found
+    found.stop()
 
 
-def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A shell command line, as in the recorded cases."""
-    return subprocess.run(
-        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def drivers(tmp_path: Path, pbs: StandIn) -> Iterator[Callable[[], Driver]]:
+    """Makes drivers of one working directory, as restarts do; each new one ends the one before."""
+    made: list[Driver] = []
+
+    def make() -> Driver:
+        if made:
+            made[-1].submitter.stop()
+        made.append(Driver(tmp_path, pbs))
+        return made[-1]
+
+    yield make
+    made[-1].submitter.stop()
 
 
-def submit(folder: Path, script: str, *words: str) -> int:
-    """Queue a script; the job's number."""
-    path = folder / "job.sh"
-    path.write_text(script, encoding="utf-8")
-    done = run(shlex.join(["qsub", "-j", "oe", *words, str(path)]), folder)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.partition(".")[0])
+@pytest.fixture
+def looker(pbs: StandIn, tmp_path: Path) -> Looker:
+    return Looker(tmp_path, pbs)

@@ -1,5 +1,5 @@
-"""Recorded answers of a real OpenPBS, and jobs of the stand-in that show exactly what a recorded
-one showed.
+"""Recorded answers of a real OpenPBS, comparison with them, and jobs of the stand-in that show
+exactly what a recorded one showed.
 """
 
 import json
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from shell import run
 from standin import render
 from standin.model import Job
 
@@ -78,3 +79,32 @@ def blank(job_id: str, attributes: dict[str, Any]) -> Job:
 def recorded_text(case: str) -> str:
     """A recorded job as `qstat -f` prints it."""
     return render.text(recorded_job(case), wide=False)
+
+
+SCRIPTS = {
+    "j_ok.sh": "#!/bin/sh\necho out\necho err >&2\n",
+    "j_crlf.sh": "#!/bin/sh\r\necho hi\r\n",
+    "j_directives.sh": "#!/bin/sh\n#PBS -q debug\n#PBS -l select=1:ncpus=1\n#PBS -l "
+    "walltime=60\n#PBS -N fromfile\n",
+    "j_multi.sh": "#!/bin/sh\n",
+    "wave.sh": "#!/bin/sh\n",
+    "j_array.sh": "#!/bin/sh\n",
+}
+
+
+def normal(text: str) -> str:
+    """Numbers of jobs, times and header fields that differ between any two runs."""
+    text = re.sub(r'("timestamp":\s*)\d+', r"\g<1>0", text)
+    return re.sub(r"\b\d+(\[\])?(\.pbs01)?(?=[\s\"]|$)", r"N\1", text)
+
+
+def same(case: str, command: str, folder: Path) -> bool:
+    """Whether a command answers here as in the recorded case, apart from the numbers of jobs."""
+    done = run(command, folder)
+    recorded = CASES[case]
+    assert (done.returncode, normal(done.stdout), normal(done.stderr)) == (
+        recorded["exit_code"],
+        normal(recorded["stdout"]),
+        normal(recorded["stderr"]),
+    )
+    return True

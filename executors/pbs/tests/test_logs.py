@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from conftest import run
 from recorded import CASES, recorded_job
+from shell import run
 from standin import Config, StandIn
 
 WAYS = [name.removeprefix("listing_out_") for name in CASES if name.startswith("listing_out_")]

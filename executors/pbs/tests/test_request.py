@@ -1,22 +1,18 @@
-"""Names, sizes, limits and scripts: from a job and a site's data to qsub's words."""
+"""Names, sizes and limits: from a job and a site's data to qsub's words."""
 
 import json
 import re
-import subprocess
 from collections import namedtuple
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_interface_common.exceptions import WorkflowError
-from snakemake_interface_executor_plugins import utils
 
 from snakemake_executor_plugin_pbs.logs import log_folder
-from snakemake_executor_plugin_pbs.quoting import quoted_for_the_shell
 from snakemake_executor_plugin_pbs.refusals import RefusedError
 from snakemake_executor_plugin_pbs.request import (
     Ask,
@@ -24,10 +20,9 @@ from snakemake_executor_plugin_pbs.request import (
     job_work,
     qsub_words,
     read_ask,
-    script_text,
 )
 from snakemake_executor_plugin_pbs.settings import ExecutorSettings
-from snakemake_executor_plugin_pbs.site import clock, load_site, seconds, shipped_sites
+from snakemake_executor_plugin_pbs.site import load_site
 
 Target = namedtuple("Target", ["rulename", "wildcards_dict"])
 ASK = Ask(
@@ -250,37 +245,6 @@ def test_all_problems_are_told_at_once() -> None:
     assert found.count(";") >= 2
 
 
-@pytest.mark.parametrize("name", shipped_sites())
-def test_shipped_sites_load(name: str) -> None:
-    site = load_site(name)
-    assert site.description
-    assert site.default_queue is None or site.default_queue in site.queues
-
-
-def test_numbers_of_polaris() -> None:
-    queues = load_site("polaris").queues
-    assert queues["preemptable"].rerunnable
-    assert not queues["prod"].rerunnable
-    assert [(entry.nodes, entry.walltime[1] // 3600) for entry in queues["prod"].ranges] == [
-        ((10, 24), 3),
-        ((25, 99), 6),
-        ((100, 496), 24),
-    ]
-    assert {entry.walltime[0] for queue in queues.values() for entry in queue.ranges} == {300}
-
-
-def test_the_most_that_a_site_gives() -> None:
-    polaris, generic = load_site("polaris"), load_site("generic")
-    assert [polaris.most("time", "prod", nodes) for nodes in (1, 10, 30, 200)] == [
-        None,
-        180,
-        360,
-        1440,
-    ]
-    assert polaris.most("memory", "prod", 10) == 503_000
-    assert [generic.most(cause, "", 1) for cause in ("time", "memory")] == [None, None]
-
-
 @pytest.mark.parametrize("path", ["/große/x", "/a\nb", "/日本"])
 def test_logs_go_home_where_qsub_would_refuse_the_path(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,50 +260,6 @@ def test_logs_go_home_where_qsub_would_refuse_the_path(
     monkeypatch.setenv("HOME", "/home/müller")
     with pytest.raises(WorkflowError, match="--pbs-logdir"):
         log_folder(Path(path), None)
-
-
-@pytest.mark.parametrize(
-    "text", ["it's $HOME", '"quoted" it\'s', "back\\slash", "größe 日本", "a;b & (c)"]
-)
-def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
-    with quoted_for_the_shell():
-        found = utils.format_cli_arg("--wait-for-files", [text])
-    shown = subprocess.run(
-        f"printf %s {found}", shell=True, check=True, capture_output=True, text=True
-    )
-    assert shown.stdout == f"--wait-for-files{text}"
-    assert utils.format_cli_arg("--x", ["it's"]) == '--x "it\'s"'  # Snakemake's own way is back
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("base: nosuch\n", "not known. Shipped: gadi, generic, polaris, sophia"),
-        ("base: generic\nqueue: x\n", "'queue' was unexpected"),
-        (
-            "base: polaris\nqueues: {prod: {ranges: [{nodes: [1, 2], walltime: [0:05:00, "
-            "1:00:00]}]}}\n",
-            "walltime",
-        ),
-        ("description: x\n", "'request' is a required property"),
-        ("base: generic\naccount: {flag: -B}\n", "account.flag"),
-        ("- a\n", "holds no keys"),
-        ("a: [", "is not YAML"),
-    ],
-)
-def test_a_wrong_site_file_is_told_by_key(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    with pytest.raises(WorkflowError) as caught:
-        load_site(str(path))
-    assert words in str(caught.value)
-
-
-def test_unknown_sites_and_absent_files_are_told() -> None:
-    with pytest.raises(WorkflowError, match="Shipped: gadi, generic, polaris, sophia"):
-        load_site("summit")
-    with pytest.raises(WorkflowError, match="cannot be read: No such file"):
-        load_site("./nosuch.yaml")
 
 
 def test_a_value_that_only_the_user_knows_is_asked_for(tmp_path: Path) -> None:
@@ -362,62 +282,3 @@ def test_the_account_may_come_from_the_variable_that_the_site_names(
     assert "-A proj" in " ".join(words("polaris"))
     monkeypatch.delenv("PBS_ACCOUNT")
     assert "or export PBS_ACCOUNT=NAME" in refusal("polaris", replace(ASK, account=None))
-
-
-def test_the_schema_tells_each_key() -> None:
-    path = Path(load_site.__code__.co_filename).parent / "sites"
-    schema = json.loads((path / "schema.json").read_text())
-    for name in shipped_sites():
-        assert set(yaml.safe_load((path / f"{name}.yaml").read_text())) <= set(schema["properties"])
-
-
-@given(st.integers(min_value=0, max_value=10**7))
-def test_clock_and_seconds_are_inverse(count: int) -> None:
-    assert seconds(clock(count)) == count
-
-
-def run_script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = folder / "job.sh"
-    path.write_text(text)
-    return subprocess.run(
-        ["sh", str(path)],
-        env={"PBS_JOBID": "12.pbs01", "PATH": "/usr/bin:/bin"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(("command", "code"), [("true", 0), ("exit 7", 7), ("false && true", 1)])
-def test_the_script_records_its_end(command: str, code: int, tmp_path: Path) -> None:
-    end = tmp_path / "a folder" / "name.end"
-    end.parent.mkdir()
-    end.write_text("11.pbs01 0\n")
-    done = run_script(script_text(command, load_site("generic"), end, {}), tmp_path)
-    assert done.returncode == code
-    assert end.read_text() == f"12.pbs01 {code}\n"
-    assert list(end.parent.iterdir()) == [end]
-
-
-def test_a_killed_script_leaves_no_record_of_an_earlier_run(tmp_path: Path) -> None:
-    end = tmp_path / "name.end"
-    end.write_text("12.pbs01 0\n")
-    run_script(script_text("kill -9 $$", load_site("generic"), end, {}), tmp_path)
-    assert end.read_text() == "12.pbs01\n"  # it began
-
-
-def test_the_script_takes_chosen_variables_and_lines_of_the_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/a path/with 'quotes'")
-    done = run_script(
-        script_text(
-            'echo "$PYTHONPATH" "$TMPDIR" "$TOKEN"',
-            load_site("polaris"),
-            tmp_path / "name.end",
-            {"TOKEN": "a\"'$b"},
-        ),
-        tmp_path,
-    )
-    assert done.stdout == "/a path/with 'quotes' /tmp a\"'$b\n"

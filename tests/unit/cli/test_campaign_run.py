@@ -9,7 +9,7 @@ from plm_embed.cli.campaign_run import CLONE, Command, configuration, write_conf
 from plm_embed.errors import ConfigError
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import checked
-from support.campaigns import counted
+from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
 

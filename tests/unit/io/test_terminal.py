@@ -17,7 +17,8 @@ from rich.text import Text
 from plm_embed.io.console import Terminal
 from plm_embed.io.terminal import printable
 from support.campaign_runs import snakemake, working_folder
-from support.campaigns import make_campaign, make_records
+from support.campaigns import make_campaign
+from support.made_up_sequences import make_records
 
 EVIL = "a\x1b]0;owned\x07\x9b2J\rb"
 SHOWN = r"a\x1b]0;owned\x07\x9b2J\rb"

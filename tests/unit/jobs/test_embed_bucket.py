@@ -1,77 +1,26 @@
-"""The embed job on real files: right vectors, only what is missing, nothing lost when it is
-stopped.
-"""
+"""The embed job on real files: right vectors, and only what is missing."""
 
-import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from plm_embed.errors import DeviceError, PlmEmbedError
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongPolicy, LongSequences
-from plm_embed.inference import vector_stream
 from plm_embed.inference.prepare_weights import prepare
-from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs import compute_vectors
 from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
 from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.kernels import devices
 from plm_embed.keys import key
-from plm_embed.models import weights
-from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.packed_batch import Batch
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
-from support.buckets import SEQUENCES, write_bucket
+from support.buckets import SEQUENCES
+from support.embedded import check, run, stored
 from support.families import TINY, source
 
 MODEL = MODELS["esm2_t3_untrained"]
-
-
-def run(
-    folder: Path, prepared: Path, sequences: Sequence[str], settings: Settings | None = None
-) -> Completion:
-    bucket = write_bucket(folder, sequences)
-    embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
-    assert not embedder.is_complete(bucket, folder / "absent.json")
-    record = embedder.embed(bucket, folder / "0000.json")
-    # on a device with more memory the sequences that did not fit are tried again
-    lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
-    assert embedder.is_complete(bucket, folder / "0000.json") is not lacking
-    return record
-
-
-def stored(folder: Path, record: Completion) -> dict[str, dict[str, np.ndarray]]:
-    """Everything that the parts of a record hold: key -> name -> vector."""
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for info in record.parts:
-        with read_part(folder / "store" / record.fingerprint_id / "parts" / info.name) as part:
-            for name in part.names:
-                for held, vector in zip(
-                    part.keys, part.rows(name, np.arange(part.count)), strict=True
-                ):
-                    found.setdefault(held.decode(), {})[name] = vector
-    return found
-
-
-def check(
-    folder: Path, prepared: Path, sequences: Sequence[str], record: Completion, tolerance: float
-) -> None:
-    fingerprint = record.fingerprint
-    found = stored(folder, record)
-    assert set(found) == {key(sequence) for sequence in sequences}
-    for sequence, expected in zip(
-        sequences, reference_vectors(prepared, list(sequences), fingerprint), strict=True
-    ):
-        for name, vector in expected.items():
-            np.testing.assert_allclose(found[key(sequence)][name], vector, atol=tolerance, rtol=0)
 
 
 def test_vectors_equal_the_reference_for_every_pooling_and_layer(
@@ -161,166 +110,6 @@ def test_empty_bucket(tmp_path: Path, prepared: Path) -> None:
         (),
         (),
     )
-
-
-@pytest.mark.parametrize("fits", [1024, 512])
-def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, fits: int
-) -> None:
-    forward = Engine.forward
-
-    def short_of_memory(
-        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
-    ) -> dict[int, torch.Tensor]:
-        if (
-            len(batch.tokens) > fits and max(layers) == MODEL.layers
-        ):  # the self-test's pair stays below
-            raise torch.OutOfMemoryError
-        return forward(self, batch, layers)
-
-    monkeypatch.setattr(Engine, "forward", short_of_memory)
-    sequences = [*SEQUENCES, "M" * 900]
-    record = run(tmp_path, prepared, sequences)
-    assert record.toks_per_batch == fits
-    small = [s for s in sequences if len(s) + 2 <= fits]
-    check(tmp_path, prepared, small, record, 2e-3)
-    assert [entry.reason for entry in record.skipped] == ["out_of_memory"] * (
-        len(sequences) - len(small)
-    )
-
-
-def test_a_budget_that_was_lowered_stays_low(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward, refused = Engine.forward, []
-
-    def short_of_memory(
-        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
-    ) -> dict[int, torch.Tensor]:
-        if len(batch.tokens) > 768 and max(layers) == MODEL.layers:
-            refused.append(len(batch.tokens))
-            raise torch.OutOfMemoryError
-        return forward(self, batch, layers)
-
-    monkeypatch.setattr(Engine, "forward", short_of_memory)
-    embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
-    for number in range(2):
-        texts = [sequence + "M" * number for sequence in SEQUENCES]
-        record = embedder.embed(
-            write_bucket(tmp_path, texts, f"{number:04d}"), tmp_path / f"{number:04d}.json"
-        )
-        assert (record.computed, record.toks_per_batch, len(refused)) == (
-            len(SEQUENCES),
-            512,
-            2,
-        )
-
-
-def test_a_device_without_room_for_the_model_is_to_blame_not_the_bucket(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(_: Path) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(weights, "load", load)
-    with pytest.raises(DeviceError, match="has too little free memory for this model"):
-        run(tmp_path, prepared, SEQUENCES)
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_memory_that_runs_out_while_a_batch_is_prepared_loses_nothing(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
-) -> None:
-    prepare, prefetch, refused = Engine.prepare, vector_stream.Prefetch, []
-
-    def short_of_memory(self: Engine, sequences: Sequence[str]) -> Batch:
-        if sum(map(len, sequences)) > 1000 and "W" * 700 in sequences:
-            refused.append(sequences)
-            raise RuntimeError("CUDA error: out of memory")  # of pinned memory
-        return prepare(self, sequences)
-
-    def prefetching(*arguments: Any, **_: int) -> vector_stream.Prefetch:
-        return prefetch(*arguments, ahead=2 * ahead)
-
-    monkeypatch.setattr(Engine, "prepare", short_of_memory)
-    monkeypatch.setattr(vector_stream, "Prefetch", prefetching)
-    record = run(tmp_path, prepared, [*SEQUENCES, "W" * 700])
-    assert refused and record.skipped == ()
-    check(tmp_path, prepared, [*SEQUENCES, "W" * 700], record, 2e-3)
-
-
-def test_a_vector_that_is_not_finite_is_never_stored(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward = Engine.forward
-
-    @torch.inference_mode()
-    def broken(
-        self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
-    ) -> dict[int, torch.Tensor]:
-        hidden = forward(self, batch, layers)
-        if max(batch.lengths) > 100 and 3 in layers:
-            return {3: hidden[3].clone().index_fill_(0, torch.tensor([5]), float("nan"))}
-        return hidden
-
-    monkeypatch.setattr(Engine, "forward", broken)
-    with pytest.raises(PlmEmbedError, match="not finite"):
-        run(tmp_path, prepared, SEQUENCES)
-    assert not (tmp_path / "0000.json").exists()
-
-
-def test_what_was_finished_is_kept_when_the_device_fails(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward, calls = Engine.forward, []
-
-    def failing(
-        self: Engine, batch: Batch, layers: Sequence[int], exact: bool = False
-    ) -> dict[int, torch.Tensor]:
-        calls.append(layers)
-        if calls.count((MODEL.layers,)) == 3:  # the third batch of the job itself
-            raise RuntimeError(
-                "CUDA error: device-side assert triggered\nCUDA kernel errors might be ..."
-            )
-        return forward(self, batch, layers, exact)
-
-    monkeypatch.setattr(Engine, "forward", failing)
-    failure = devices.failure
-    monkeypatch.setattr(
-        devices, "failure", lambda error, _: failure(error, torch.device("cuda", 0))
-    )
-    with pytest.raises(
-        DeviceError,
-        match=r"CUDA error: the GPU .* failed: CUDA error: device-side assert triggered\n",
-    ):
-        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=1024))
-    assert not (tmp_path / "0000.json").exists()
-    monkeypatch.undo()
-    record = run(tmp_path, prepared, SEQUENCES)
-    assert record.found > 0
-    assert record.found + record.computed == len(SEQUENCES)
-
-
-def test_a_part_that_cannot_be_written_ends_the_job(
-    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(compute_vectors, "write_part", refuse)
-    with pytest.raises(OSError, match="Input/output error"):
-        run(
-            tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=512, flush_minutes=0)
-        )
-    assert not (tmp_path / "0000.json").exists()
-
-
-def test_a_device_that_computes_wrongly_computes_nothing(tmp_path: Path, prepared: Path) -> None:
-    folder = Path(shutil.copytree(prepared, tmp_path / "weights"))
-    checkpoints.spoil_golden(folder)
-    with pytest.raises(PlmEmbedError, match="self-test failed"):
-        run(tmp_path, folder, SEQUENCES[:3])
-    assert not (tmp_path / "0000.json").exists()
 
 
 @pytest.mark.parametrize("layers", [(4,), (-5,), (3, -1)])

@@ -30,12 +30,12 @@ from support.campaigns import (
     Campaign,
     edit_completion,
     make_campaign,
-    make_records,
     publish,
     seal_sequences,
     vectors,
     write_completion,
 )
+from support.made_up_sequences import make_records
 
 CROP = replace(EVERYTHING, storage_dtype="bfloat16", long_sequences=LongSequences("crop", 30))
 

@@ -15,7 +15,8 @@ from plm_embed.master.gather_record import forget, write_record
 from plm_embed.master.validation_record import read_validation
 from plm_embed.reading.diff import compare
 from support.campaign_runs import snakemake, working_folder
-from support.campaigns import make_campaign, make_records
+from support.campaigns import make_campaign
+from support.made_up_sequences import make_records
 
 MASTER = "results/esm2_t3_untrained/master_esm2_embeddings.h5"
 

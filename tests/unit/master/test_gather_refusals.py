@@ -20,10 +20,10 @@ from support.campaigns import (
     Campaign,
     edit_completion,
     make_campaign,
-    make_records,
     part_rows,
     seal_sequences,
 )
+from support.made_up_sequences import make_records
 
 
 def remove_part(campaign: Campaign) -> None:

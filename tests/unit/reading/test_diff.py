@@ -14,7 +14,8 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading import diff
 from plm_embed.reading.diff import compare, in_words
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
+from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
+from support.made_up_sequences import make_records
 
 
 def gathered(folder: Path, **options: Any) -> Campaign:

@@ -21,7 +21,8 @@ from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading import nearest
 from plm_embed.reading.nearest import SCORES, Metric, Neighbors, Search, table
-from support.tiny_campaign import MODEL, make_stages
+from support.tiny_campaign import make_stages
+from support.tiny_steps import MODEL
 
 METRICS = tuple(SCORES)
 

@@ -13,7 +13,7 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
 from support.campaigns import MEAN, make_campaign, seal_sequences
-from support.damages import flip_a_bit
+from support.edits import flip_a_bit
 
 
 def run(text: str) -> object:

@@ -14,7 +14,8 @@ from plm_embed.reading.diff import compare
 from plm_embed.reading.exports.export import export
 from plm_embed.reading.master import open_vectors
 from plm_embed.store import checksums
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, make_records
+from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
+from support.made_up_sequences import make_records
 
 
 @given(rows=st.integers(1, 5), width=st.integers(1, 40), data=st.data())

@@ -30,7 +30,8 @@ from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, write_bucket
 from support.campaign_runs import snakemake, working_folder
-from support.campaigns import EVERYTHING, MEAN, completion, make_campaign, make_records, part_rows
+from support.campaigns import EVERYTHING, MEAN, completion, make_campaign, part_rows
+from support.made_up_sequences import make_records
 
 Counts = tuple[int, int, int]
 

@@ -16,7 +16,7 @@ from plm_embed.keys import bucket_bounds, bucket_names
 from plm_embed.sequences.summary import write_summary
 from plm_embed.store.replaced import PartInfo, PartList, Replacement, current_parts, write_note
 from plm_embed.workflow.resources import job_memory_mb, job_minutes
-from support.campaigns import counted
+from support.made_up_sequences import counted
 
 BUCKETS, PARTS = 300, 2000
 

@@ -16,7 +16,8 @@ from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import check_reuse, master_files
 from plm_embed.workflow.config import checked
 from plm_embed.workflow.resources import host_memory_mb, job_memory_mb, job_minutes
-from support.campaigns import MEAN, counted
+from support.campaigns import MEAN
+from support.made_up_sequences import counted
 
 SMALL, LARGE, BERT = "esm2_t6_8M_UR50D", "esm2_t33_650M_UR50D", "prot_bert"
 

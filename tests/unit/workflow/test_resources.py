@@ -12,7 +12,7 @@ from plm_embed.workflow.resources import (
     records_minutes,
     validate_minutes,
 )
-from support.campaigns import counted
+from support.made_up_sequences import counted
 
 
 def test_memory_grows_with_the_model() -> None:

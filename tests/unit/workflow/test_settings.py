@@ -1,16 +1,19 @@
 """A setting has one default and one range, wherever it can be given."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
 
+import plm_embed
 from plm_embed.cli.main import group
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import ComputeDtype, LongSequences
+from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
@@ -41,6 +44,8 @@ OTHER_NAMES = {
     "unknown_residues": "unknown",
     "id_column": "id",
     "sequence_column": "sequence",
+    "dtype": "compute_dtype",
+    "layer": "layers",
 }
 """Of options and parameters, the key that they are called in the configuration."""
 OF_THE_WORKFLOW = {
@@ -116,6 +121,34 @@ def test_a_dataclass_has_the_default_and_the_words_of_its_keys(kind: type) -> No
         assert literals(types[name]) == allowed(BY_NAME[name]), name
 
 
+@pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed, LanguageModel])
+def test_a_function_has_the_defaults_of_the_keys(function: Callable[..., Any]) -> None:
+    given = {
+        OTHER_NAMES.get(name, name): parameter.default
+        for name, parameter in signature(function).parameters.items()
+        if name != "long_sequences"  # a dataclass, which has its own test
+    }
+    known = given.keys() & BY_NAME.keys() - OF_THE_WORKFLOW
+    assert {"strand", "device", "compute_dtype"} <= known
+    for name in known:
+        default = BY_NAME[name]["default"]
+        assert given[name] == (default[0] if isinstance(default, list) else default), name
+
+
+@pytest.mark.parametrize("name", ["strand", "device", "dtype"])
+def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
+    kind = get_type_hints(LanguageModel.__init__)[name]
+    assert literals(kind) == allowed(BY_NAME[OTHER_NAMES.get(name, name)])
+
+
+def test_what_is_imported_is_stored_as_campaigns_ask_for_it() -> None:
+    given = {option.name: option for option in group.commands["import"].params}
+    assert given["storage_dtype"].default == BY_NAME["storage_dtype"]["default"]
+    assert [given["layer"].default] == BY_NAME["layers"]["default"]
+    words = given["compute_dtype"].type
+    assert isinstance(words, click.Choice) and set(words.choices) <= set(get_args(ComputeDtype))
+
+
 def test_bounds_in_the_code_are_those_of_the_schema() -> None:
     buckets = BY_NAME["buckets"]
     assert (buckets["minimum"], buckets["maximum"]) == (1, MAX_BUCKETS)
@@ -128,6 +161,32 @@ def test_the_manual_names_every_word_that_is_allowed() -> None:
     for key, rules in KEYS.items():
         for word in allowed(rules) or ():
             assert f"`{word}`" in rows[key] or f"`[{word}]`" in rows[key], (key, word)
+
+
+@pytest.mark.parametrize(
+    ("page", "words", "key"),
+    [
+        ("campaign", "`speed.flush_minutes` ({} minutes)", "speed.flush_minutes"),
+        ("scale", "up to {} minutes of vectors (`flush_minutes`)", "speed.flush_minutes"),
+        ("numerics", "`embedding.storage_dtype` chooses the precision on disk, {} by default",
+         "embedding.storage_dtype"),
+        ("numerics", "{} rows (`validate.spot_checks`)", "validate.spot_checks"),
+        ("models", "The default is `{}`, the mean", "embedding.pooling"),
+        ("output", "the key `results` names, `{}` by default", "results"),
+    ],
+)  # fmt: skip
+def test_a_page_that_says_a_default_says_the_right_one(page: str, words: str, key: str) -> None:
+    default = KEYS[key]["default"]
+    said = words.format(*(default if isinstance(default, list) else [default]))
+    assert said in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_comments_of_the_shipped_file_name_every_word_or_none() -> None:
+    text = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+    for key, value, comment in re.findall(r"^ *(\w+): ([^#\n]+?) +# (.*)$", text, re.MULTILINE):
+        known = (allowed(BY_NAME.get(key, {})) or set()) - {value.strip("[]")}
+        said = known & set(re.findall(r"\w+", comment))
+        assert said in (set(), known), key
 
 
 def test_the_rule_says_every_option_of_embed() -> None:

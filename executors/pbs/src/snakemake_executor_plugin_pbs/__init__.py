@@ -22,12 +22,13 @@ from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterf
 
 from .cancel import delete_all
 from .commands import Pbs
+from .job_script import script_text
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
 from .quoting import quoted_for_the_shell
 from .recognize import SITE_VARIABLE, this_site
 from .refusals import RefusedError
-from .request import Request, job_name, job_work, qsub_words, read_ask, script_text
+from .request import Request, job_name, job_work, qsub_words, read_ask
 from .scheduler import fail_for_good, stop_reason, stop_without_deadlock
 from .settings import ExecutorSettings
 from .site import load_site

@@ -204,33 +204,6 @@ def _completed(ask: Ask, site: Site) -> Ask:
     return replace(ask, disk_mb=ask.disk_mb or site.defaults.get("disk_mb", 0))
 
 
-def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str]) -> str:
-    """The job's script: the site's choice of variables and `variables`, the site's lines, the
-    command, and around it the record of its begin and its end.
-
-    PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder,
-    whatever qsub saw.
-    """
-    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(
-        variables
-    )
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in found.items()]
-    record = shlex.quote(str(end))
-    return "\n".join(
-        [
-            "#!/bin/sh",
-            f'printf "%s\\n" "$PBS_JOBID" > {record}',
-            *exports,
-            *site.setup,
-            f"( {command}\n)",
-            "code=$?",
-            f'printf "%s %s\\n" "$PBS_JOBID" "$code" > {record}.$$ && mv -f {record}.$$ {record}',
-            "exit $code",
-            "",
-        ]
-    )
-
-
 def _sizes(ask: Ask, site: Site, cores: int) -> list[str]:
     """Values of -l for nodes, cores, GPUs, memory, disk and time."""
     separate = site.style == "separate"

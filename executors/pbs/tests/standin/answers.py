@@ -4,6 +4,8 @@ recorded ones.
 
 import getopt
 import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import render
@@ -179,3 +181,13 @@ def _lookup(pbs: "StandIn", asked: str, whole_arrays: bool = False) -> tuple[int
 
 
 COMMANDS = {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel}
+
+
+def install(folder: Path) -> None:
+    """Write the commands, as clients of the server, into a new folder."""
+    folder.mkdir()
+    source = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        command = folder / name
+        command.write_text(f"#!{sys.executable} -SE\n{source}", encoding="utf-8")
+        command.chmod(0o755)

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .model import RESOURCES, SERVER, Job, Queue
+from .asked import RefusalError, read_chunks, read_resources, read_seconds
+from .model import SERVER, Job, Queue
 
 if TYPE_CHECKING:
     from .server import StandIn
@@ -26,29 +27,8 @@ _USAGE = """usage: qsub [-a date_time] [-A account_string] [-c interval]
        qsub --version
 """
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-_SIZE = re.compile(r"(\d+)([kmgt]?)(b?)", re.IGNORECASE)
-_UNITS = {"": 1 / 1048576, "k": 1 / 1024, "m": 1, "g": 1024, "t": 1048576}
 _MOST_IN_ARRAY = 10000
 _LIMITS = (188, "", "qsub: Job violates queue and/or server resource limits\n")
-
-
-class RefusalError(Exception):
-    """A refusal as (exit code, stderr)."""
-
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
-        self.code = code
-        self.words = words
-
-
-def amount(key: str, value: str) -> int:
-    """A resource as a number; sizes in MiB. Raises RefusalError for what PBS does not take."""
-    if key == "mem":
-        match = _SIZE.fullmatch(value)
-        if match is None:
-            raise RefusalError(166, "qsub: Illegal attribute or resource value select.mem\n")
-        return int(int(match[1]) * _UNITS[match[2].lower()])
-    return int(value)
 
 
 def qsub(pbs: "StandIn", request: dict[str, Any]) -> Answer:
@@ -95,7 +75,7 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
     if "-J" in found:
         _check_range(found["-J"])
     _check_variables(found.get("-v", ""), request)
-    resources = _resources([value for key, value in options if key == "-l"])
+    resources = read_resources([value for key, value in options if key == "-l"])
     state, substate, held = "Q", 10, "n"
     if "-h" in found:
         state, substate, held = "H", 20, "u"
@@ -118,8 +98,8 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
         shell_args=arguments,
         cwd=cwd,
         arguments=shlex.join(words).replace("'", ""),
-        walltime=_seconds(resources["walltime"]) if "walltime" in resources else None,
-        chunks=_chunks(resources),
+        walltime=read_seconds(resources["walltime"]) if "walltime" in resources else None,
+        chunks=read_chunks(resources),
         resources=resources,
         output=output,
         error=errors,
@@ -213,68 +193,6 @@ def _directives(text: str) -> list[tuple[str, str]]:
         elif line and not line.startswith("#"):
             break
     return found
-
-
-def _resources(values: list[str]) -> dict[str, str]:
-    resources: dict[str, str] = {}
-    for value in values:
-        for part in [value] if value.startswith(("select=", "place=")) else value.split(","):
-            key, _, text = part.partition("=")
-            if key not in RESOURCES:
-                raise RefusalError(187, f"qsub: Unknown resource Resource_List.{key}\n")
-            resources[key] = text
-    mixed = next(
-        (key for key in ("ncpus", "ngpus", "mem") if key in resources and "select" in resources),
-        None,
-    )
-    if mixed:
-        raise RefusalError(
-            5,
-            f'qsub: "-lresource=" cannot be used with "select" or "place", resource is: {mixed}\n',
-        )
-    return resources
-
-
-def _chunks(resources: dict[str, str]) -> list[tuple[int, dict[str, str]]]:
-    if "select" not in resources:
-        return [
-            (
-                1,
-                {
-                    key: value
-                    for key, value in resources.items()
-                    if key in {"ncpus", "ngpus", "mem"}
-                },
-            )
-        ]
-    chunks = []
-    for text in resources["select"].split("+"):
-        first, *parts = text.split(":")
-        count = int(first) if first.isdigit() else 1
-        if count < 1:
-            raise RefusalError(166, "qsub: Illegal attribute or resource value\n")
-        asked = {}
-        for part in parts if first.isdigit() else [first, *parts]:
-            key, equals, value = part.partition("=")
-            if not equals:
-                raise RefusalError(
-                    166, "qsub: Illegal attribute or resource value Resource_List.select\n"
-                )
-            if key not in RESOURCES:
-                raise RefusalError(187, f"qsub: Unknown resource: {key}\n")
-            amount(key, value) if key in {"ncpus", "ngpus", "mem"} else None
-            asked[key] = value
-        chunks.append((count, asked))
-    return chunks
-
-
-def _seconds(text: str) -> int:
-    fields = text.split(":")
-    if len(fields) > 3 or not all(field.isdigit() for field in fields):
-        raise RefusalError(
-            166, "qsub: Illegal attribute or resource value Resource_List.walltime\n"
-        )
-    return sum(int(field) * 60**power for power, field in enumerate(reversed(fields)))
 
 
 def _path(given: str | None, cwd: Path, default: str) -> Path:

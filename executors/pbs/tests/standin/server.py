@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import socketserver
-import sys
 import tempfile
 import threading
 import time
@@ -15,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import answers
+from .asked import place
 from .model import Config, Job
 from .node import deliver, say_in_output, session, signal_session, start
-from .qsub import amount
 
 _ATTEMPTS = 21
 
@@ -45,7 +44,8 @@ class StandIn:
         self.last = 0
         self._over = threading.Event()
         self._server: socketserver.BaseServer | None = None
-        self._install()
+        self.spool.mkdir()
+        answers.install(self.bin)
 
     def __enter__(self) -> Self:
         self.up()
@@ -247,7 +247,7 @@ class StandIn:
         if not queue.started:
             job.comment = "Not Running: Queue not started."
             return
-        where, short = self._place(job)
+        where, short = place(job, self.jobs.values(), self.config, self.down_nodes)
         if where is None:
             job.comment = f"Not Running: Insufficient amount of resource: {short} "
             return
@@ -258,42 +258,6 @@ class StandIn:
             job.change("H", 20, "job held, too many failed attempts to run")
             return
         self._start(job)
-
-    def _place(self, job: Job) -> tuple[list[tuple[int, dict[str, int]]] | None, str]:
-        limits = {"ncpus": self.config.ncpus, "ngpus": self.config.ngpus, "mem": self.config.mem_mb}
-        free = {
-            node: dict(limits) for node in range(self.config.nodes) if node not in self.down_nodes
-        }
-        for other in self.jobs.values():
-            if other.state in {"R", "E"}:
-                for node, amounts in other.where:
-                    for key, value in amounts.items():
-                        if node in free and key in limits:
-                            free[node][key] -= value
-        where: list[tuple[int, dict[str, int]]] = []
-        short = "host"
-        scatter = "scatter" in job.resources.get("place", "")
-        for count, asked in job.chunks:
-            amounts = {"ncpus": 1} | {
-                key: amount(key, value) for key, value in asked.items() if key in limits
-            }
-            for _ in range(count):
-                taken = {node for node, _ in where} if scatter else set()
-                found = None
-                for node, left in free.items():
-                    lacking = next(
-                        (key for key, value in amounts.items() if left[key] < value), None
-                    )
-                    if lacking is None and node not in taken:
-                        found = node
-                        break
-                    short = lacking or short
-                if found is None:
-                    return None, short
-                for key, value in amounts.items():
-                    free[found][key] -= value
-                where.append((found, amounts))
-        return where, ""
 
     def _start(self, job: Job) -> None:
         start(job, self.spool / job.id)
@@ -332,12 +296,3 @@ class StandIn:
     def _bury(self, job: Job, substate: int, words: str = "") -> None:
         job.ended = job.ended or time.time()
         job.change("F", substate, f"{job.comment}{words}" if job.comment else None)
-
-    def _install(self) -> None:
-        self.bin.mkdir()
-        self.spool.mkdir()
-        source = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
-        for name in answers.COMMANDS:
-            command = self.bin / name
-            command.write_text(f"#!{sys.executable} -SE\n{source}", encoding="utf-8")
-            command.chmod(0o755)

@@ -1,0 +1,63 @@
+"""Short ways to give commands to PBS and to wait for what comes of them."""
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from snakemake_executor_plugin_pbs.commands import Answer, Pbs
+from standin import StandIn
+
+PATIENCE = float(
+    os.environ.get("PBS_TEST_PATIENCE", "300")
+)  # seconds after which a test is given up
+
+
+def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait for what comes sooner or later; `seconds` only bounds a test that would never end."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Cut(Pbs):
+    """Commands that are given all the time they want, and cut as soon as a hung server has taken
+    what they ask.
+    """
+
+    def __init__(self, server: StandIn) -> None:
+        super().__init__(0.2)
+        self.server, self.before = server, 0
+
+    def call(self, *words: str) -> Answer:
+        self.before = self.server.taken
+        return super().call(*words)
+
+    @property
+    def timeout(self) -> float:
+        if self.server.hung:
+            until(lambda: self.server.taken > self.before)
+        return self.short if self.server.hung else 300.0
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self.short = seconds
+
+
+def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A shell command line, as in the recorded cases."""
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def submit(folder: Path, script: str, *words: str) -> int:
+    """Queue a script; the job's number."""
+    path = folder / "job.sh"
+    path.write_text(script, encoding="utf-8")
+    done = run(shlex.join(["qsub", "-j", "oe", *words, str(path)]), folder)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.partition(".")[0])

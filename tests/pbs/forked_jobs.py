@@ -1,0 +1,195 @@
+"""Jobs on nodes of PBS as processes that are forked here, so that one begins in no time and may be
+killed.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import esm  # noqa: F401 -- loaded once, for all that is forked
+import torch
+
+from plm_embed.cli import main as cli
+from plm_embed.jobs import claims, dispatch, embed_bucket, submission, worker  # noqa: F401 -- the same
+from plm_embed.jobs import nodes as launch
+from plm_embed.master import gather, validate  # noqa: F401 -- the same
+
+FORK = multiprocessing.get_context("fork")
+NODES = ("node01", "node02")
+
+
+def forked(run: Callable[[], None], log: Path, name: str = NODES[0]) -> int:
+    """A process in a session of its own that runs `run` as host `name`; its id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        with log.open("ab") as handle:
+            os.dup2(handle.fileno(), 1)
+            os.dup2(handle.fileno(), 2)
+        socket.gethostname = lambda: name
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr, flush=True)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def command(*words: str | Path) -> Callable[[], None]:
+    """`plm-embed WORDS`."""
+
+    def run() -> None:
+        sys.argv = ["plm-embed", *map(str, words)]
+        cli.main()
+
+    return run
+
+
+class Node:
+    """What launch starts for a node, as a process that is forked here."""
+
+    def __init__(self, words: list[str]) -> None:
+        remote = words[0] == "pbs_tmrsh"
+        arguments = shlex.split(words[-1]) if remote else words
+        name = words[1] if remote else NODES[0]
+        arguments = arguments[arguments.index("plm_embed") + 1 :]
+        self.pid = forked(command(*arguments), Path("log"), name)
+        Path(f"{name}.pid").write_text(str(self.pid))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def prepare_process() -> None:
+    """Have all processes forked, and clocks of claims that fit campaigns of seconds."""
+    torch.set_num_threads(1)
+    one_at_a_time = (
+        threading.Lock()
+    )  # a sibling forked in between would keep the worker's end of the pipe open
+    start = worker.Worker.__init__
+
+    def serve(connection: Connection, *arguments: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for link in Path(
+            "/proc/self/fd"
+        ).iterdir():  # the ends of pipes that a spawned process would not have
+            with contextlib.suppress(FileNotFoundError):
+                if (
+                    link.readlink().name.startswith("socket:")
+                    and int(link.name) != connection.fileno()
+                ):
+                    os.dup2(nothing, int(link.name))
+        worker.serve(connection, *arguments)
+
+    def process(target: object, args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: ARG001 (as multiprocessing has it)
+        return FORK.Process(target=serve, args=args, daemon=daemon)
+
+    def start_alone(self: worker.Worker, *arguments: Any) -> None:
+        with one_at_a_time:
+            start(self, *arguments)
+
+    worker.CONTEXT = SimpleNamespace(Pipe=FORK.Pipe, Process=process)  # type: ignore[assignment]
+    worker.Worker.__init__ = start_alone  # type: ignore[method-assign]
+    launch.subprocess = SimpleNamespace(Popen=Node)  # type: ignore[assignment]
+    launch._pals_mpiexec = lambda: False
+    launch.SECONDS_FOR_STRAGGLERS = 3.0
+    claims.SECONDS_BETWEEN_BEATS, claims.STALE_AFTER_SECONDS = 0.3, 2.0
+    dispatch.SECONDS_BETWEEN_LOOKS, dispatch.SECONDS_BETWEEN_ATTEMPTS = 0.1, 0.3
+
+
+class Job:
+    """One submission: the launcher, and the nodes that it starts."""
+
+    def __init__(self, folder: Path, number: int, words: list[str | Path]) -> None:
+        for name in NODES:
+            (folder / f"{name}.pid").unlink(missing_ok=True)
+        os.environ["PBS_JOBID"] = f"{number}.pbs01"
+        self.folder = folder
+        self.launcher = forked(command(*words), folder / "log")
+        self.code: int | None = None
+
+    def running(self) -> bool:
+        if self.code is None:
+            ended, status = os.waitpid(self.launcher, os.WNOHANG)
+            if ended:
+                self.code = os.waitstatus_to_exitcode(status)
+                self.signal(signal.SIGKILL)  # as PBS does with what a job leaves behind
+        return self.code is None
+
+    def nodes(self) -> list[int]:
+        found = []
+        for name in NODES:
+            with contextlib.suppress(OSError, ValueError):
+                found.append(int((self.folder / f"{name}.pid").read_text()))
+        return found
+
+    def workers(self) -> list[int]:
+        """Members of the nodes' process groups that are not their first."""
+        nodes = self.nodes()
+        members = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if (
+                    int(fields[2]) in nodes
+                    and int(stat.parent.name) not in nodes
+                    and fields[0] != "Z"
+                ):
+                    members.append(int(stat.parent.name))
+        return members
+
+    def signal(self, number: int) -> None:
+        for group in (*self.nodes(), self.launcher):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
+
+    def kill(self, kind: str, dice: random.Random) -> bool:
+        """Whether there was something to kill."""
+        if kind == "walltime":
+            self.signal(signal.SIGTERM)
+            time.sleep(dice.uniform(0, 0.5))
+        if kind in {"walltime", "preempted"}:
+            self.signal(signal.SIGKILL)
+            return True
+        found = {"worker": self.workers(), "node": self.nodes(), "launcher": [self.launcher]}[kind]
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(dice.choice(found), signal.SIGKILL)
+            return True
+        return False
+
+
+def run_to_end(words: list[str | Path], folder: Path) -> None:
+    """One step that is not disturbed; RuntimeError with its log when it fails."""
+    _, status = os.waitpid(forked(command(*words), folder / "log"), 0)
+    if status:
+        raise RuntimeError((folder / "log").read_text()[-3000:])

@@ -1,0 +1,42 @@
+"""What Snakemake plans for the shipped configuration."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    OutputSettings,
+    Quietness,
+    ResourceSettings,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+class Plan:
+    """What Snakemake plans, or does with another executor, for the shipped configuration with
+    `changes`.
+    """
+
+    def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
+        with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+            workflow = api.workflow(
+                snakefile=ROOT / "Snakefile",
+                workdir=Path.cwd(),
+                config_settings=ConfigSettings(config=changes or {}),
+                resource_settings=ResourceSettings(cores=8),
+            )
+            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
+                executor=executor
+            )
+            dag = workflow._workflow.dag
+            self.local = workflow._workflow._localrules
+            self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
+            self.total = Counter(job.rule.name for job in dag.jobs)
+        self.runs = Counter(job.rule.name for job in self.jobs)
+
+    def job(self, rule: str) -> Any:
+        return next(job for job in self.jobs if job.rule.name == rule)

@@ -1,0 +1,134 @@
+"""What deduplicate leaves behind, for made-up records: their files, and a summary that fits."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_embed.keys import bucket_names, bucket_of, key
+from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.sequences.summary import InputFile, Summary, write_summary
+
+SOURCES = ("inputs/a.fasta", "inputs/b.csv")
+
+
+def make_records(count: int = 90) -> list[dict[str, Any]]:
+    """Input records of two files, a third of them repeats, some skipped by deduplicate, some with
+    events.
+    """
+    random = np.random.default_rng(7)
+    letters = list(PROTEIN.letters)
+    unique = [
+        "".join(random.choice(letters, size=length))
+        for length in random.integers(5, 60, 2 * count // 3)
+    ]
+    records = []
+    for at in range(count):
+        source = SOURCES[at >= 2 * count // 3]
+        number = at if source == SOURCES[0] else at + 1 - 2 * count // 3
+        record: dict[str, Any] = {
+            "source": source,
+            "number": number,
+            "id": f"p{at % 80}",
+            "header": f"p{at % 80} x",
+        }
+        record |= {
+            "status": "accepted",
+            "reason": None,
+            "detail": None,
+            "events": "",
+            "key": None,
+            "length": None,
+        }
+        if number == 0:
+            record |= {"status": "skipped", "reason": "text_before_first_header", "detail": None}
+        elif at % 17 == 4:
+            record |= {"status": "skipped", "reason": "empty", "detail": "no residues"}
+        else:
+            sequence = unique[at % len(unique)]
+            record |= {"sequence": sequence, "key": key(sequence), "length": len(sequence)}
+            record["events"] = "stop_removed=1" if at % 9 == 0 else ""
+        record["function"] = None if source == SOURCES[0] else f"f{at}"
+        records.append(record)
+    return records
+
+
+def counted(**fields: Any) -> Summary:
+    """A summary of no records, but for these fields."""
+    stated: dict[str, Any] = {
+        "buckets": 1,
+        "keep": (),
+        "records": 0,
+        "accepted": 0,
+        "skipped": Counter(),
+        "events": Counter(),
+        "unique": 0,
+        "residues": 0,
+        "lengths": Counter(),
+        "inputs": (),
+        "warnings": (),
+        "files": {},
+    }
+    return Summary(**stated | fields)
+
+
+def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
+    text = dict.fromkeys(
+        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"],
+        pa.string(),
+    )
+    types = text | {"number": pa.int64(), "length": pa.int32()}
+    order = [
+        "source",
+        "number",
+        "id",
+        "header",
+        "status",
+        "reason",
+        "detail",
+        "events",
+        "key",
+        "length",
+        "function",
+    ]
+    schema = pa.schema([(name, types[name]) for name in order])
+    member_order = ["key", "id", "source", "number", "events", "length", "function"]
+    members_schema = pa.schema([(name, types[name]) for name in member_order])
+    bucket_schema = pa.schema(
+        [("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())]
+    )
+    for sub in ("buckets", "members"):
+        (folder / sub).mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(records, schema), folder / "records.parquet")
+    accepted = [record for record in records if record["status"] == "accepted"]
+    by_key = sorted(accepted, key=lambda record: record["key"])  # stable: then by source and number
+    unique = {record["key"]: record for record in by_key}
+    for number, name in enumerate(bucket_names(buckets)):
+        inside = [record for record in by_key if bucket_of(record["key"], buckets) == number]
+        once = [record for record in unique.values() if bucket_of(record["key"], buckets) == number]
+        pq.write_table(
+            pa.Table.from_pylist(inside, members_schema), folder / "members" / f"{name}.parquet"
+        )
+        pq.write_table(
+            pa.Table.from_pylist(once, bucket_schema), folder / "buckets" / f"{name}.parquet"
+        )
+    per_source = Counter(record["source"] for record in records)
+    lengths = Counter(record["length"] for record in unique.values())
+    summary = counted(
+        inputs=tuple(
+            InputFile(path, Path(path).suffix[1:], "none", 1, "00", per_source[path])
+            for path in SOURCES
+        ),
+        keep=("function",),
+        records=len(records),
+        accepted=len(accepted),
+        skipped=Counter(record["reason"] for record in records if record["status"] == "skipped"),
+        unique=len(unique),
+        residues=sum(length * count for length, count in lengths.items()),
+        lengths=lengths,
+        buckets=buckets,
+    )
+    write_summary(folder, summary)

@@ -1,0 +1,265 @@
+"""Weights as published: downloaded whole or not at all, and known by their hashes or by their
+answers.
+"""
+
+import argparse
+import hashlib
+import itertools
+import logging
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import esm
+import numpy as np
+import pytest
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.io.download import BLOCK
+from plm_embed.io.files import sha256_file
+from plm_embed.models import published
+from plm_embed.models.manifest import Source
+from plm_embed.models.registry import MODELS, Model
+from support.checkpoints import (
+    TINY_ESM2,
+    random_state,
+    write_fair_esm,
+    write_hugging_face,
+)
+from support.file_server import FileServer, server
+
+__all__ = ["server"]  # a fixture
+
+FILES = ["manifest.json", "model.safetensors", "self_test.npz"]
+
+
+def served_model(server: FileServer, folder: Path) -> Model:
+    state = random_state(TINY_ESM2, 1)
+    server.content = write_fair_esm(folder / "published.pt", TINY_ESM2, state).read_bytes()
+    return replace(TINY_ESM2, urls=(server.url,))
+
+
+def test_a_model_is_downloaded_once(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    model, out = served_model(server, tmp_path), tmp_path / "out"
+    server.cuts = [BLOCK]
+    made = prepare(model, None, out)
+    assert made.source == Source(
+        "fair-esm", hashlib.sha256(server.content).hexdigest(), url=server.url
+    )
+    assert (
+        made.weights_sha256
+        == prepare(TINY_ESM2, tmp_path / "published.pt", tmp_path / "adopted").weights_sha256
+    )
+    assert sorted(path.name for path in out.iterdir()) == FILES
+    assert server.asked == ["", f"bytes={BLOCK}-"]
+    assert prepare(model, None, out) == made
+    assert len(server.asked) == 2
+    assert "already there and intact" in caplog.text
+
+
+def test_without_a_source_adopted_weights_do_not_pass_for_the_published_ones(
+    server: FileServer, tmp_path: Path
+) -> None:
+    model = served_model(server, tmp_path)
+    tuned = write_fair_esm(tmp_path / "fine_tuned.pt", TINY_ESM2, random_state(TINY_ESM2, 9))
+    prepare(model, tuned, tmp_path / "out")
+    with pytest.raises(PlmEmbedError, match=f"holds other weights .* than {server.url}"):
+        prepare(model, None, tmp_path / "out")
+    assert not (tmp_path / "out" / "esm2_t2_tiny.pt").exists()
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make files and answers the published ones of TINY_ESM2."""
+
+    def publish(*files: Path, answers: NDArray[np.float32] | None = None) -> None:
+        digests = {path.suffix: sha256_file(path) for path in files}
+        known: dict[str, Any] = {"safetensors": [digests.get(".safetensors", "0" * 64)]}
+        known["pt"] = {"sha256": digests.get(".pt", "0" * 64), "bytes": 0}
+        table = {"peptides": list(published.peptides()), "models": {TINY_ESM2.name: known}}
+        (tmp_path / "published.yaml").write_text(yaml.safe_dump(table))
+        np.savez(tmp_path / "answers.npz", **({} if answers is None else {TINY_ESM2.name: answers}))
+        monkeypatch.setattr(published, "TABLE", tmp_path / "published.yaml")
+        monkeypatch.setattr(published, "ANSWERS", tmp_path / "answers.npz")
+
+    return publish
+
+
+def test_the_published_file_is_known_by_its_sha256(
+    publish: Callable[..., None], tmp_path: Path
+) -> None:
+    state = random_state(TINY_ESM2, 1)
+    source = write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state)
+    folder = write_hugging_face(tmp_path / "hf", TINY_ESM2, state)
+    publish(source, folder / "model.safetensors")
+    shutil.copy(source, tmp_path / "renamed.pt")
+    for number, copy in enumerate((tmp_path / "renamed.pt", folder)):
+        made = prepare(TINY_ESM2, copy, tmp_path / f"out{number}")
+        assert (made.published, published.caveat(TINY_ESM2.name, made)) == ("sha256", "")
+    other = prepare(
+        TINY_ESM2,
+        write_hugging_face(tmp_path / "bare", TINY_ESM2, state, prefix=""),
+        tmp_path / "out2",
+    )
+    assert other.weights_sha256 == made.weights_sha256
+    assert other.published == "no"
+    assert published.caveat(TINY_ESM2.name, other).startswith(
+        "not verified as the published weights: not a published"
+    )
+    # the file itself is then given: it proves what the folder holds, and the proof stays
+    for again in (source, tmp_path / "bare"):
+        assert prepare(TINY_ESM2, again, tmp_path / "out2").published == "sha256"
+
+
+def test_the_same_weights_in_another_container_are_known_by_their_answers(
+    publish: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = random_state(TINY_ESM2, 1)
+    answers = official_answers(write_fair_esm(tmp_path / "esm2.pt", TINY_ESM2, state))
+    publish(answers=answers)
+    made = prepare(
+        TINY_ESM2, write_hugging_face(tmp_path / "hf", TINY_ESM2, state), tmp_path / "hf_out"
+    )
+    assert made.published == "known answers"
+    assert published.caveat(TINY_ESM2.name, made) in caplog.text
+    assert (
+        "to 3 peptides within 3 %, as weights that were changed a little would too" in caplog.text
+    )
+    half = {name: tensor.bfloat16() for name, tensor in state.items()}
+    source = write_fair_esm(tmp_path / "half.pt", TINY_ESM2, half)
+    assert prepare(TINY_ESM2, source, tmp_path / "half_out").published == "known answers"
+    for seed, share in ((2, 1.0), (2, 0.1)):  # other weights, and fine-tuned ones
+        tuned = {
+            name: tensor + share * (other - tensor)
+            for (name, tensor), other in zip(
+                state.items(), random_state(TINY_ESM2, seed).values(), strict=True
+            )
+        }
+        made = prepare(
+            TINY_ESM2, write_fair_esm(tmp_path / "x.pt", TINY_ESM2, tuned), tmp_path / f"out{share}"
+        )
+        assert made.published == "no"
+    # one known answer of three is not enough
+    publish(answers=np.stack([answers[0], answers[1], answers[1]]))
+    assert prepare(TINY_ESM2, tmp_path / "hf", tmp_path / "out3").published == "no"
+
+
+@pytest.mark.filterwarnings("ignore:Regression weights not found")
+def official_answers(checkpoint: Path) -> NDArray[np.float32]:
+    """What fair-esm answers to the peptides, each alone, (3, D)."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        model, alphabet = esm.pretrained.load_model_and_alphabet(str(checkpoint))
+    convert, means = alphabet.get_batch_converter(), []
+    for peptide in published.peptides():
+        with torch.inference_mode():
+            states = model.eval()(convert([("", peptide)])[2], repr_layers=[2])["representations"][
+                2
+            ]
+        means.append(states[0, 1:-1].mean(0).numpy())
+    return np.stack(means)
+
+
+def test_what_ships_of_published_weights_fits_the_models() -> None:
+    assert len(published.peptides()) == 3
+    for name in yaml.safe_load(published.TABLE.read_text())["models"]:
+        digests = published.known_files(name)
+        assert {len(digest) for digest in digests} == {64}
+        assert all(published.is_published(name, [digest]) for digest in digests)
+        if MODELS[name].family.name != "esm2":
+            continue
+        answers = published.known_answers(name)
+        assert (
+            answers is not None
+            and answers.shape == (3, MODELS[name].dim)
+            and np.isfinite(answers).all()
+        )
+        assert published.pt_file(name)["sha256"] in digests
+        apart = [
+            np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.permutations(answers, 2)
+        ]
+        assert min(apart) > 6 * published.TOLERANCE
+    assert not published.is_published("esm2_t48_15B_UR50D", [])
+
+
+def test_a_download_that_is_not_the_published_file_is_refused(
+    publish: Callable[..., None], server: FileServer, tmp_path: Path
+) -> None:
+    model = served_model(server, tmp_path)
+    publish(tmp_path / "published.pt")
+    right, server.content = (
+        server.content,
+        write_fair_esm(tmp_path / "other.pt", TINY_ESM2, random_state(TINY_ESM2, 2)).read_bytes(),
+    )
+    with pytest.raises(
+        PlmEmbedError, match=r"has SHA-256 \w{64}; the published file has \w{64}: it was not used"
+    ):
+        prepare(model, None, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    server.content = right
+    assert prepare(model, None, tmp_path / "out").published == "sha256"
+    asked = len(server.asked)
+    assert prepare(model, None, tmp_path / "out").published == "sha256"
+    assert len(server.asked) == asked
+
+
+def test_a_download_with_a_flipped_bit_is_refused(server: FileServer, tmp_path: Path) -> None:
+    model = served_model(server, tmp_path)
+    content = bytearray(server.content)
+    content[len(content) // 2] ^= 1  # in the numbers of a tensor: only a checksum can see it
+    server.content = bytes(content)
+    with pytest.raises(
+        PlmEmbedError, match=r"damaged \(.*data/\d+ in it is not what its checksum says"
+    ):
+        prepare(model, None, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_of_two_that_prepare_one_folder_one_waits(server: FileServer, tmp_path: Path) -> None:
+    model, out = served_model(server, tmp_path), tmp_path / "new" / "out"
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: prepare(model, None, out), range(4)))
+    assert made == [made[0]] * 4
+    assert server.asked == [""]
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_a_download_that_is_no_checkpoint_is_not_kept(server: FileServer, tmp_path: Path) -> None:
+    server.content = b"<html>Please accept the terms</html>"
+    with pytest.raises(PlmEmbedError, match="was not loaded"):
+        prepare(replace(TINY_ESM2, urls=(server.url,)), None, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_next_address_is_tried(server: FileServer, tmp_path: Path) -> None:
+    model = served_model(server, tmp_path)
+    absent = server.url.replace("esm2", "absent")
+    assert (
+        prepare(replace(model, urls=(absent, server.url)), None, tmp_path / "out").source.url
+        == server.url
+    )
+
+
+def test_without_a_network_the_error_says_how_to_stage_the_file(
+    server: FileServer, tmp_path: Path
+) -> None:
+    url = server.url.replace("esm2", "absent")
+    with pytest.raises(PlmEmbedError) as error:
+        prepare(replace(TINY_ESM2, urls=(url,)), None, tmp_path / "weights" / "esm2_t2_tiny")
+    staged = tmp_path / "weights" / "esm2_t2_tiny.pt"
+    assert str(error.value) == (
+        f"weights: {url} cannot be fetched: HTTP 404 Not Found.\n"
+        f"Run again; or fetch it where there is a network: curl -LO {url}\n"
+        f"then copy it to {staged} and set in the config: `weights: {staged}`"
+    )
+    with pytest.raises(PlmEmbedError, match="esm2_t3_untrained cannot be downloaded"):
+        prepare(MODELS["esm2_t3_untrained"], None, tmp_path / "out")

@@ -1,0 +1,299 @@
+"""Mistakes in a configuration: each is named with its place and value, and none is passed over."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.workflow.config import checked, schema
+from support.configs import config, keys
+
+pytestmark = pytest.mark.usefixtures("in_a_folder_with_files")
+
+SCHEMA = schema()
+
+
+def problems(**changes: Any) -> list[str]:
+    with pytest.raises(PlmEmbedError) as caught:
+        checked(config(**changes))
+    heading, *lines = str(caught.value).splitlines()
+    assert heading.startswith(f"The configuration has {len(lines)} problem")
+    return [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bukets": 4}, "bukets: 4: there is no such key; did you mean buckets?"),
+        ({"table": {"ids": "x"}}, 'table.ids: "x": there is no such key; did you mean id?'),
+        ({"zzz": [1]}, "zzz: [1]: there is no such key"),
+        ({"buckets": "many"}, 'buckets: "many": must be a whole number'),
+        ({"buckets": "[1"}, 'buckets: "[1": must be a whole number'),
+        ({"buckets": True}, "buckets: true: must be a whole number"),
+        ({"buckets": 0}, "buckets: 0: must be at least 1"),
+        ({"buckets": 100_000}, "buckets: 100000: must be at most 20000"),
+        ({"inputs": {"a": 1}}, 'inputs: {"a": 1}: must be a list, such as [a, b]'),
+        ({"inputs": ""}, "inputs: []: must not be empty"),
+        ({"inputs": "b.fasta"}, "inputs: b.fasta: not found; did you mean a.fasta?"),
+        ({"inputs": ["a" * 300]}, f"inputs: {'a' * 300}: File name too long"),
+        ({"inputs": ["a.fasta/b"]}, "inputs: a.fasta/b: Not a directory"),
+        ({"results": "a.fasta"}, "results: a.fasta: is a file, not a folder"),
+        ({"store": "a.fasta/below"}, "store: a.fasta/below: Not a directory"),
+        (
+            {"weights_folder": "$HOME/w"},
+            "weights_folder: $HOME/w: environment variables are not expanded; write ~ or",
+        ),
+        ({"results": "-x"}, "results: -x: must not begin with -"),
+        ({"results": "a\nb"}, r'results: "a\nb": holds a control character'),
+        ({"results": "<x>"}, "results: <x>: must not hold braces or < >"),
+        ({"results": "a\0b"}, 'results: "a\\u0000b": holds a control character'),
+        (
+            {"table": {"keep": ["a\x1b[2J"]}},
+            'table.keep[0]: "a\\u001b[2J": holds a control character',
+        ),
+        (
+            {"speed": {"flush_minutes": float("nan")}},
+            "speed.flush_minutes: nan: must be a finite number",
+        ),
+        (
+            {"speed": {"flush_minutes": "1e999"}},
+            "speed.flush_minutes: inf: must be a finite number",
+        ),
+        ({"speed": {"scratch": "tmp"}}, "speed.scratch: tmp: must be an absolute path, auto"),
+        (
+            {"speed": {"device": "gpu"}},
+            'speed.device: "gpu": must be one of auto, cuda, cpu; did you mean cuda?',
+        ),
+        ({"buckets": json.loads("[" * 900 + "]" * 900)}, "buckets: is nested too deeply"),
+        ({"buckets": "[" * 90_000}, 'buckets: "[[['),
+        ({"memory_mb": 16**5000}, "memory_mb: is nested too deeply, or holds too large a number"),
+        ({"inputs": []}, "inputs: []: must not be empty"),
+        (
+            {"inputs": ["a.fasta", "a.fasta"]},
+            'inputs: ["a.fasta", "a.fasta"]: names something twice',
+        ),
+        ({"results": ""}, 'results: "": must not be empty'),
+        ({"speed": 3}, "speed: 3: must be a block of keys"),
+        ({"speed": {"flush_minutes": 0}}, "speed.flush_minutes: 0: must be more than 0"),
+        ({"speed": {"flush_minutes": "soon"}}, 'speed.flush_minutes: "soon": must be a number'),
+        (
+            {"residues": {"unknown": "skp"}},
+            'residues.unknown: "skp": must be one of skip, substitute; did you mean skip?',
+        ),
+        (
+            {"residues": {"strand": "canonical"}},
+            "residues.strand: canonical: the model reads proteins, which have no other strand",
+        ),
+        (
+            {"embedding": {"pooling": ["mean", "men"]}},
+            'embedding.pooling[1]: "men": must be one of ',
+        ),
+        ({"inputs": ["b.fasta"]}, "inputs: b.fasta: not found; did you mean a.fasta?"),
+        ({"inputs": ["."]}, "inputs: .: is a folder, not a file"),
+        (
+            {"inputs": ["deep/er/b.fasta"]},
+            "inputs: deep/er/b.fasta: not found: there is no folder deep in ",
+        ),
+        (
+            {"inputs": ["/nowhere/b.fasta"]},
+            "inputs: /nowhere/b.fasta: not found: there is no folder /nowhere",
+        ),
+        (
+            {"weights": "esm3.pt"},
+            'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download',
+        ),
+        ({"model": "esm2_t3_untrained"}, "weights: esm2_t3_untrained is not published anywhere"),
+        (
+            {"table": {"keep": ["length"]}},
+            "table.keep: length: the index has a column of its own of this name",
+        ),
+        (
+            {"embedding": {"layers": [7]}},
+            "embedding.layers: [7]: esm2_t6_8M_UR50D has layers 0 to 6",
+        ),
+        (
+            {"embedding": {"layers": [-8]}},
+            "embedding.layers: [-8]: esm2_t6_8M_UR50D has layers 0 to 6",
+        ),
+        (
+            {"model": "prott5", "embedding": {"pooling": ["mean", "bos"]}},
+            "embedding.pooling: bos: prot_t5_xl_half_uniref50-enc has no <cls> token",
+        ),
+        (
+            {"model": "DNABERT-S", "embedding": {"pooling": ["per_residue"]}},
+            "embedding.pooling: per_residue: a token of DNABERT-S is several bases",
+        ),
+        ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice"),
+        (
+            {"embedding": {"compute_dtype": "tfloat32"}, "speed": {"device": "cpu"}},
+            "embedding.compute_dtype: tfloat32: exists on GPUs only; choose float32",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_its_place_and_value(
+    changes: dict[str, Any], expected: str
+) -> None:
+    (problem,) = problems(**changes)
+    assert problem.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "limit", "overlap", "expected"),
+    [
+        ("esm2_650m", "whole", 0, 0, None),
+        ("esm2_650m", "window", 1022, 511, None),
+        ("esm1b", "whole", 0, 0, None),
+        ("esm1b", "crop", 1022, 0, None),
+        ("esm2_650m", "whole", 1022, 0, "max_residues: 1022: means nothing with policy whole"),
+        ("esm2_650m", "crop", 0, 0, "max_residues: 0: policy crop needs a limit"),
+        ("esm2_650m", "window", 100, 100, "overlap: 100: must be less than max_residues, 100"),
+        ("esm2_650m", "skip", 100, 5, "overlap: 5: means nothing with policy skip"),
+        (
+            "esm1b",
+            "window",
+            1023,
+            0,
+            "max_residues: 1023: esm1b_t33_650M_UR50S takes at most 1022 residues",
+        ),
+    ],
+)
+def test_long_sequence_settings_must_fit_together(
+    model: str, policy: str, limit: int, overlap: int, expected: str | None
+) -> None:
+    changes = {
+        "model": model,
+        "embedding": {
+            "long_sequences": {"policy": policy, "max_residues": limit, "overlap": overlap}
+        },
+    }
+    if expected is None:
+        checked(config(**changes))
+    else:
+        (problem,) = problems(**changes)
+        assert problem.startswith(f"embedding.long_sequences.{expected}")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    found = problems(
+        inputs=["b.fasta"],
+        buckets="many",
+        embedding={"layers": [99], "poling": ["mean"], "long_sequences": {"policy": "window"}},
+        weights="nowhere.pt",
+    )
+    assert [problem.split(":")[0] for problem in found] == [
+        *("buckets", "embedding.poling", "weights", "inputs"),
+        *("embedding.layers", "embedding.long_sequences.max_residues"),
+    ]
+
+
+def test_missing_keys_and_unknown_models_are_named() -> None:
+    with pytest.raises(
+        PlmEmbedError,
+        match=r"2 problems.*\n  inputs: missing: .*\n  model: missing: Published name",
+    ):
+        checked({})
+    with pytest.raises(PlmEmbedError, match="did you mean esm2_t6_8M_UR50D"):
+        checked(config(model="esm2_t6_8M_UR50"))
+
+
+def test_one_file_under_two_spellings_and_braces_are_refused() -> None:
+    Path("a{b}.fasta").write_text(">a\nMK\n", encoding="utf-8")
+    assert problems(inputs=["a.fasta", "./a.fasta", "a{b}.fasta"], results="res{x}") == [
+        "results: res{x}: must not hold braces or < >, which Snakemake takes for wildcards",
+        "inputs: a{b}.fasta: must not hold braces or < >, which Snakemake takes for wildcards",
+        "inputs: a.fasta: is the same file as a.fasta; name it once",
+    ]
+
+
+def test_mistakes_beside_each_other_are_named_together() -> None:
+    found = problems(inputs=["b.fasta", 3, "."])
+    assert [line.partition(":")[0] for line in found] == ["inputs[1]", "inputs", "inputs"]
+
+
+def test_what_is_no_file_is_said_to_be_that() -> None:
+    os.mkfifo("pipe")
+    Path("one").symlink_to("two")
+    Path("two").symlink_to("one")
+    Path("dangling").symlink_to("nowhere")
+    assert problems(
+        inputs=["pipe", "one", "dangling"],
+        weights="one",
+        store="one",
+        results="dangling",
+        reuse="one",
+    ) == [
+        "results: dangling: is a link to something that is not there",
+        "store: one: Too many levels of symbolic links",
+        'weights: one: Too many levels of symbolic links; write "" to '
+        "download the published weights",
+        "reuse: one: Too many levels of symbolic links",
+        "inputs: pipe: is a pipe or a device, not a file",
+        "inputs: one: Too many levels of symbolic links",
+        "inputs: dangling: is a link to something that is not there",
+    ]
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.binary()
+    | st.dates()
+    | st.sampled_from(
+        [
+            "~",
+            "~\0",
+            "-",
+            "--help",
+            "$HOME",
+            "a.fasta",
+            "a.fasta/b",
+            "<x>",
+            "{y}",
+            "[",
+            "{a: [",
+            "1e999",
+            "!!int ''",
+            "!!timestamp x",
+            ".nan",
+            "/dev/null",
+            "/dev/zero",
+            "/",
+            "..",
+            "x" * 5000,
+            "\udc80",
+            "0001-01-01 00:00:00 +23:59",
+            "&a [*a]",
+            "{? [a] : b}",
+            "auto",
+            "window",
+            "2**70",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*keys(SCHEMA), "speed", "embedding", "table", "nothing"]), ODD)
+def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any) -> None:
+    changes: Any = value
+    for name in reversed(key.split(".")):
+        changes = {name: changes}
+    try:
+        complete = checked(config(**changes))
+    except PlmEmbedError as error:
+        assert all(len(line) < 6000 for line in str(error).splitlines())
+    else:
+        assert checked(complete) == complete
