@@ -43,7 +43,8 @@ class Site:
         text = SNAKEFILE.format(**found)
         (self.folder / "Snakefile").write_text(text)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, read: bool = False) -> subprocess.Popen[bytes]:
+        """Its output goes to a file, or to who reads it: `stdout` of the process."""
         command = [
             self.python,
             "-m",
@@ -67,7 +68,7 @@ class Site:
             process = subprocess.Popen(
                 [*command, *self.arguments, *words],
                 cwd=self.folder,
-                stdout=out,
+                stdout=subprocess.PIPE if read else out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )

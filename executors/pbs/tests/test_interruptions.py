@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shell import until
+from shell import PATIENCE, until
 from sites import UNTIL_GO, Site
 from standin import StandIn
 
@@ -117,6 +117,18 @@ def test_ctrl_c_deletes_every_job(site: Site) -> None:
     out = site.end(process)
     assert process.returncode != 0
     assert "Deleting up to 4 PBS jobs" in out
+    until(lambda: not site.live())
+
+
+def test_ctrl_c_that_ends_its_reader_first_deletes_every_job(site: Site) -> None:
+    """As in `snakemake ... 2>&1 | tee log`."""
+    site.write(count=2, seconds=300)
+    process = site.start(read=True)
+    until(lambda: len(site.live()) == 2)
+    assert process.stdout
+    process.stdout.close()
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE) != 0
     until(lambda: not site.live())
 
 

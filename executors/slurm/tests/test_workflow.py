@@ -116,6 +116,22 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
     assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
 
 
+def test_ctrl_c_that_ends_its_reader_first_cancels_all_the_same(run: Run) -> None:
+    """As in `snakemake ... 2>&1 | tee log`."""
+    run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
+    process = run.start()
+    try:
+        until_submitted(run, 2)
+        assert process.stdout
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) != 0
+    finally:
+        process.kill()
+        (run.folder / "stop").touch()
+    assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
+
+
 def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
     run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
     process = run.start()

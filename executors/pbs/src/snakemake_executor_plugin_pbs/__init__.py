@@ -1,6 +1,7 @@
 """Snakemake executor for PBS Pro and OpenPBS."""
 
 import asyncio
+import atexit
 import contextlib
 import os
 import shlex
@@ -8,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -114,10 +115,9 @@ class Executor(RemoteExecutor):
         """Build the request here, in Snakemake's thread, and leave qsub to the submitting
         thread.
         """
-        if (
-            not self._can_be_stopped
-        ):  # not earlier: the scheduler sets its handler after this class is made
+        if not self._can_be_stopped:  # not earlier: Snakemake sets its handler after this is made
             stop_without_deadlock(self._submitter.withdraw)
+            atexit.register(self._delete_what_is_left)
             self._can_be_stopped = True
         name = job_name(job, str(self._workdir))
         log = log_path(self._logdir, str(job.name), name)
@@ -240,25 +240,26 @@ class Executor(RemoteExecutor):
         came.
         """
         with self._second_interrupt_explained():
-            self._cancelling = True
-            with self._alive_lock:
-                names = [*self._alive, *self._waiting_for_id]
-            if names:
-                self.logger.info(f"Deleting up to {len(names)} PBS jobs.")
-            self._submitter.stop()
-            pause = min(5.0, self._interval)
-            left = delete_all(
-                self._pbs,
-                self._ledger,
-                names,
-                patience=_CANCEL_PATIENCE,
-                pause=pause,
-                say=self.logger.info,
-            )
+            left = self._delete_what_is_left(self.logger.info)
             if left:
                 self.logger.error(
                     f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
                 )
+
+    def _delete_what_is_left(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
+        """Also, in silence, when Snakemake ends without a word to its executor: by Ctrl-C when its
+        output goes to a `tee`, which ends first, it fails of its own message.
+        """
+        self._cancelling = True
+        with self._alive_lock:
+            names = [*self._alive, *self._waiting_for_id]
+        if names:
+            say(f"Deleting up to {len(names)} PBS jobs.")
+        self._submitter.stop()
+        pause = min(5.0, self._interval)
+        return delete_all(
+            self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=say
+        )
 
     @contextlib.contextmanager
     def _second_interrupt_explained(self) -> Iterator[None]:
@@ -285,6 +286,7 @@ class Executor(RemoteExecutor):
 
     def shutdown(self) -> None:
         """End both threads; at a normal end no job is left."""
+        atexit.unregister(self._delete_what_is_left)
         for reason, count in self._refused.items():
             if count > 1:
                 self.logger.error(

@@ -9,6 +9,7 @@ time only to call srun; its shell takes `$` in paths for the sign of a variable;
 submits what was in line.
 """
 
+import atexit
 import re
 import shlex
 import threading
@@ -61,6 +62,7 @@ class Executor(PlainExecutor):
         """In Snakemake's thread; the jobs are then submitted in others."""
         if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after __init__
             stop_without_deadlock()
+            atexit.register(self._cancel_what_is_left)
             self._can_be_stopped = True
         super().run_jobs(jobs)
 
@@ -143,4 +145,15 @@ class Executor(PlainExecutor):
         self._controller.give_up()
         super().cancel_jobs(active_jobs)
         self._job_submission_executor.shutdown(wait=True)  # what is in line returns at once
+        self._cancel_what_is_left()
+
+    def _cancel_what_is_left(self) -> None:
+        """Also when Snakemake ends without a word to its executor: by Ctrl-C when its output goes
+        to a `tee`, which ends first, it fails of its own message.
+        """
         cancel_named(self.run_uuid, bool(self._submitted_job_clusters))
+
+    def shutdown(self) -> None:
+        """The end in order: jobs that are left are left on purpose."""
+        atexit.unregister(self._cancel_what_is_left)
+        super().shutdown()
