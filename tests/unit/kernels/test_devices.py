@@ -37,6 +37,22 @@ def test_tf32_is_off_unless_chosen_and_only_where_it_is(monkeypatch: pytest.Monk
         assert torch.backends.cuda.matmul.allow_tf32 is on
 
 
+@pytest.mark.parametrize("given", [None, "", "-1", "NoDevFiles", "0", "GPU-1,GPU-2"])
+def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert devices.choose_device("cpu") == CPU
+    if given in (None, *devices.NO_GPU):
+        assert devices.choose_device("auto") == CPU
+    else:
+        with pytest.raises(DeviceError, match=rf"CUDA_VISIBLE_DEVICES: {given}\)\nrequest a GPU"):
+            devices.choose_device("auto")
+
+
 def test_what_is_recorded_about_the_worker() -> None:
     devices.set_up(CPU, 1, "auto")
     found = worker_info(CPU)

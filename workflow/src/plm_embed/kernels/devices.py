@@ -13,15 +13,22 @@ from plm_embed.errors import ConfigError, DeviceError, device_lost, out_of_memor
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.kernels.cpu import cpu_name
 
+NO_GPU = ("not set", "", "-1", "NoDevFiles")
+"""What CUDA_VISIBLE_DEVICES is where a process has no GPU; the last is SLURM's."""
 ALONE = threading.Lock()
 """Held by whoever has told torch how to compute."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """`auto` is the visible CUDA device if there is one, else the CPU."""
+    """`auto` is the visible CUDA device if there is one, else the CPU.
+
+    DeviceError when a GPU is wanted, or given by CUDA_VISIBLE_DEVICES as schedulers do, and cannot
+    be used: a job with a GPU that computes on the CPU would waste both.
+    """
     available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    given = visible.strip() not in NO_GPU
+    if not available and (wanted == "cuda" or (wanted == "auto" and given)):
         build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
         raise DeviceError(
             f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
