@@ -15,8 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
-import numpy as np
-
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
@@ -179,6 +177,7 @@ def _adopt(  # noqa: PLR0917
         tokenizer_sha256=next(
             (digests[file] for file in digests if file.name == model.tokenizer_file), None
         ),
+        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         adapter=adapter,
     )
     if not adapter:
@@ -213,18 +212,17 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
     if published.is_published(manifest.model, holding):
         return "sha256"
-    answers = published.known_answers(manifest.model)
-    if answers is None:
+    if published.known_answers(manifest.model) is None:
         return "no"
     means = last_means(manifest, weights.Tensors(tensors), published.peptides())
-    errors = np.linalg.norm(means - answers, axis=1) / np.linalg.norm(answers, axis=1)
+    error, bound = published.distance(manifest.model, means), published.tolerance(manifest.model)
     log.info(
         "%s: known answers within %.2g (relative; bound %g)",
         manifest.model,
-        errors.max(),
-        published.TOLERANCE,
+        error,
+        bound,
     )
-    return "known answers" if errors.max() <= published.TOLERANCE else "no"
+    return "known answers" if error <= bound else "no"
 
 
 def weights_cache() -> Path:

@@ -4,6 +4,8 @@ It is kept among the tensors, as bytes: so it goes wherever the weights go, and 
 is in the fingerprint, is its own too.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +31,15 @@ class Tokens(NamedTuple):
 
     tokenize: Tokenize
     letters: NDArray[np.uint8]
+    sha256: str = ""
+    """Of what decides the tokens in a file, by `decided`: copies in circulation differ in what does
+    not, such as the length at which they cut sequences off.
+    """
+
+
+def decided(*parts: object) -> str:
+    """The SHA-256 of lists, objects and words, as JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

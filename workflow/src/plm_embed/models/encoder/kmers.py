@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.tokenizer_file import TokenizerFile, Tokens
+from plm_embed.models.tokenizer_file import TokenizerFile, Tokens, decided
 
 K = 6
 BASES = "ATCG"
@@ -48,7 +48,7 @@ def _read(content: bytes) -> Tokens:
 
     bases = np.ones(len(words), dtype=np.uint8)
     bases[of_kmer] = K
-    return Tokens(tokenize, bases)
+    return Tokens(tokenize, bases, decided(words))
 
 
 SIX_MERS = TokenizerFile("vocab.txt", _read)
