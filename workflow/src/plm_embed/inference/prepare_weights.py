@@ -20,6 +20,7 @@ from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import published, weights
+from plm_embed.models.family import Layout
 from plm_embed.models.manifest import (
     MANIFEST,
     Adapter,
@@ -125,8 +126,7 @@ def _adopt(  # noqa: PLR0917
     adapter: Adapter | None,
     url: str | None = None,
 ) -> Manifest:
-    layout = source_files.layout_of(path, model)
-    digests = {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
+    layout, digests = _digests(path, model)
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
     if (
         made
@@ -191,6 +191,12 @@ def _adopt(  # noqa: PLR0917
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
     return manifest
+
+
+def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
+    """The layout of a source, and the SHA-256 of every file that decides what it holds."""
+    layout = source_files.layout_of(path, model)
+    return layout, {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
 
 
 def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
@@ -270,7 +276,10 @@ def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
             "published file or folder. Name that, or no weights for a download.",
             path=given,
         )
-    named = hashlib.sha256(f"{given or ''}\n{adapter}".encode()).hexdigest()[:8]
+    # by their contents: what was trained further is another model, and what was moved the same one
+    base = _combined(_digests(given, model)[1]) if given else ""
+    both = f"{base}\n{_digest(_adapter(adapter, model))}"
+    named = hashlib.sha256(both.encode()).hexdigest()[:8]
     return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
 
 
