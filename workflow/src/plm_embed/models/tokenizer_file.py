@@ -49,6 +49,14 @@ class TokenizerFile:
     name: str
     read: Callable[[bytes], Tokens]
     """What the content says. ValueError, with what is wrong with it, if it is not such a file."""
+    spans: Callable[[bytes, str], list[tuple[int, int]]]
+    """The first letter of each of a sequence's tokens and one past its last, by other means than
+    those of `read`, so that one can prove the other.
+    """
+
+    def spans_within(self, tensors: Mapping[str, "Tensor"], sequence: str) -> list[tuple[int, int]]:
+        """`spans` by the file among the tensors of a weights folder."""
+        return self.spans(tensors[TENSOR].numpy().tobytes(), sequence)
 
     def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """What the file among the tensors of a weights folder says."""

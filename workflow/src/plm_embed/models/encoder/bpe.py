@@ -53,4 +53,15 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
         before = said.get("normalizer"), said.get("pre_tokenizer")
         return Tokens(tokenize, letters, decided(words, pairs, *before))
 
-    return TokenizerFile("tokenizer.json", read)
+    return TokenizerFile("tokenizer.json", read, _spans)
+
+
+def _spans(content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """As the library says that it has cut the text."""
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(content.decode("utf-8"))
+    made.no_truncation()
+    made.no_padding()
+    found: list[tuple[int, int]] = made.encode(sequence, add_special_tokens=False).offsets
+    return found

@@ -6,6 +6,7 @@ sixth, each letter is a token of its own. An unknown letter is one <unk>: transf
 a row of them to one, and the authors' class for k-mers refuses them.
 """
 
+import re
 from itertools import product
 
 import numpy as np
@@ -51,4 +52,9 @@ def _read(content: bytes) -> Tokens:
     return Tokens(tokenize, bases, decided(words))
 
 
-SIX_MERS = TokenizerFile("vocab.txt", _read)
+def _spans(_content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """By the authors' expression."""
+    return [found.span() for found in re.finditer(rf"[{BASES}]{{{K}}}|.", sequence)]
+
+
+SIX_MERS = TokenizerFile("vocab.txt", _read, _spans)
