@@ -8,7 +8,9 @@ its best here. With transformers in an environment of its own:
     PYTHONPATH=workflow/src python benchmarks/families.py --layers 2 --runs 5
 
 DNABERT is no part of transformers: its authors' bert_layers.py, bert_padding.py and
-configuration_bert.py, without their Triton file, lie in the folder that --dnabert names.
+configuration_bert.py, without their Triton file, lie in a folder `dnabert` in the one that
+--authors names. Nor is version 2 of the Nucleotide Transformer: its peer is transformers' EsmModel
+with the gated feed-forward of its authors' layers.py.
 """
 
 import json
@@ -17,8 +19,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,6 +31,7 @@ import numpy as np
 import peers
 import torch
 from engine import ROOT, chosen, matrix_rate, version
+from public_models import PEERS, Peer
 from tokenizers import Tokenizer
 from tokenizers.trainers import BpeTrainer
 from torch import nn
@@ -35,6 +39,7 @@ from torch import nn
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import weights
+from plm_embed.models.encoder import kmers
 from plm_embed.models.registry import Model, find_model
 
 CPU = torch.device("cpu")
@@ -42,109 +47,11 @@ BUDGETS = (512, 1024, 2048, 4096)
 TOKENIZER = ROOT / "tests" / "data" / "golden_families" / "dnabert2" / "tokenizer.json"
 
 
-@dataclass(frozen=True)
-class Peer:
-    """The public implementation of a model."""
-
-    model: str
-    make: Callable[[Model], nn.Module]
-    pad: int
-
-
-def _made(kind: type[Any], config: Any) -> nn.Module:
-    """A model with scaled-dot-product attention, where its class has that."""
-    config.architectures = [kind.__name__]
-    try:
-        config._attn_implementation = "sdpa"
-        made: nn.Module = kind(config)
-    except ValueError:
-        config._attn_implementation = "eager"
-        made = kind(config)
-    return made
-
-
-def _esmc(model: Model) -> nn.Module:
-    from transformers import EsmcConfig, EsmcModel
-
-    return _made(
-        EsmcModel,
-        EsmcConfig(
-            hidden_size=model.dim,
-            num_hidden_layers=model.layers,
-            num_attention_heads=model.heads,
-            num_key_value_heads=model.heads,
-            head_dim=model.dim // model.heads,
-            intermediate_size=model.hidden,
-        ),
-    )
-
-
-def _t5(model: Model) -> nn.Module:
-    from transformers import T5Config, T5EncoderModel
-
-    encoder = model.family.encoder
-    return _made(
-        T5EncoderModel,
-        T5Config(
-            vocab_size=encoder.rows,
-            d_model=model.dim,
-            num_layers=model.layers,
-            num_heads=model.heads,
-            d_kv=model.inner // model.heads,
-            d_ff=model.hidden,
-            relative_attention_num_buckets=encoder.positions.count,  # type: ignore[union-attr]
-            feed_forward_proj="gated-gelu" if encoder.gated else "relu",
-            is_encoder_decoder=False,
-            use_cache=False,
-        ),
-    )
-
-
-def _bert(model: Model) -> nn.Module:
-    from transformers import BertConfig, BertModel
-
-    return _made(
-        BertModel,
-        BertConfig(
-            vocab_size=model.family.encoder.rows,
-            hidden_size=model.dim,
-            num_hidden_layers=model.layers,
-            num_attention_heads=model.heads,
-            intermediate_size=model.hidden,
-            max_position_embeddings=40_000,
-        ),
-    )
-
-
-def _mosaic(model: Model) -> nn.Module:
-    from bert_layers import BertModel
-    from configuration_bert import BertConfig
-
-    config = BertConfig(
-        vocab_size=model.family.encoder.rows,
-        hidden_size=model.dim,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        intermediate_size=model.hidden,
-        layer_norm_eps=1e-12,
-    )
-    return _made(BertModel, config)
-
-
-PEERS = (
-    Peer("esmc_300m", _esmc, 1),
-    Peer("esmc_600m", _esmc, 1),
-    Peer("prot_t5_xl_half_uniref50-enc", _t5, 0),
-    Peer("prot_bert", _bert, 0),
-    Peer("ankh-base", _t5, 0),
-    Peer("ankh-large", _t5, 0),
-    Peer("DNABERT-S", _mosaic, 3),
-)
-
-
 def randomize(module: nn.Module) -> None:
     """Weights under which attention is far from flat and every layer changes what it is given."""
     for name, values in module.state_dict().items():
+        if name.endswith("inv_freq"):  # no weight, though it lies among them
+            continue
         random = torch.Generator().manual_seed(crc32(name.encode()))
         drawn = torch.randn(values.shape, generator=random)
         if values.ndim == 1:
@@ -165,8 +72,16 @@ def write(module: nn.Module, folder: Path) -> Path:
     return folder
 
 
-def write_tokenizer(rows: int, path: Path) -> None:
-    """The structure of DNABERT's tokenizer, with `rows` tokens of random DNA."""
+def write_tokenizer(model: Model, folder: Path) -> None:
+    """The words of the Nucleotide Transformer, or the structure of DNABERT's tokenizer with as
+    many tokens of random DNA.
+    """
+    path, rows = folder / model.tokenizer_file, model.family.encoder.rows
+    if path.suffix == ".txt":
+        words = [*map("".join, product(kmers.BASES, repeat=kmers.K)), *kmers.SINGLE]
+        special = ["<unk>", "<pad>", "<mask>", "<cls>", "<eos>", "<bos>"][: rows - len(words)]
+        path.write_text("\n".join([*special, *words]))
+        return
     random = np.random.default_rng(7)
     corpus = ("".join(random.choice(list("ACGT"), 1000)) for _ in range(400))
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -182,8 +97,8 @@ def sample(model: Model, count: int) -> list[str]:
     proteins = chosen("real", count)
     if not model.family.alphabet.complements:
         return proteins
-    random = np.random.default_rng(7)
-    return ["".join(random.choice(list("ACGT"), 4 * len(protein))) for protein in proteins]
+    random, each = np.random.default_rng(7), model.family.letters_per_token
+    return ["".join(random.choice(list("ACGT"), each * len(protein))) for protein in proteins]
 
 
 def public(peer: Peer, module: nn.Module, tokens: Mapping[str, np.ndarray], model: Model,
@@ -231,7 +146,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         published = write(module, Path(folder, "published"))
         if model.family.alphabet.complements:
-            write_tokenizer(model.family.encoder.rows, published / "tokenizer.json")
+            write_tokenizer(model, published)
         prepare(model, published, Path(folder, "prepared"))
         manifest, tensors = weights.load(Path(folder, "prepared"))
         made = {
@@ -275,7 +190,7 @@ def compare(peer: Peer, layers: int, count: int, runs: int) -> dict[str, Any]:
 @click.option("--layers", default=2)
 @click.option("--sequences", "count", default=16)
 @click.option("--runs", default=5)
-@click.option("--dnabert", type=click.Path(path_type=Path), help="Folder of its authors' code.")
+@click.option("--authors", type=click.Path(path_type=Path), help="Folder of authors' own code.")
 @click.option("--output", type=click.Path(path_type=Path))
 def main(
     *,
@@ -283,15 +198,15 @@ def main(
     layers: int,
     count: int,
     runs: int,
-    dnabert: Path | None,
+    authors: Path | None,
     output: Path | None,
 ) -> None:
     torch.set_num_threads(1)
-    if dnabert:
-        sys.path.append(str(dnabert))
+    if authors:
+        sys.path.append(str(authors))
     rows = []
     for peer in PEERS:
-        if (names and peer.model not in names) or (peer.make is _mosaic and not dnabert):
+        if (names and peer.model not in names) or (peer.own_code and not authors):
             continue
         rows.append(compare(peer, layers, count, runs))
         print(json.dumps(rows[-1]), flush=True)

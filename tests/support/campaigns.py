@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
 from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
-from plm_embed.sequence_windows import spans, window_count
+from plm_embed.sequence_windows import spans, stored_spans, window_count
 from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
@@ -92,12 +92,16 @@ class Campaign:
 
 
 def vectors(sequence: str, fingerprint: Fingerprint) -> dict[str, np.ndarray]:
-    """Made-up float32 vectors of a sequence: (D,), or (L, D) per residue."""
+    """Made-up float32 vectors of a sequence: (D,), or (L, D) per residue. Tokens have 5 letters."""
     (_, stop), *_ = reversed(spans(len(sequence), fingerprint.long_sequences))
     found = {}
     for name in fingerprint.representations:
         random = np.random.default_rng(list(f"{sequence} {name}".encode()))
-        shape = (stop, DIM) if name.startswith("per_residue") else (DIM,)
+        starts = np.arange(0, stop, 1 if name.startswith("per_residue") else 5)
+        if name == SPANS:
+            found[name] = stored_spans(starts, np.minimum(starts + 5, stop))
+            continue
+        shape = (len(starts), DIM) if has_matrix(name) else (DIM,)
         found[name] = random.normal(size=shape).astype(np.float32)
     return found
 

@@ -14,13 +14,16 @@ CONTENT = np.random.default_rng(1).bytes(20 * BLOCK)
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves `content` at every path but /absent.pt; the other attributes make it misbehave."""
+    """Serves `content` at every path but /absent.pt, or `files`; the other attributes make it
+    misbehave.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.content = CONTENT
+        self.files: dict[str, bytes] = {}  # by name, in place of `content`; no others
         self.etag: str | None = '"v1"'
         self.ranges = True
         self.length = True
@@ -42,21 +45,20 @@ class Handler(BaseHTTPRequestHandler):
         served = self.server
         wanted = self.headers.get("Range", "")
         served.asked.append(wanted)
-        if self.path == "/absent.pt":
+        content = served.files.get(self.path[1:], served.content)
+        if self.path == "/absent.pt" or (served.files and self.path[1:] not in served.files):
             self.send_error(404)
             return
         start = 0
         if wanted and served.ranges and self.headers.get("If-Range") == served.etag:
             start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
-            if start >= len(served.content):
+            if start >= len(content):
                 self.send_error(416)
                 return
-        body = served.content[start:]
+        body = content[start:]
         self.send_response(206 if start else 200)
         if start:
-            self.send_header(
-                "Content-Range", f"bytes {start}-{len(served.content) - 1}/{len(served.content)}"
-            )
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         if served.length:
             self.send_header("Content-Length", served.announced or str(len(body) + served.claims))
         if served.etag:

@@ -58,6 +58,8 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "real weights",
     ),
+    "plm-embed weights --model esmc_300m --source ESMC-300M --output resources/weights/esmc_300m "
+    "--check": ("", "real weights"),
     "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate": (
         "",
         "the clone has an environment",

@@ -168,3 +168,15 @@ def test_rows_per_token_do_not_depend_on_company(
 def test_a_row_per_token_is_refused_where_tokens_are_residues() -> None:
     (problem,) = pooling_problems(["per_token"], TINY["prott5"].family, "prott5")
     assert problem.endswith("per_token: a token of prott5 is a residue; choose per_residue")
+
+
+def test_the_reference_leaves_out_what_has_too_many_tokens(
+    model: LanguageModel, folders: dict[str, Path]
+) -> None:
+    """Unknown letters are a token each."""
+    sequences = ["ACGT" * 100, "N" * 400, "ACGT" * 90]
+    asked = model.fingerprint()
+    found = reference_vectors(folders["dnabert"], sequences, asked, most_tokens=300)
+    assert [bool(each) for each in found] == [True, False, True]
+    whole = reference_vectors(folders["dnabert"], sequences[2:], asked)
+    assert np.array_equal(found[2]["mean_l3"], whole[0]["mean_l3"])

@@ -4,7 +4,6 @@ answers.
 
 import argparse
 import hashlib
-import itertools
 import logging
 import shutil
 from collections.abc import Callable
@@ -86,7 +85,11 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         digests = {path.suffix: sha256_file(path) for path in files}
         known: dict[str, Any] = {"safetensors": [digests.get(".safetensors", "0" * 64)]}
         known["pt"] = {"sha256": digests.get(".pt", "0" * 64), "bytes": 0}
-        table = {"peptides": list(published.peptides()), "models": {TINY_ESM2.name: known}}
+        table = {
+            "peptides": list(published.peptides()),
+            "models": {TINY_ESM2.name: known},
+            "tokens": {},
+        }
         (tmp_path / "published.yaml").write_text(yaml.safe_dump(table))
         np.savez(tmp_path / "answers.npz", **({} if answers is None else {TINY_ESM2.name: answers}))
         monkeypatch.setattr(published, "TABLE", tmp_path / "published.yaml")
@@ -171,24 +174,26 @@ def official_answers(checkpoint: Path) -> NDArray[np.float32]:
 
 def test_what_ships_of_published_weights_fits_the_models() -> None:
     assert len(published.peptides()) == 3
-    for name in yaml.safe_load(published.TABLE.read_text())["models"]:
+    table = yaml.safe_load(published.TABLE.read_text())
+    for name in table["models"]:
         digests = published.known_files(name)
         assert {len(digest) for digest in digests} == {64}
+        assert published.is_published(name, digests)
         assert all(published.is_published(name, [digest]) for digest in digests)
-        if MODELS[name].family.name != "esm2":
-            continue
-        answers = published.known_answers(name)
-        assert (
-            answers is not None
-            and answers.shape == (3, MODELS[name].dim)
-            and np.isfinite(answers).all()
-        )
-        assert published.pt_file(name)["sha256"] in digests
-        apart = [
-            np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in itertools.permutations(answers, 2)
-        ]
-        assert min(apart) > 6 * published.TOLERANCE
+        if "pt" in table["models"][name]:
+            assert published.pt_file(name)["sha256"] in digests
     assert not published.is_published("esm2_t48_15B_UR50D", [])
+    families = {model.family.name for model in MODELS.values() if model.tokenizer_file}
+    assert table["tokens"].keys() == families
+
+    answered = [name for name in MODELS if published.known_answers(name) is not None]
+    assert {MODELS[name].family.name for name in answered} == {"esm2", "esmc", "ankh"}
+    for name in answered:
+        answers = published.known_answers(name)
+        assert answers is not None and answers.shape == (3, MODELS[name].dim)
+        assert np.isfinite(answers).all() and published.distance(name, answers) == 0
+        apart = [published.distance(name, answers[list(o)]) for o in ((1, 2, 0), (2, 0, 1))]
+        assert min(apart) > 5 * published.tolerance(name)
 
 
 def test_a_download_that_is_not_the_published_file_is_refused(

@@ -15,6 +15,7 @@ from plm_embed.io import parquet as tables
 from plm_embed.master import check_vectors
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
+from support import campaigns
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, reference
 from support.damages import DAMAGES
 from support.edits import drop_row, edit, edit_table
@@ -106,6 +107,22 @@ def test_damage_is_found_and_named(campaign: Campaign, name: str) -> None:
     assert any(re.search(message, line) for line in problems), problems
     assert report(campaign).status == "failed"
     assert not checksums.exists()
+
+
+def test_spans_that_are_wrong_everywhere_are_found_without_a_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    per_token = replace(MEAN, pooling=("mean", "per_token"))
+    sound = make_campaign(tmp_path / "sound", fingerprint=per_token)
+    sound.gather()
+    assert not check(sound)
+    made = campaigns.stored_spans
+    monkeypatch.setattr(campaigns, "stored_spans", lambda first, stop: made(first, stop - 1))
+    broken = make_campaign(tmp_path / "broken", fingerprint=per_token)
+    broken.gather()
+    assert any(
+        "its tokens are not all its letters, in their order" in each for each in check(broken)
+    )
 
 
 def test_a_master_of_other_vectors_is_found_by_the_reference(campaign: Campaign) -> None:

@@ -86,7 +86,22 @@ def test_half_precision_is_rounded_once(state: Tensors, tmp_path: Path) -> None:
     half = {name: tensor.half() for name, tensor in state.items()}
     found = adapters.merge(write(tmp_path, tensors), TINY_ESM2, half)[OURS]
     wanted = half[OURS].double().numpy() + formula(tensors, QUERY, 2)
-    assert torch.equal(found, torch.from_numpy(wanted).half())
+    assert np.array_equal(found.numpy(), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [(torch.float32, 23), (torch.float16, 10), (torch.bfloat16, 7)]
+)
+def test_numbers_are_rounded_to_the_nearest(dtype: torch.dtype, bits: int) -> None:
+    tie, step, little = 2.0 ** -(bits + 1), 2.0**-bits, 2.0**-50
+    values = np.array([1, 1 + tie, 1 + tie + little, 1 + tie - little, 1 + step + tie - little])
+    wanted = torch.tensor([1, 1, 1 + step, 1, 1 + step], dtype=torch.float64)
+    for sign in (1, -1):
+        found = adapters.rounded_once(sign * values, dtype)
+        assert found.dtype == dtype
+        assert torch.equal(found.double(), sign * wanted)
+    large = adapters.rounded_once(np.array([1e39, -1e39, 0.0]), dtype)
+    assert large.tolist() == [float("inf"), float("-inf"), 0.0]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +230,16 @@ def test_adopted_weights_say_both_sources(
         for each in (None, adapter)
     ]
     assert relative(vectors[1], vectors[0]) > 0.01
+    # trained further, or moved: the cache knows what they hold, not where they lie
+    write(adapter, pair(QUERY, 32, 32, seed=3))
+    moved = write(tmp_path / "moved", pair(QUERY, 32, 32, seed=2))
+    again = [
+        plm_embed.embed(["MKTAYIAK"], TINY_ESM2.name, weights=base, adapter=each, dtype="float32")
+        for each in (adapter, moved)
+    ]
+    assert relative(again[0], vectors[1]) > 0.01
+    assert np.array_equal(again[1], vectors[1])
+    assert len([*(tmp_path / "cache").glob(f"{TINY_ESM2.name}-*/manifest.json")]) == 3
     with pytest.raises(WeightsError, match="is a folder of converted weights"):
         plm_embed.load(TINY_ESM2.name, weights=out, adapter=adapter)
 

@@ -67,7 +67,7 @@ def test_published_models_have_a_url_and_only_learned_positions_a_limit() -> Non
     for model in MODELS.values():
         learned = isinstance(model.family.encoder.positions, Learned)
         assert (model.max_residues is not None) == learned
-        if model.name != "esm2_t3_untrained" and "-2.5b-" not in model.name:
+        if model.name != "esm2_t3_untrained":
             assert model.hub or model.urls == (
                 f"https://dl.fbaipublicfiles.com/fair-esm/models/{model.name}.pt",
             )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -14,13 +15,13 @@ from tokenizers import Tokenizer
 from plm_embed.errors import WeightsError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.files import sha256_file
-from plm_embed.models import weights
+from plm_embed.models import published, weights
 from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.nt import NT_V1
 from plm_embed.models.sources.checkpoints import read
 from plm_embed.models.tokenizer_file import TENSOR, Tokenize, TokenizerFile
 from plm_embed.sequences.alphabet import DNA
-from support.families import TINY, source
+from support.families import TINY, add_model, source
 
 BPE = source("dnabert") / "tokenizer.json"
 VOCABULARY = source("nt_v1") / "vocab.txt"
@@ -75,6 +76,35 @@ def test_other_tokens_are_other_weights(tmp_path: Path) -> None:
     changed.write_text("\n".join(words))
     other = prepare(TINY["nt_v2"], changed.parent, tmp_path / "other")
     assert other.weights_sha256 != made.weights_sha256
+
+
+def test_what_decides_the_tokens_has_one_sha256_in_every_copy() -> None:
+    assert isinstance(DNABERT.tokenizer, TokenizerFile)
+    said = Tokenizer.from_file(str(BPE))
+    said.enable_truncation(2000)
+    said.enable_padding(length=2000)
+    copy = json.loads(said.to_str())
+    copy["model"]["merges"] = [" ".join(pair) for pair in copy["model"]["merges"]]
+    made = DNABERT.tokenizer.read(BPE.read_bytes()).sha256
+    assert DNABERT.tokenizer.read(json.dumps(copy).encode()).sha256 == made
+    copy["model"]["merges"][0], copy["model"]["merges"][1] = copy["model"]["merges"][1::-1]
+    assert DNABERT.tokenizer.read(json.dumps(copy).encode()).sha256 != made
+
+
+def test_other_tokens_than_the_published_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sets of the Nucleotide Transformer have its authors' words, DNABERT's a shorter list."""
+    for name, word in (("dnabert", "tokenizer.json"), ("nt_v1", ""), ("nt_v2", "")):
+        add_model(monkeypatch, TINY[name])
+        manifest = prepare(TINY[name], source(name), tmp_path / name)
+        wanted = f"its {word} makes other tokens than the published one" if word else ""
+        assert published.other_tokens(TINY[name].name, manifest) == wanted
+        if word:
+            assert f"; {wanted}" in published.caveat(TINY[name].name, manifest)
+            assert wanted in caplog.text
+            known = replace(manifest, published="sha256")
+            assert published.caveat(TINY[name].name, known).endswith(f"weights: {wanted}")
 
 
 @pytest.mark.parametrize(

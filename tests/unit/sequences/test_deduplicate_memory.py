@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -49,32 +50,41 @@ def test_memory_is_bounded(tmp_path: Path, kind: str, memory_mb: int, ranges: in
     """128 MB of distinct residues in less; at last in few ranges of nearly the size that is sorted
     at once.
     """
-    path = much(tmp_path / f"big.{kind}", kind)
+    found = run(much(tmp_path / f"big.{kind}", kind), "protein", memory_mb, ranges)
+    records, unique, peak = found
+    assert (records, unique) == (120_000, 80_001)
+    assert peak < memory_mb - 20  # for the process that hashes
+
+
+def test_contigs_of_16_million_bases_fit_into_the_least_memory(tmp_path: Path) -> None:
+    """In lower case, so that each is made anew."""
+    path, letters = tmp_path / "contigs.fasta", np.frombuffer(b"acgt", np.uint8)
+    with path.open("wb") as file:
+        for number in range(4):
+            drawn = np.random.default_rng(number).integers(0, 4, 16_000_000)
+            file.write(b">c%d\n%s\n" % (number, letters[drawn].tobytes()))
+    records, unique, peak = run(path, "dna", 500, 256)
+    assert (records, unique) == (4, 4)
+    assert peak < 480
+
+
+def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, ...]:
+    """Records, distinct sequences and peak memory in MB of a process that deduplicates a file."""
     program = (
         "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
         "from plm_embed.sequences.deduplicate import *\n"
-        "sorting._MOST_RANGES = int(sys.argv[4])\n"
-        "s = deduplicate([Path(sys.argv[1])], Path(sys.argv[2]), buckets=5, "
-        "memory_mb=int(sys.argv[3]),\n"
+        "path, alphabet, (memory_mb, sorting._MOST_RANGES) = *sys.argv[1:3], "
+        "map(int, sys.argv[3:])\n"
+        "s = deduplicate([Path(path)], Path(path).parent / 'out', buckets=5, memory_mb=memory_mb,\n"
         "    table=Table('protein_id', 'sequence', ('assembly_id', 'protein_name')), "
-        "policy=ResiduePolicy())\n"
+        "policy=ResiduePolicy(alphabet=alphabet))\n"
         "peak = next(line for line in open('/proc/self/status') if "
         "line.startswith('VmHWM')).split()[1]\n"
         # ru_maxrss would be the parent's where that is larger
         "print(s.records, s.unique, int(peak) * 1.024e-3)"
     )
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        str(path),
-        str(tmp_path / "out"),
-        str(memory_mb),
-        str(ranges),
-    ]
+    command = [sys.executable, "-c", program, str(path), alphabet, str(memory_mb), str(ranges)]
     done = subprocess.run(
         command, check=True, capture_output=True, env=os.environ | KEEP_MEMORY | NO_HUGE_PAGES
     )
-    records, unique, peak = map(float, done.stdout.split())
-    assert (records, unique) == (120_000, 80_001)
-    assert peak < memory_mb - 20  # for the process that hashes
+    return tuple(map(float, done.stdout.split()))

@@ -44,8 +44,20 @@ from plm_embed.inference.settings import Settings
     type=PATH,
     help="Also write the manifest to this file: a campaign's note of what it uses.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Also load them on this machine, and compare what they answer with what their publisher's "
+    "own program does, where that is known (ESM-2, ESM C, Ankh).",
+)
 def weights(
-    model: str, source: Path | None, adapter: Path | None, output: Path, record: Path | None
+    *,
+    model: str,
+    source: Path | None,
+    adapter: Path | None,
+    output: Path,
+    record: Path | None,
+    check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
 
@@ -54,7 +66,7 @@ def weights(
     \b
     Example:
       plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt \\
-        --output resources/weights/esm2_t33_650M_UR50D
+        --output resources/weights/esm2_t33_650M_UR50D --check
     """
     from plm_embed.inference.prepare_weights import prepare
     from plm_embed.models.manifest import write_manifest
@@ -63,6 +75,11 @@ def weights(
     manifest = prepare(find_model(model), source, output, adapter)
     if record:
         write_manifest(record, manifest)
+    if check:
+        from plm_embed.inference import check_weights
+
+        for line in check_weights.check(output):
+            print(line)
 
 
 @click.command(cls=Step)

@@ -15,13 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
-import numpy as np
-
 from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.inference import self_test
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
 from plm_embed.models import published, weights
+from plm_embed.models.family import Layout
 from plm_embed.models.manifest import (
     MANIFEST,
     Adapter,
@@ -127,8 +126,7 @@ def _adopt(  # noqa: PLR0917
     adapter: Adapter | None,
     url: str | None = None,
 ) -> Manifest:
-    layout = source_files.layout_of(path, model)
-    digests = {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
+    layout, digests = _digests(path, model)
     source = Source(layout, _combined(digests), path=None if url else str(path), url=url)
     if (
         made
@@ -179,6 +177,7 @@ def _adopt(  # noqa: PLR0917
         tokenizer_sha256=next(
             (digests[file] for file in digests if file.name == model.tokenizer_file), None
         ),
+        tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         adapter=adapter,
     )
     if not adapter:
@@ -192,6 +191,12 @@ def _adopt(  # noqa: PLR0917
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
     return manifest
+
+
+def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:
+    """The layout of a source, and the SHA-256 of every file that decides what it holds."""
+    layout = source_files.layout_of(path, model)
+    return layout, {file: sha256_file(file) for file in source_files.files_of(path, layout, model)}
 
 
 def _named(path: Path, url: str | None, adapter: Adapter | None) -> str:
@@ -213,18 +218,17 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     holding = [digest for file, digest in digests.items() if source_files.holds_tensors(file)]
     if published.is_published(manifest.model, holding):
         return "sha256"
-    answers = published.known_answers(manifest.model)
-    if answers is None:
+    if published.known_answers(manifest.model) is None:
         return "no"
     means = last_means(manifest, weights.Tensors(tensors), published.peptides())
-    errors = np.linalg.norm(means - answers, axis=1) / np.linalg.norm(answers, axis=1)
+    error, bound = published.distance(manifest.model, means), published.tolerance(manifest.model)
     log.info(
         "%s: known answers within %.2g (relative; bound %g)",
         manifest.model,
-        errors.max(),
-        published.TOLERANCE,
+        error,
+        bound,
     )
-    return "known answers" if errors.max() <= published.TOLERANCE else "no"
+    return "known answers" if error <= bound else "no"
 
 
 def weights_cache() -> Path:
@@ -272,7 +276,10 @@ def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
             "published file or folder. Name that, or no weights for a download.",
             path=given,
         )
-    named = hashlib.sha256(f"{given or ''}\n{adapter}".encode()).hexdigest()[:8]
+    # by their contents: what was trained further is another model, and what was moved the same one
+    base = _combined(_digests(given, model)[1]) if given else ""
+    both = f"{base}\n{_digest(_adapter(adapter, model))}"
+    named = hashlib.sha256(both.encode()).hexdigest()[:8]
     return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
 
 

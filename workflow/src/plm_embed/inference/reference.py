@@ -10,8 +10,9 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
-from plm_embed.models.manifest import Manifest
-from plm_embed.sequence_windows import spans, whole
+from plm_embed.models.manifest import Manifest, read_manifest
+from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+from plm_embed.sequence_windows import spans, stored_spans, whole
 
 
 def hidden_states(
@@ -23,16 +24,30 @@ def hidden_states(
 
 
 def reference_vectors(
-    folder: Path, sequences: Sequence[str], fingerprint: Fingerprint
+    folder: Path,
+    sequences: Sequence[str],
+    fingerprint: Fingerprint,
+    most_tokens: int | None = None,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """What should be stored for each sequence, before it is rounded to the storage dtype.
 
-    Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Raises
-    ValueError for a sequence that the long-sequence policy gives no vector.
+    Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
+    sequence with a piece of more than `most_tokens`: memory grows with their square, and letters do
+    not tell their number where unknown ones are a token each. Raises ValueError for a sequence that
+    the long-sequence policy gives no vector.
     """
     where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(where):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
+    if most_tokens is not None and not read_manifest(folder).family.token_per_letter:
+        tokenize = _tokenizer(folder)
+        short = [
+            all(len(tokenize(sequence[low:high])) <= most_tokens for low, high in cut)
+            for sequence, cut in zip(sequences, where, strict=True)
+        ]
+        kept = [sequence for sequence, fits in zip(sequences, short, strict=True) if fits]
+        each = iter(reference_vectors(folder, kept, fingerprint) if kept else ())
+        return [next(each) if fits else {} for fits in short]
     pieces = [
         sequence[low:high]
         for sequence, cut in zip(sequences, where, strict=True)
@@ -51,12 +66,17 @@ def reference_vectors(
         }
         for states in hidden
     ]
-    if "per_token" in fingerprint.pooling:
-        tokenize, letters = family.tokens_of(tensors)
+    if "per_token" in fingerprint.pooling and isinstance(family.tokenizer, TokenizerFile):
         for found, piece in zip(vectors, pieces, strict=True):
-            found[SPANS] = family.spans(letters, tokenize(piece))
-    each = iter(vectors)
-    return [whole(fingerprint, [next(each) for _ in cut], cut) for cut in where]
+            first, stop = np.array(family.tokenizer.spans_within(tensors, piece)).T
+            found[SPANS] = stored_spans(first, stop)
+    of_pieces = iter(vectors)
+    return [whole(fingerprint, [next(of_pieces) for _ in cut], cut) for cut in where]
+
+
+def _tokenizer(folder: Path) -> Tokenize:
+    manifest, tensors = weights.load(folder)
+    return manifest.family.tokens_of(tensors).tokenize
 
 
 def last_means(

@@ -56,6 +56,11 @@ class Behind:
             self._waiting.popleft().result()
         self._waiting.append(self._pool.submit(self._make, call, *arguments))
 
+    def wait(self) -> None:
+        """Return when all calls are made; raises what one raised."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
     def _make(self, call: Callable[..., object], *arguments: Any) -> None:
         if self._failed:
             return
@@ -72,8 +77,7 @@ class Behind:
         self._failed = self._failed or kind is not None
         self._pool.shutdown()
         if kind is None:
-            while self._waiting:
-                self._waiting.popleft().result()
+            self.wait()
 
 
 P = ParamSpec("P")

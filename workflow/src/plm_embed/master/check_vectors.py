@@ -14,10 +14,12 @@ from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.keys import bucket_bounds
+from plm_embed.master.check_spans import wrong_spans
 from plm_embed.master.findings import Findings, Problem, text
 from plm_embed.master.norms import distribution
 from plm_embed.master.planned import Plan
 from plm_embed.master.validation_record import Norms
+from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, blocks, locate
@@ -249,6 +251,18 @@ class MasterCheck:
             numbers = decode(found, self._plan.fingerprint.storage_dtype).astype(
                 np.float32, copy=False
             )
+            if name == SPANS:
+                kept = stored_residues(
+                    bucket.length[block.start : block.stop],
+                    self._plan.fingerprint.long_sequences,
+                )
+                windows = located.windows[block.start : block.stop]
+                for row in np.flatnonzero(wrong_spans(numbers, edges, kept, windows)).tolist():
+                    key = bucket.keys[block.start + row].decode()
+                    problem(
+                        f"row {first + row:,} of {name} (key {key}): its tokens are not all its "
+                        "letters, in their order"
+                    )
             if name in self._norms:
                 squares = np.add.reduceat(np.einsum("ij,ij->i", numbers, numbers), edges[:-1])
                 self._norms[name][first:stop] = np.sqrt(squares / np.diff(edges))

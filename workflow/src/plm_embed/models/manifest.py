@@ -69,6 +69,8 @@ class Manifest:
     """Width of all heads together where it is not `dim`."""
     tokenizer_sha256: str | None = field(default=None, metadata=IF_KNOWN)
     """Of the published file that decides the tokens; its bytes are among the tensors."""
+    tokens_sha256: str | None = field(default=None, metadata=IF_KNOWN)
+    """Of what decides the tokens in that file."""
     adapter: Adapter | None = field(default=None, metadata=IF_KNOWN)
     """What changed the weights of `source`; what is said of the tensors is said of the sum."""
 

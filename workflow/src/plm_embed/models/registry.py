@@ -33,6 +33,8 @@ class Model:
     hub: str = ""
     """Else the folder on the web that its `files` lie in."""
     files: tuple[str, ...] = ()
+    sharded: bool = False
+    """Whether its tensors are in files besides, whose names are in an index among them."""
     aliases: tuple[str, ...] = ()
     own_license: str = ""
     trained: bool = True
@@ -178,9 +180,12 @@ def _hub(
     revision: str = "main",
     tensors: str = "pytorch_model.bin",
 ) -> Model:
-    """A model whose weights are one file in a repository of the Hugging Face hub."""
+    """A model in a repository of the Hugging Face hub. Without the name of one file of `tensors`
+    they are in several.
+    """
     return replace(
         model,
+        sharded=not tensors,
         hub=f"https://huggingface.co/{repository}/resolve/{revision}",
         files=tuple(filter(None, ("config.json", model.tokenizer_file, tensors))),
         aliases=(repository, *short),
@@ -235,7 +240,7 @@ _add(
             Model(f"nucleotide-transformer-{name}", family, layers, dim, heads),
             f"InstaDeepAI/nucleotide-transformer-{name}",
             f"nt-{name}",
-            tensors="model.safetensors",
+            tensors="" if name.startswith("2.5b") else "model.safetensors",
         )
         for name, family, layers, dim, heads in (
             ("v2-50m-multi-species", NT_V2, 12, 512, 16),
@@ -244,16 +249,11 @@ _add(
             ("v2-500m-multi-species", NT_V2, 29, 1024, 16),
             ("500m-human-ref", NT_V1, 24, 1280, 20),
             ("500m-1000g", NT_V1, 24, 1280, 20),
+            ("2.5b-1000g", NT_V1, 32, 2560, 20),
+            ("2.5b-multi-species", NT_V1, 32, 2560, 20),
         )
     ),
-    *(  # in several files, whose names are in the index among them
-        Model(
-            f"nucleotide-transformer-2.5b-{data}", NT_V1, 32, 2560, 20,
-            aliases=(f"InstaDeepAI/nucleotide-transformer-2.5b-{data}", f"nt-2.5b-{data}"),
-        )
-        for data in ("1000g", "multi-species")
-    ),
-)  # fmt: skip
+)
 
 _BY_NAME = {
     name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)

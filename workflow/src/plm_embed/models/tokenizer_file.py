@@ -4,6 +4,8 @@ It is kept among the tensors, as bytes: so it goes wherever the weights go, and 
 is in the fingerprint, is its own too.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +31,15 @@ class Tokens(NamedTuple):
 
     tokenize: Tokenize
     letters: NDArray[np.uint8]
+    sha256: str = ""
+    """Of what decides the tokens in a file, by `decided`: copies in circulation differ in what does
+    not, such as the length at which they cut sequences off.
+    """
+
+
+def decided(*parts: object) -> str:
+    """The SHA-256 of lists, objects and words, as JSON."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,14 @@ class TokenizerFile:
     name: str
     read: Callable[[bytes], Tokens]
     """What the content says. ValueError, with what is wrong with it, if it is not such a file."""
+    spans: Callable[[bytes, str], list[tuple[int, int]]]
+    """The first letter of each of a sequence's tokens and one past its last, by other means than
+    those of `read`, so that one can prove the other.
+    """
+
+    def spans_within(self, tensors: Mapping[str, "Tensor"], sequence: str) -> list[tuple[int, int]]:
+        """`spans` by the file among the tensors of a weights folder."""
+        return self.spans(tensors[TENSOR].numpy().tobytes(), sequence)
 
     def within(self, tensors: Mapping[str, "Tensor"]) -> Tokens:
         """What the file among the tensors of a weights folder says."""

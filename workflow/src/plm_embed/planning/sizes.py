@@ -13,6 +13,7 @@ from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
+from plm_embed.io.parquet import record_batches
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import Model
 from plm_embed.planning import costs
@@ -25,6 +26,8 @@ from plm_embed.workflow.config import Config
 log = logging.getLogger(__name__)
 _MATRICES = frozenset({"per_residue", "per_token"})
 
+_PIECE, _PIECES, _ENOUGH = 2_000, 8, 1 << 20
+"""Letters of a piece, pieces of a sequence, and letters from which on the rest is like them."""
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
 """What a file has besides its datasets (attributes; the completion record of a bucket), and HDF5
 adds to each.
@@ -74,17 +77,16 @@ def _padded(rows: int, chunk: int) -> int:
 
 
 def per_residue_bytes(
-    lengths: Mapping[int, int], dim: int, settings: Settings, letters: int = 1
+    lengths: Mapping[int, int], dim: int, settings: Settings, letters: float = 1
 ) -> int:
     """Bytes that the per-residue or per-token vectors of a campaign take in the master, and once
     more in the store.
 
-    `lengths`: how many unique sequences have each length; `dim`: D; `letters`: of a token, as a
-    rule.
+    `lengths`: how many unique sequences have each length; `dim`: D; `letters`: of a token.
     """
     if not _MATRICES.intersection(settings.pooling):
         return 0
-    residues = _residues(lengths, settings.long_sequences) // letters
+    residues = int(_residues(lengths, settings.long_sequences) / letters)
     return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
 
 
@@ -93,6 +95,27 @@ def _residues(lengths: Mapping[int, int], policy: LongSequences) -> int:
     each = np.fromiter(lengths, dtype=np.int64, count=len(lengths))
     counts = np.fromiter(lengths.values(), dtype=np.int64, count=len(lengths))
     return int(stored_residues(each, policy) @ counts)
+
+
+def letters_per_token(bucket: Path, weights: Path) -> float:
+    """How many letters a token has, by the first sequences of a bucket file, which are random ones;
+    of long ones by pieces. As a rule 5 or 6, but 1 of unknown letters.
+    """
+    from plm_embed.models.weights import TENSORS, Tensors  # torch
+
+    family = read_manifest(weights).family
+    tokenize = family.tokens_of(Tensors(weights / TENSORS)).tokenize
+    letters = tokens = 0
+    for rows in record_batches(bucket, ["sequence"], 64):
+        for sequence in rows["sequence"].to_pylist():
+            step = max(_PIECE, len(sequence) // _PIECES)
+            for start in range(0, len(sequence), step):
+                piece = sequence[start : start + _PIECE]
+                letters += len(piece)
+                tokens += len(tokenize(piece)) - family.extra_tokens
+        if letters > _ENOUGH:
+            break
+    return letters / tokens if tokens else family.letters_per_token
 
 
 def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:
@@ -106,7 +129,7 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     if not asked or not summary.is_file():
         return
     lengths, manifest = read_summary(summary.parent).lengths, read_manifest(weights)
-    letters = manifest.family.letters_per_token
+    letters = 1 if manifest.family.token_per_letter else letters_per_token(bucket, weights)
     size = per_residue_bytes(lengths, manifest.dim, settings, letters) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > limit_gb:

@@ -21,7 +21,7 @@ from plm_embed.io.sorting import KeySorter
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_names
 from plm_embed.sequences.columns import accepted_schema, records_schema
-from plm_embed.sequences.first_pass import BEHIND, Tally, check_keep, first_pass
+from plm_embed.sequences.first_pass import BEHIND, Tally, check_keep, first_pass, sort
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import SUMMARY, Summary, write_summary
@@ -78,8 +78,7 @@ def deduplicate(
             with Behind(BEHIND) as writing, Behind(BEHIND) as sorting:
                 for rows in first_pass(dict(enumerate(readers)), table, policy, tally):
                     writing.do(records.write, rows.records)
-                    if rows.accepted.num_rows:
-                        sorting.do(sorter.add, rows.accepted)
+                    sort(rows.accepted, sorting, sorter.add)
             tally.end()
             ending = pool.submit(
                 stack.pop_all().close

@@ -7,7 +7,7 @@ their way to buckets.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ from plm_embed.sequences.columns import (
     judge,
     records_schema,
 )
+from plm_embed.sequences.fasta import BATCH_CHARACTERS
 from plm_embed.sequences.key_process import AHEAD, Hasher
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
@@ -49,6 +50,10 @@ from plm_embed.sequences.tables import Table
 log = logging.getLogger(__name__)
 BEHIND = 2
 """Pieces of work that wait for a thread."""
+LARGE_BATCH = 2 * BATCH_CHARACTERS
+"""Characters of a batch that waits for nothing, and nothing for it: of a contig or two, which many
+steps at a time would hold.
+"""
 
 _TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cache_key", "row"})
 
@@ -161,10 +166,20 @@ def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged,
     for batch in batches:
         hasher.put(batch.text, batch.ends.tolist())
         waiting.append(batch)
-        if len(waiting) > AHEAD:
+        most = 0 if len(batch.text) > LARGE_BATCH else AHEAD
+        del batch
+        while len(waiting) > most:
             yield waiting.popleft(), hasher.get()
     while waiting:
         yield waiting.popleft(), hasher.get()
+
+
+def sort(rows: pa.RecordBatch, sorting: Behind, add: Callable[[pa.RecordBatch], None]) -> None:
+    """Have accepted rows added to what sorts them; when they are large, wait until that is done."""
+    if rows.num_rows:
+        sorting.do(add, rows)
+        if rows.nbytes > LARGE_BATCH:
+            sorting.wait()
 
 
 def check_keep(table: Table) -> None:
@@ -242,8 +257,7 @@ def scan(
     ):
         for rows in first_pass({number: reader}, table, policy, tally):
             writing.do(records.write, rows.records)
-            if rows.accepted.num_rows:
-                sorting.do(ranges.add, rows.accepted)
+            sort(rows.accepted, sorting, ranges.add)
         sorting.do(ranges.flush)
     with ThreadPoolExecutor(BEHIND) as pool:
         tally.files = dict(

@@ -6,7 +6,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.tokenizer_file import TokenizerFile, Tokens
+from plm_embed.models.tokenizer_file import TokenizerFile, Tokens, decided
 
 LONGEST = 255
 """Letters of a token; the published ones have up to 32."""
@@ -22,7 +22,8 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
 
         try:
             made = Tokenizer.from_str(content.decode("utf-8"))
-            kind = json.loads(content)["model"]
+            said = json.loads(content)
+            kind = said["model"]
         except Exception as error:  # the library raises plain Exceptions
             raise ValueError(f"it is damaged ({error})") from None
         if kind.get("type") != "BPE" or kind.get("dropout") or kind.get("fuse_unk"):
@@ -47,6 +48,20 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
         for word, number in words.items():
             if not word.startswith("["):
                 letters[number] = len(word)
-        return Tokens(tokenize, letters)
+        # the library has written a pair as one text and, later, as two
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in kind["merges"]]
+        before = said.get("normalizer"), said.get("pre_tokenizer")
+        return Tokens(tokenize, letters, decided(words, pairs, *before))
 
-    return TokenizerFile("tokenizer.json", read)
+    return TokenizerFile("tokenizer.json", read, _spans)
+
+
+def _spans(content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """As the library says that it has cut the text."""
+    from tokenizers import Tokenizer
+
+    made = Tokenizer.from_str(content.decode("utf-8"))
+    made.no_truncation()
+    made.no_padding()
+    found: list[tuple[int, int]] = made.encode(sequence, add_special_tokens=False).offsets
+    return found

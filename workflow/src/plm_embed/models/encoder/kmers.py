@@ -6,12 +6,13 @@ sixth, each letter is a token of its own. An unknown letter is one <unk>: transf
 a row of them to one, and the authors' class for k-mers refuses them.
 """
 
+import re
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.models.tokenizer_file import TokenizerFile, Tokens
+from plm_embed.models.tokenizer_file import TokenizerFile, Tokens, decided
 
 K = 6
 BASES = "ATCG"
@@ -48,7 +49,12 @@ def _read(content: bytes) -> Tokens:
 
     bases = np.ones(len(words), dtype=np.uint8)
     bases[of_kmer] = K
-    return Tokens(tokenize, bases)
+    return Tokens(tokenize, bases, decided(words))
 
 
-SIX_MERS = TokenizerFile("vocab.txt", _read)
+def _spans(_content: bytes, sequence: str) -> list[tuple[int, int]]:
+    """By the authors' expression."""
+    return [found.span() for found in re.finditer(rf"[{BASES}]{{{K}}}|.", sequence)]
+
+
+SIX_MERS = TokenizerFile("vocab.txt", _read, _spans)

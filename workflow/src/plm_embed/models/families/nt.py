@@ -16,7 +16,7 @@ _ESM = r"(?:esm\.)?"
 _LAYER = rf"{_ESM}encoder\.layer.N."
 _UNUSED = (
     rf"lm_head\.|{_ESM}(?:contact_head|pooler)\.|{_ESM}embeddings\.position_ids$"
-    rf"|{_ESM}encoder\.layer\.(?:\d+|\*)\.attention\.self\.rotary_embeddings\.inv_freq$"
+    rf"|{_ESM}(?:encoder\.layer\.(?:\d+|\*)\.attention\.self\.)?rotary_embeddings\.inv_freq$"
 )
 _UP = "layers.N.fc1.weight"
 _RENAMES = (

@@ -116,10 +116,7 @@ def merge(
                 raise WeightsError(f"adapter: {folder} changes {name} twice.", path=folder)
             changed.add(name)
             sums = tensors[name].double().numpy() + scale * part
-            # torch rounds to float16 by way of float32, NumPy at once
-            half = tensors[name].dtype == torch.float16
-            rounded = torch.from_numpy(sums.astype(np.float16) if half else sums)
-            merged[name] = rounded.to(tensors[name].dtype)
+            merged[name] = rounded_once(sums, tensors[name].dtype)
             if not torch.isfinite(merged[name]).all():
                 raise WeightsError(
                     f"adapter: {folder} makes numbers in {name} that are not finite, or too large "
@@ -132,6 +129,23 @@ def merge(
         )
     log.info("%s: %d matrices of %s changed", folder, len(changed), model.name)
     return merged
+
+
+def rounded_once(values: NDArray[np.float64], dtype: torch.dtype) -> torch.Tensor:
+    """Numbers in a dtype of a checkpoint, to nearest, ties to even. What overflows is infinite.
+
+    torch rounds to half precision by way of float32, and so twice: 1 + 2^-8 + 2^-40 becomes a tie.
+    """
+    with np.errstate(over="ignore"):
+        if dtype == torch.float16:
+            return torch.from_numpy(values.astype(np.float16))
+        single = values.astype(np.float32)
+    if dtype == torch.bfloat16:
+        # what float32 does not hold leaves its last bit odd, so that no tie comes about
+        bits, exact = single.view(np.uint32), single.astype(np.float64)
+        bits -= np.abs(exact) > np.abs(values)
+        bits |= exact != values
+    return torch.from_numpy(single).to(dtype)
 
 
 def _problems(config: Mapping[str, Any], model: Model) -> Iterator[str]:

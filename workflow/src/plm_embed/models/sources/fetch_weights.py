@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError, WeightsError
@@ -9,7 +10,7 @@ from plm_embed.io.download import download
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
 from plm_embed.models.registry import Model
-from plm_embed.models.sources.source_files import holds_tensors
+from plm_embed.models.sources.source_files import INDEX, TENSORS, holds_tensors, shard_names
 
 
 def fetch(model: Model, output: Path) -> tuple[Path, str]:
@@ -36,29 +37,57 @@ def _folder(model: Model, folder: Path) -> Path:
     known of them.
     """
     known = published.known_files(model.name)
-    wrong = ""
-    for name in model.files:
-        path, url = folder / name, f"{model.hub}/{name}"
+    names = [*model.files]
+    try:
+        for name in names:
+            _one(model, folder, name, known)
+        if model.sharded:
+            names.append(_index(model, folder))
+            names.extend(shard_names(folder / names[-1]))
+            for name in names[len(model.files) + 1 :]:
+                _one(model, folder, name, known)
+    except PlmEmbedError as error:
+        staged = shlex.quote(str((folder.parent.parent / f"{model.name}-published").absolute()))
+        files = " ".join(f"{model.hub}/{name}" for name in names)
+        more = (
+            ", and in the same way its index of tensors and the files that it names,"
+            if model.sharded and len(names) == len(model.files)
+            else ""
+        )
+        raise WeightsError(
+            f"weights: {error}\nRun again; or fetch it where there is a network: curl -L "
+            f"--remote-name-all {files}\n"
+            f"then copy {' and '.join(names)}{more} into {staged} and set in the config: "
+            f"`weights: {staged}`"
+        ) from None
+    return folder
+
+
+def _one(model: Model, folder: Path, name: str, known: Collection[str]) -> None:
+    """Download a file, unless it is whole already. Raises PlmEmbedError for another one than the
+    published.
+    """
+    path, url = folder / name, f"{model.hub}/{name}"
+    if not path.exists():
+        download(url, path)
+    if known and holds_tensors(path) and (found := sha256_file(path)) not in known:
+        path.unlink()
+        raise WeightsError(
+            f"{url} has SHA-256 {found}, not that of the published file: it was not used."
+        )
+
+
+def _index(model: Model, folder: Path) -> str:
+    """Download the index of a model's tensors, of either kind; returns its name."""
+    first, second = (f"{name}{INDEX}" for name in TENSORS)
+    if not (folder / second).exists():
         try:
-            if not path.exists():
-                download(url, path)
-        except PlmEmbedError as error:
-            wrong = str(error)
-            break
-        if known and holds_tensors(path) and (found := sha256_file(path)) not in known:
-            path.unlink()
-            wrong = f"{url} has SHA-256 {found}, not that of the published file: it was not used."
-            break
-    if not wrong:
-        return folder
-    staged = shlex.quote(str((folder.parent.parent / f"{model.name}-published").absolute()))
-    files = " ".join(f"{model.hub}/{name}" for name in model.files)
-    raise WeightsError(
-        f"weights: {wrong}\nRun again; or fetch it where there is a network: curl -L "
-        f"--remote-name-all {files}\n"
-        f"then copy {' and '.join(model.files)} into {staged} and set in the config: "
-        f"`weights: {staged}`"
-    )
+            _one(model, folder, first, ())
+            return first
+        except PlmEmbedError:
+            pass  # the other kind is older, and there more often
+    _one(model, folder, second, ())
+    return second
 
 
 def _file(model: Model, path: Path) -> str:

@@ -8,6 +8,11 @@ from plm_embed.errors import WeightsError
 from plm_embed.models.family import Layout
 from plm_embed.models.registry import Model
 
+TENSORS = ("model.safetensors", "pytorch_model.bin")
+"""The file of tensors of a Hugging Face folder; the first that is there counts."""
+INDEX = ".index.json"
+"""What its name has besides where an index names several instead."""
+
 
 def layout_of(source: Path, model: Model) -> Layout:
     """Which layout a source has, by what lies there. WeightsError when there is nothing that can be
@@ -71,8 +76,8 @@ def _folder_files(folder: Path) -> list[Path]:
     """The weight files of a folder: one, or an index and its shards; safetensors go before
     pickles.
     """
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        single, index = folder / name, folder / f"{name}.index.json"
+    for name in TENSORS:
+        single, index = folder / name, folder / f"{name}{INDEX}"
         if single.is_file():
             return [single]
         if index.is_file():
@@ -85,7 +90,7 @@ def _folder_files(folder: Path) -> list[Path]:
 
 
 def _shards(folder: Path, index: Path) -> list[Path]:
-    shards = [folder / name for name in sorted(set(_index(index).values()))]
+    shards = [folder / name for name in shard_names(index)]
     absent = [shard.name for shard in shards if not shard.is_file()]
     if absent:
         raise WeightsError(
@@ -96,7 +101,8 @@ def _shards(folder: Path, index: Path) -> list[Path]:
     return shards
 
 
-def _index(path: Path) -> dict[str, str]:
+def shard_names(path: Path) -> list[str]:
+    """The files that an index names. WeightsError when it is none, or names files elsewhere."""
     names = read_json(path).get("weight_map")
     if not isinstance(names, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in names.values()
@@ -104,7 +110,7 @@ def _index(path: Path) -> dict[str, str]:
         raise WeightsError(
             f"weights: {path} has no valid 'weight_map'. Get the folder again.", path=path
         )
-    return names
+    return sorted(set(names.values()))
 
 
 def read_json(path: Path) -> dict[str, Any]:

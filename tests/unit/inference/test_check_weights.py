@@ -1,0 +1,74 @@
+"""`plm-embed weights --check`: what is proven of weights, and on which device."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from plm_embed.cli.main import group
+from plm_embed.errors import WeightsError
+from plm_embed.inference.check_weights import check
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.reference import last_means
+from plm_embed.models import published, weights
+from plm_embed.models.sources.adapters import CONFIG, TENSORS
+from support.families import TINY, add_model, source
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of a tiny ESM C, whose answers are those of the published formulas."""
+    model = TINY["esmc"]
+    add_model(monkeypatch, model)
+    prepare(model, source("esmc"), tmp_path / "weights")
+    manifest, tensors = weights.load(tmp_path / "weights")
+    answers = last_means(manifest, tensors, published.peptides())
+    np.savez(tmp_path / "answers.npz", **{model.name: answers})
+    monkeypatch.setattr(published, "ANSWERS", tmp_path / "answers.npz")
+    return tmp_path / "weights"
+
+
+def test_every_proof_is_named(folder: Path) -> None:
+    files, origin, self_test, answers = check(folder)
+    assert files.startswith("files: intact; SHA-256 of the tensors ")
+    assert origin.startswith("source: not verified as the published weights: no SHA-256")
+    assert self_test.startswith("self-test: passed in float32 on ")
+    assert answers.startswith("known answers: ") and answers.endswith("model's, 3 % allowed")
+    assert float(answers.split()[2]) < 1e-3
+
+
+def test_other_answers_are_an_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "others.npz", esmc_tiny=np.ones((3, 32), np.float32))
+    monkeypatch.setattr(published, "ANSWERS", tmp_path / "others.npz")
+    with pytest.raises(WeightsError, match="allowed: these are other weights"):
+        list(check(folder))
+    monkeypatch.setattr(published, "caveat", lambda *_: "")
+    with pytest.raises(WeightsError, match="allowed: report it with this line"):
+        list(check(folder))
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_adapter_is_to_change_the_answers(tmp_path: Path) -> None:
+    adapter, module = tmp_path / "adapter", "base_model.model.esmc.layers.0.self_attn.q_proj"
+    adapter.mkdir()
+    (adapter / CONFIG).write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 200}')
+    parts = {f"{module}.lora_A.weight": torch.ones(2, 32)}
+    parts[f"{module}.lora_B.weight"] = torch.linspace(-1, 1, 64).reshape(32, 2)
+    save_file(parts, adapter / TENSORS[0])
+    prepare(TINY["esmc"], source("esmc"), tmp_path / "merged", adapter)
+    assert list(check(tmp_path / "merged"))[-1].endswith("without the adapter, and not compared")
+
+
+def test_the_command_says_where_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_model(monkeypatch, TINY["prott5"])
+    command = ["weights", "--model", "prott5_tiny", "--source", str(source("prott5"))]
+    done = CliRunner().invoke(group, [*command, "--output", str(tmp_path / "w"), "--check"])
+    assert done.exit_code == 0, done.output
+    assert "known answers: none are known for prott5_tiny" in done.stdout.splitlines()

@@ -1,0 +1,73 @@
+"""Half precision in every family: what it cannot hold is refused, and weights are rounded once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import StorageDtype
+from plm_embed.inference.inputs import named_sequences
+from plm_embed.inference.language_model import LanguageModel
+from plm_embed.inference.prepare_weights import prepare, seal
+from plm_embed.io.files import sha256_file
+from plm_embed.models import weights
+from support.families import TINY, golden, source
+
+LAST_NORMS = "emb_layer_norm_after.weight", "layers.2.final_layer_norm.weight"
+
+
+def changed(name: str, folder: Path, change: dict[str, torch.Tensor]) -> Path:
+    """A weights folder of a family whose golden checkpoint has some other tensors."""
+    prepare(TINY[name], source(name), folder)
+    manifest, tensors = weights.load(folder)
+    weights.write(folder / weights.TENSORS, dict(tensors) | change)
+    path = folder / weights.TENSORS
+    seal(folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size))
+    return folder
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_what_float16_cannot_store_is_refused(name: str, tmp_path: Path) -> None:
+    """The last norm makes numbers above 65,504; bfloat16 and float32 hold them."""
+    prepare(TINY[name], source(name), tmp_path / "as_published")
+    _, tensors = weights.load(tmp_path / "as_published")
+    (norm, *_) = (each for each in LAST_NORMS if each in tensors)
+    folder = changed(name, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
+    sequence = golden(name).sequences[0]
+    with LanguageModel(folder, "cpu", "float32", threads=1) as model:
+        named = list(named_sequences([sequence], model.policy))
+        asked: dict[StorageDtype, object] = {}
+        for storage in ("bfloat16", "float32"):
+            fingerprint = replace(model.fingerprint(), storage_dtype=storage)
+            asked[storage] = model.vectors(named, fingerprint)[0]
+            assert np.abs(asked[storage]["mean_l3"]).max() > 65_504  # type: ignore[index]
+        fingerprint = replace(model.fingerprint(), storage_dtype="float16")
+        with pytest.raises(PlmEmbedError, match=r"mean_l3 .* not finite or too large to store"):
+            model.vectors(named, fingerprint)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_weights_in_half_precision_are_rounded_once(name: str, tmp_path: Path) -> None:
+    """Those of a checkpoint in float16 or bfloat16 give the bits of the same numbers in float32, in
+    every precision of the computation.
+    """
+    prepare(TINY[name], source(name), tmp_path / "as_published")
+    _, tensors = weights.load(tmp_path / "as_published")
+    floats = {key: each for key, each in tensors.items() if each.is_floating_point()}
+    sequences = list(golden(name).sequences[:3])
+    for stored in (torch.float16, torch.bfloat16):
+        half = {key: each.to(stored) for key, each in floats.items()}
+        same = {key: each.float() for key, each in half.items()}
+        folders = [
+            changed(name, tmp_path / f"{stored}_{number}", each)
+            for number, each in enumerate((half, same))
+        ]
+        for dtype in ("float32", "bfloat16"):
+            found = []
+            for folder in folders:
+                with LanguageModel(folder, "cpu", dtype, threads=1) as model:  # type: ignore[arg-type]
+                    found.append(model.embed(sequences, bar=False))
+            assert np.array_equal(*found)
