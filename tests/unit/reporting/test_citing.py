@@ -4,7 +4,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from plm_embed.models.manifest import write_manifest
+from plm_embed.models.registry import MODELS
 from plm_embed.reporting.citing import citation, methods
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
@@ -17,8 +20,34 @@ def test_methods_and_citation_name_what_was_done(results: Path) -> None:
     facts = collect(results)
     assert "computed with weights of SHA-256" in methods(facts)
     assert "(commit 0123456789ab)" in methods(facts) and "embedded in one piece" in methods(facts)
+    for expected in (
+        "; Lin et al., 2023), layer 3, in float32, and stored as float16, by plm-embed",
+        "(129 distinct; 1 of 181 records was skipped)",
+        f"with PyTorch {facts.metadata['library_versions']['torch']} and Python 3",
+        "Pooling: mean, arithmetic mean over",
+    ):
+        assert expected in methods(facts)
+    facts.metadata["library_versions"]["plm-embed"] = "0.0.9"
+    assert "by plm-embed 0.0.9 (commit" in methods(facts), "what computed them, not what reports"
+    assert citation(facts).startswith("plm-embed 0.0.9.")
     facts.model = "esm1v_t33_650M_UR90S_1"
     assert "Meier" in citation(facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("esm2_t6_8M_UR50D", "Lin et al., 2023"),
+        ("esmc_300m", "ESM Team, 2024"),
+        ("prot_t5_xl_half_uniref50-enc", "Elnaggar et al., 2022"),
+        ("DNABERT-2-117M", "Zhou et al., 2024"),
+    ],
+)
+def test_papers_are_referred_to_by_authors_and_year(results: Path, name: str, short: str) -> None:
+    facts = collect(results)
+    assert name in MODELS
+    facts.model = name
+    assert f"; {short}" in methods(facts)
 
 
 def said_of_weights(results: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reporting.facts import collect
+from plm_embed.reporting.plots.sample_figures import maps
 from plm_embed.reporting.report import write_report
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
@@ -59,7 +60,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "14 checks, each over every row; 2 vectors computed again",
         "0123456789abcdef",
         "doi:10.1126/science.ade2574",
-        "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records were skipped)",
+        "Embeddings of 180 protein sequences (129 distinct; 1 of 181 records was skipped)",
     ):
         assert expected in text
     assert page.stat().st_size < 300_000
@@ -134,3 +135,15 @@ def test_text_from_the_input_is_no_markup(results: Path, tmp_path: Path) -> None
     seal_sequences(copy / "sequences", inputs=(named, *others))
     write_report(collect(copy), tmp_path / "report.html")
     assert "<script>alert(1)" not in (tmp_path / "report.html").read_text()
+
+
+def test_the_numbers_of_the_maps_have_bounds(results: Path) -> None:
+    sample = collect(results).sample
+    assert sample
+    many = tuple("x" * 5000 for _ in sample.ids)
+    few = sample.values["assembly_id"]
+    *_, chart = maps(replace(sample, values={"long": many, "assembly_id": few}))
+    assert chart.head[-2:] == ("component 2", "assembly_id")
+    assert [row[-1] for row in chart.table] == list(few)
+    *_, chart = maps(replace(sample, values={}))
+    assert [row[0] for row in chart.table] == list(sample.ids)

@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import write_report
+from support.finished import MODEL
 
 CHARTS = ("umap", "pca", "norms", "lengths", "timeline")
 FIGURES = (*CHARTS, "outcomes", "speed")
@@ -56,6 +58,29 @@ async function look(width) {
   seen.colored = [map.querySelectorAll('use[href="#s0"]').length, tip.textContent];
   page.querySelector("#map-legend button").click();
   seen.alone = map.querySelectorAll("use:not(.dim)").length;
+  page.querySelector("#map-legend button").click();
+  press("Escape");
+  const find = page.getElementById("find"), wanted = seen.second.split(",")[0];
+  find.value = wanted.toLowerCase();
+  find.dispatchEvent(new view.Event("input"));
+  const among = page.getElementById("found").textContent;
+  seen.sought = [map.querySelectorAll("use:not(.dim)").length, among, tip.textContent];
+  find.value = "";
+  find.dispatchEvent(new view.Event("input"));
+  seen.dimmed = map.querySelectorAll("use.dim").length;
+  // pictures load and texts are read in real time, which does not pass here
+  seen.saved = {};
+  view.Blob = function ([text]) { this.text = text; };
+  view.URL.createObjectURL = blob => "text:" + blob.text;
+  Object.defineProperty(view.Image.prototype, "src", {
+    set(url) { this.url = url; this.onload(); },
+  });
+  view.CanvasRenderingContext2D.prototype.drawImage = image => { seen.pixels = image.url; };
+  view.HTMLAnchorElement.prototype.click = function () {
+    seen.saved[this.download] = this.getAttribute("href");
+  };
+  for (const button of page.querySelectorAll(".save button")) button.click();
+  await wait(100);
   press("Escape");
   page.querySelectorAll("details").forEach(one => one.open = true);
   const axe = page.createElement("script");
@@ -108,4 +133,22 @@ def test_a_browser_draws_and_axe_finds_nothing(
     assert look["hidden"] == ["hidden", []]
     assert look["first"] != look["second"] and look["second"].split(",")[0] in ids
     assert look["colored"][0] == look["alone"] == 10 and look["colored"][1].count(",") == 2
+    assert look["sought"][:2] == [1, "1 of 129"]
+    assert look["sought"][2].split(",")[0] == look["second"].split(",")[0]
+    assert look["dimmed"] == 0
+    saved = look["saved"]
+    assert set(saved) == {
+        *(f"{MODEL}_{name}.{kind}" for name in CHARTS for kind in ("svg", "png", "tsv")),
+        *(f"{MODEL}_{name}.tsv" for name in ("outcomes", "speed")),
+    }
+    assert look["pixels"].startswith("data:image/svg+xml;charset=utf-8,%3Csvg")
+    for name, content in saved.items():
+        assert content.startswith("data:image/png;" if name.endswith("png") else "text:")
+        if name.endswith("svg"):
+            ElementTree.fromstring(content.removeprefix("text:"))
+            assert "var(" not in content and "class=" not in content, "it needs no style sheet"
+            assert "rgb(13, 18, 24)" not in content, "light, also on a dark page"
+    head, *rows = (row.split("\t") for row in saved[f"{MODEL}_umap.tsv"].splitlines())
+    assert head[:3] == ["text:id", "length", "UMAP 1"] and head[-1] == "protein_name"
+    assert [row[0] for row in rows] == list(ids) and {len(row) for row in rows} == {len(head)}
     assert look["violations"] == [] and look["passes"] > 20
