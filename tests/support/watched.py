@@ -1,0 +1,89 @@
+"""Campaigns to watch: the small files of one that is at work, made up."""
+
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from plm_embed.reporting.screen.watch import State, Watch
+from plm_embed.reporting.screen.watch_view import plain, view
+from plm_embed.sequences.summary import write_summary
+from support.campaigns import counted
+
+MODEL = "esm2_t33_650M_UR50D"
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def campaign(results: Path, buckets: int) -> Path:
+    """Buckets of 1,000 bytes and 1,000 residues each; returns the model's folder."""
+    folder = results / "sequences" / "buckets"
+    folder.mkdir(parents=True)
+    for number in range(buckets):
+        (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
+    write_summary(results / "sequences", counted(buckets=buckets, residues=1000 * buckets))
+    (results / MODEL / "embedded").mkdir(parents=True)
+    return results / MODEL
+
+
+def finish(model: Path, bucket: int) -> None:
+    (model / "embedded" / f"{bucket:04d}.json").write_text("{}")
+
+
+def beat(
+    model: Path, number: int, *, updated: float = 1.0, progressed: float = 1.0, **fields: Any
+) -> Path:
+    note = {"host": "node1", "pid": number, "job": "17", "device": "NVIDIA A100", "gpu": number % 4}
+    note |= {
+        "bucket": f"{number:04d}",
+        "tokens": 500,
+        "tokens_total": 1000,
+        "tokens_per_second": 50.0,
+    }
+    note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97, "started": ago(100)}
+    note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
+    path = model / "workers" / f"node1-{number}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(note))
+    return path
+
+
+def look(results: Path) -> State:
+    (state,) = Watch(results).look().models
+    return state
+
+
+def shown(results: Path) -> str:
+    """As `--once` prints it."""
+    console = Console(width=140, force_terminal=False)
+    with console.capture() as capture:
+        console.print(plain(Watch(results).look()))
+    return capture.get()
+
+
+def screen(results: Path, width: int, height: int = 24) -> list[str]:
+    """Lines on a terminal of this size."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(view(Watch(results).look(), console))
+    return capture.get().splitlines()
+
+
+def written(path: Path, text: str = "", at: float = 0.0) -> Path:
+    """A file of so many seconds from now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time.time() + at, time.time() + at))
+    return path
+
+
+def prove(model: Path, at: float = 0.0) -> None:
+    """What the steps leave, one second after the other, from `at` seconds on."""
+    for number, name in enumerate(("gathered.json", "checksums.sha256", "report.html")):
+        written(model / name, at=at + number)
