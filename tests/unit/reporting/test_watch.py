@@ -1,19 +1,104 @@
-"""The watch: what it says of a campaign at work, and of dead workers."""
+"""The watch: what it says of a campaign at work, of dead workers and failures; and what it
+costs.
+"""
 
+import json
 import os
+import subprocess
+import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed_json import write_sealed
 from plm_embed.jobs.submission import Submission
-from plm_embed.reporting.screen.watch import Watch
+from plm_embed.reporting.screen.watch import State, Watch
+from plm_embed.reporting.screen.watch_view import plain, view
+from plm_embed.sequences.summary import write_summary
 from plm_embed.wording import duration
-from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
+from plm_embed.workflow.run_note import NOTE, note_end, note_start
+from support.campaigns import counted
+
+MODEL = "esm2_t33_650M_UR50D"
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def campaign(results: Path, buckets: int) -> Path:
+    """Buckets of 1,000 bytes and 1,000 residues each; returns the model's folder."""
+    folder = results / "sequences" / "buckets"
+    folder.mkdir(parents=True)
+    for number in range(buckets):
+        (folder / f"{number:04d}.parquet").write_bytes(b"x" * 1000)
+    write_summary(results / "sequences", counted(buckets=buckets, residues=1000 * buckets))
+    (results / MODEL / "embedded").mkdir(parents=True)
+    return results / MODEL
+
+
+def finish(model: Path, bucket: int) -> None:
+    (model / "embedded" / f"{bucket:04d}.json").write_text("{}")
+
+
+def beat(
+    model: Path, number: int, *, updated: float = 1.0, progressed: float = 1.0, **fields: Any
+) -> Path:
+    note = {"host": "node1", "pid": number, "job": "17", "device": "NVIDIA A100", "gpu": number % 4}
+    note |= {
+        "bucket": f"{number:04d}",
+        "tokens": 500,
+        "tokens_total": 1000,
+        "tokens_per_second": 50.0,
+    }
+    note |= {"sequences": 12, "memory_bytes": 3_000_000_000, "utilization": 97, "started": ago(100)}
+    note |= {"eta_seconds": 700.0, "updated": ago(updated), "progressed": ago(progressed)} | fields
+    path = model / "workers" / f"node1-{number}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(note))
+    return path
+
+
+def look(results: Path) -> State:
+    (state,) = Watch(results).look().models
+    return state
+
+
+def shown(results: Path) -> str:
+    """As `--once` prints it."""
+    console = Console(width=140, force_terminal=False)
+    with console.capture() as capture:
+        console.print(plain(Watch(results).look()))
+    return capture.get()
+
+
+def screen(results: Path, width: int, height: int = 24) -> list[str]:
+    """Lines on a terminal of this size."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(view(Watch(results).look(), console))
+    return capture.get().splitlines()
+
+
+def written(path: Path, text: str = "", at: float = 0.0) -> Path:
+    """A file of so many seconds from now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (time.time() + at, time.time() + at))
+    return path
+
+
+def prove(model: Path, at: float = 0.0) -> None:
+    """What the steps leave, one second after the other, from `at` seconds on."""
+    for number, name in enumerate(("gathered.json", "checksums.sha256", "report.html")):
+        written(model / name, at=at + number)
 
 
 def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
@@ -133,6 +218,31 @@ def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
     assert look(tmp_path).done == 1
 
 
+def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 2)
+    logs = tmp_path / "logs" / MODEL / "embed"
+    logs.mkdir(parents=True)
+    watch = Watch(tmp_path)
+    (logs / "0000.log").write_text(
+        "12:00:00 published\nplm-embed: error: no space on /scratch\nmake room\nmore\n"
+    )
+    (logs / "0001.log").write_text(
+        "Traceback (most recent call last):\n  File ...\nValueError: broken\n"
+    )
+    (state,) = watch.look().models
+    assert [(failure.log.name, failure.reason) for failure in state.failures] == [
+        ("0000.log", "no space on /scratch\nmake room"),
+        ("0001.log", "ValueError: broken"),
+    ]
+    text = shown(tmp_path)
+    assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
+    (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
+    (model / "submissions").mkdir()
+    (model / "submissions" / "0001.json").write_text("{}")
+    (state,) = watch.look().models
+    assert not state.failures
+
+
 def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     beat(model, 1).write_text('{"host": "no')
@@ -170,6 +280,71 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     assert row.split()[:3] == ["node1", "GPU", "2"] and "loading" in row and "5 min ago" in row
     (title,) = [line for line in lines if line.startswith("worker")]
     assert ("memory" in title) == (width >= 120) and "…" not in title + row
+
+
+def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
+    campaign(tmp_path, 12)
+    logs = tmp_path / "logs" / MODEL / "embed"
+    for bucket in range(12):
+        written(logs / f"{bucket:04d}.log", f"plm-embed: error: {bucket:04d}: damaged weights\n")
+    text = shown(tmp_path)
+    assert text.count("damaged weights") == 1 and "0000.log  and 11 more alike" in text
+    assert "12 failed" in text
+
+
+@pytest.mark.parametrize("log", ["deduplicate.log", "scan/00001.log", f"{MODEL}/weights.log"])
+def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
+    note_start(tmp_path, [MODEL])
+    written(tmp_path / "logs" / log, "# plm-embed\nplm-embed: error: no column 'nope'\n", at=1)
+    look = Watch(tmp_path).look()
+    assert look.failed and not look.over  # this very process is the run
+    assert "failed" in shown(tmp_path) and "no column 'nope'" in shown(tmp_path)
+    note_end(tmp_path, "failed")
+    assert Watch(tmp_path).look().over
+
+
+def test_what_an_earlier_run_said_is_over(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 1)
+    finish(model, 0)
+    log = written(tmp_path / "logs" / MODEL / "gather.log", "plm-embed: error: full\n", at=-60)
+    assert Watch(tmp_path).look().failed
+    note_start(tmp_path, [MODEL])
+    text = shown(tmp_path)
+    assert "FAILED" not in text and "a run is at work" in text
+    assert "next: " not in text
+    os.utime(log)
+    note_end(tmp_path, "failed")  # the note keeps the time of the start
+    text = shown(tmp_path)
+    assert "FAILED" in text and "no run is at work; the last one ended" in text
+    assert "next: when it is mended, run the same command again" in text
+
+
+def test_a_run_that_was_killed_is_not_at_work(tmp_path: Path) -> None:
+    campaign(tmp_path, 1)
+    note_start(tmp_path, [MODEL])
+    note = tmp_path / NOTE
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": ended.pid}))
+    assert "the last one was killed" in shown(tmp_path)
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"host": "elsewhere"}))
+    assert "a run is at work on elsewhere" in shown(tmp_path)
+
+
+def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
+    def code(*options: str) -> int:
+        command = [sys.executable, "-m", "plm_embed", "watch", str(tmp_path / "out"), *options]
+        return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+
+    assert code("--once") == 3
+    model = campaign(tmp_path / "out", 1)
+    finish(model, 0)
+    written(model / "gathered.json")
+    log = written(tmp_path / "out" / "logs" / MODEL / "validate.log", "plm-embed: error: no\n", 1)
+    assert code() == 1
+    log.unlink()
+    prove(model)
+    assert code() == 0
 
 
 def test_a_file_is_no_results_folder(tmp_path: Path) -> None:
