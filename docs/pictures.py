@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 MODEL = "esm2_t3_untrained"
 RESULTS = Path("results")
-WIDTH, HEIGHT, COLUMNS = 1100, 860, 84
+WIDTH, HEIGHT, COLUMNS = 1240, 1490, 84
 
 
 def demo() -> None:

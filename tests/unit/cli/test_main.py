@@ -1,16 +1,18 @@
 """The command line as a process: help, errors in words, bugs with their traceback."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 
 from plm_embed._version import __version__
-from plm_embed.cli.main import SECTIONS, group
+from plm_embed.cli.main import SECTIONS, group, main
 
 pytestmark = pytest.mark.workflow
 
@@ -133,6 +135,17 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path, output: str, words: str)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"plm-embed: error: {tmp_path}/a_file")
     assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_place_where_a_file_was_to_go_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".tmp-1-there").touch()
+    (tmp_path / "there").mkdir()
+    move = partial(os.replace, tmp_path / ".tmp-1-there", tmp_path / "there")
+    monkeypatch.setattr(group, "main", lambda **_: move())
+    with pytest.raises(SystemExit, match=f"^plm-embed: error: {tmp_path}/there: Is a directory$"):
+        main()
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -8,10 +8,12 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+from plm_embed.errors import PassingError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import embed_bucket, worker
 from plm_embed.models import weights
 from plm_embed.models.encoder import engine
+from plm_embed.workflow.failures import error_at_the_end
 from support.buckets import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow
@@ -77,3 +79,33 @@ def test_the_reason_and_who_is_to_blame(  # noqa: PLR0917
         process.kill()
     assert reason in answer[0] and answer[1] == blames
     assert not (tmp_path / "0000.json").exists()
+
+
+def test_a_worker_whose_job_was_killed_says_so_in_the_log(
+    tmp_path: Path,
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(engine.Engine, "forward", raising(PassingError("2 of 9 are in the store")))
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+
+    def serve() -> None:
+        ours.close()
+        worker.serve(theirs, prepared, tmp_path / "store", Settings(device="cpu", scratch=""), None)
+
+    process = fork.Process(target=serve)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(300) and ours.recv() is True
+        ours.send((write_bucket(tmp_path, SEQUENCES[:9]), tmp_path / "0000.json"))
+        ours.close()
+        process.join(300)
+        assert process.exitcode == 1
+    finally:
+        process.kill()
+    log = tmp_path / "0000.log"
+    log.write_text(capfd.readouterr().err, encoding="utf-8")
+    assert error_at_the_end(log) == "the job was killed: 2 of 9 are in the store"

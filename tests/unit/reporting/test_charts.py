@@ -39,8 +39,8 @@ def test_percent_of_an_axis() -> None:
 
 def test_lengths_add_up() -> None:
     chart = lengths({10: 1, 20: 2, 40: 1})
-    assert sum(int(row[1]) for row in chart.table) == 4
-    assert chart.table[-1][2] == "100.0 %" and chart.line[-1][1] == 0
+    assert sum(int(row[2]) for row in chart.table) == 4
+    assert chart.table[-1] == (39, 40, 1, 100.0) and chart.line[-1][1] == 0
     assert chart.words == "From 10 to 40 residues, median 20."
     assert len(lengths({7: 3}).bars) == 1
 

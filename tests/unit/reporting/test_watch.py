@@ -180,7 +180,7 @@ def test_one_look_on_the_command_line(tmp_path: Path) -> None:
     assert "0 of 4 buckets finished, 3 workers, 1 bucket queued" in text and "\x1b" not in text
     for bucket in range(4):
         beat(model, bucket)
-    assert "and 1 workers more" in screen(tmp_path, 140, height=9)[-1]
+    assert "and 1 worker more " in screen(tmp_path, 140, height=9)[-1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -232,10 +232,12 @@ def test_what_an_earlier_run_said_is_over(tmp_path: Path) -> None:
     note_start(tmp_path, [MODEL])
     text = shown(tmp_path)
     assert "FAILED" not in text and "a run is at work" in text
+    assert "next: " not in text
     os.utime(log)
     note_end(tmp_path, "failed")  # the note keeps the time of the start
     text = shown(tmp_path)
     assert "FAILED" in text and "no run is at work; the last one ended" in text
+    assert "next: when it is mended, run the same command again" in text
 
 
 def test_a_run_that_was_killed_is_not_at_work(tmp_path: Path) -> None:

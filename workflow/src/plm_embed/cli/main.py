@@ -46,7 +46,9 @@ def main() -> None:
         sys.exit("plm-embed: stopped")
     except Exception as error:
         if isinstance(error, OSError) and error.errno in OF_PATHS:
-            said = f"{error.filename}: {error.strerror}" if error.filename else error
+            # of two, the second is where a file was to go; the first has a temporary name
+            path = error.filename2 or error.filename
+            said = f"{path}: {error.strerror}" if path else error
             sys.exit(printable(f"plm-embed: error: {said}"))
         if missing := missing_extra(error):
             sys.exit(f"plm-embed: error: {missing}")

@@ -16,6 +16,7 @@ from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.keys import bucket_names
 from plm_embed.store.replaced import PartInfo
 from plm_embed.typed_json import IF_KNOWN
+from plm_embed.wording import duration
 
 EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
 
@@ -176,13 +177,15 @@ class Savings:
     hours: float | None
 
     def __str__(self) -> str:
-        """'3 sequences found in the store, 40 taken from earlier results (about 0.5 device-hours)',
+        """'3 found in the store, 40 taken from earlier results (about 30 min of a device)',
         '' for none.
         """
         counts = {"found in the store": self.found, "taken from earlier results": self.reused}
         words = ", ".join(f"{count:,} {where}" for where, count in counts.items() if count)
         return words + (
-            f" (about {self.hours:.1f} device-hours)" if words and self.hours is not None else ""
+            f" (about {duration(3600 * self.hours)} of a device)"
+            if words and self.hours is not None
+            else ""
         )
 
 

@@ -26,10 +26,11 @@ from plm_embed.errors import (
     out_of_memory,
 )
 from plm_embed.inference.settings import Settings
-from plm_embed.io.terminal import log_to_stderr
+from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.gpus import near_cores
 
 Blames = Literal["", "device", "user"]
+Answer = tuple[str, Blames] | bool
 CONTEXT = multiprocessing.get_context("spawn")
 SECONDS_TO_START = 900.0
 """A worker that has not checked its device by then hangs; libraries on a busy network filesystem
@@ -87,7 +88,7 @@ class Worker:
 
     def _answer(self) -> bool:
         try:
-            answer: tuple[str, Blames] | bool = self._connection.recv()
+            answer: Answer = self._connection.recv()
         except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode or 0
@@ -135,7 +136,7 @@ def serve(
         device = devices.choose_device(settings.device)
         devices.set_up(device, settings.threads, settings.compute_dtype)
         devices.check(device)
-        connection.send(True)
+        _tell(connection, True)
         while True:
             bucket, output = connection.recv()
             embedder = embedder or Embedder(weights_folder, store, settings)
@@ -143,28 +144,40 @@ def serve(
                 not embedder.is_complete(bucket, output)
                 and embedder.embed(bucket, output).computed > 0
             )
-            connection.send(computed)
+            _tell(connection, computed)
     except EOFError:
         return
     except DeviceError as error:
-        connection.send((str(error), "device"))
+        _tell(connection, (str(error), "device"))
         _end_at_once()
     except PassingError as error:
-        connection.send((str(error), ""))
+        _tell(connection, (str(error), ""))
     except PlmEmbedError as error:
-        connection.send((str(error), "user"))
+        _tell(connection, (str(error), "user"))
     except BaseException as error:
         mendable = no_space(error) or missing_extra(error)
         if not mendable:
             traceback.print_exc()
         # another device may do the same bucket
-        blames = (
+        blames: Blames = (
             "user" if mendable else "device" if device_lost(error) or out_of_memory(error) else ""
         )
-        connection.send((mendable or f"{type(error).__name__}: {error}", blames))
+        _tell(connection, (mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             _end_at_once()
     sys.exit(1)
+
+
+def _tell(connection: Connection, answer: Answer) -> None:
+    """Answer the parent. If it was killed, nobody else says so in the log of the job, which the
+    workflow tries again.
+    """
+    try:
+        connection.send(answer)
+    except BrokenPipeError:
+        reason = answer[0] if isinstance(answer, tuple) else "its worker has ended in order"
+        said = f"plm-embed: unfinished: the job was killed: {reason}"
+        print(printable(said), file=sys.stderr, flush=True)
 
 
 def _end_at_once() -> NoReturn:

@@ -62,6 +62,10 @@ class Facts:
     validation: Validation | None = None
     rows: int = 0
     dim: int = 0
+    names: tuple[str, ...] = ()
+    """Of the master's representations."""
+    example: str = ""
+    """The id of a record with a vector."""
     sample: Sample | None = None
     odd: dict[int, str] = field(default_factory=dict)
     """Ids of the rows that validate found unusual."""
@@ -221,10 +225,12 @@ def _add_master(facts: Facts, master: Path) -> None:
     with Embeddings(master) as embeddings:
         facts.metadata = embeddings.metadata
         facts.rows, facts.dim = len(embeddings), embeddings.dim
+        facts.names = tuple(embeddings.names)
         rows = np.linspace(0, facts.rows - 1, min(SAMPLE, facts.rows)).astype(np.int64)
         unusual = {one.row for one in norms.listed[:LISTED]} if (norms := facts.norms) else set()
         index = master.with_suffix(".parquet")
         records = records_of(index, unusual.union(rows.tolist()))
+        facts.example = next((id for id in records.ids.values() if id), "")
         facts.odd = {row: records.ids.get(row, "") for row in unusual}
         pooled = [name for name in embeddings.names if not has_matrix(name)]
         if pooled and facts.rows >= 3:

@@ -1,10 +1,11 @@
 """The files that a model's campaign leaves: what each is, and how to open it."""
 
 import mimetypes
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.master.validation_record import VALIDATION
 from plm_embed.reporting import repeat, skipped
 from plm_embed.workflow.ending import PROOF, REPORT
@@ -17,6 +18,13 @@ _TYPES = {
     ".tsv": "text/tab-separated-values",
     ".yaml": "application/yaml",
 }
+
+
+def reader(names: Collection[str]) -> str:
+    """The method of opened embeddings that reads representations with these names."""
+    if not all(map(has_matrix, names)):
+        return "get"
+    return "per_token" if SPANS in names else "per_residue"
 
 
 @dataclass(frozen=True)

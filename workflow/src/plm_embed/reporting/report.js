@@ -2,7 +2,7 @@
 document.documentElement.classList.remove("noscript");
 const maps = ["umap", "pca"].map(name => document.querySelector(`#figure-${name} .plot`)).filter(Boolean);
 const colorings = JSON.parse(document.getElementById("colorings").textContent);
-let coloring = colorings[0];
+let coloring = colorings[0], alone = "", wanted = "";
 
 function prepare(plot) {
   const marks = [...plot.querySelectorAll("rect, use")].filter(mark => mark.querySelector("title"));
@@ -42,7 +42,7 @@ function prepare(plot) {
     });
     return best;
   }
-  plot.marks = marks;
+  Object.assign(plot, { marks, words, show });
   plot.addEventListener("pointerenter", () => { boxes = null; });
   addEventListener("scroll", () => { boxes = null; }, { passive: true });
   plot.addEventListener("pointermove", event => show(nearest(event.clientX, event.clientY)));
@@ -64,13 +64,23 @@ function meaning(at) {
   return coloring.meanings.find(([symbol]) => symbol === coloring.symbols[at])?.[1] ?? "";
 }
 
-function color(name) {
-  coloring = colorings.find(one => one.name === name);
+// Marks of another color than the one chosen in the legend step back, and those without the text to find.
+function dim() {
+  const left = [];
   for (const map of maps)
     map.marks.forEach((mark, at) => {
-      mark.setAttribute("href", `#${coloring.symbols[at]}`);
-      mark.classList.remove("dim");
+      const out = (alone && coloring.symbols[at] !== alone) || !map.words[at].toLowerCase().includes(wanted);
+      mark.classList.toggle("dim", Boolean(out));
+      if (!out && map === maps[0]) left.push(at);
     });
+  return left;
+}
+
+function color(name) {
+  coloring = colorings.find(one => one.name === name);
+  for (const map of maps) map.marks.forEach((mark, at) => mark.setAttribute("href", `#${coloring.symbols[at]}`));
+  alone = "";
+  dim();
   const legend = document.getElementById("map-legend");
   legend.replaceChildren(...coloring.meanings.map(([symbol, words, count]) => {
     const item = document.createElement("li"), button = document.createElement("button");
@@ -78,11 +88,10 @@ function color(name) {
     button.append(`${words} (${count.toLocaleString("en")})`);
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => {
-      const alone = button.getAttribute("aria-pressed") === "false";
+      alone = button.getAttribute("aria-pressed") === "false" ? symbol : "";
       legend.querySelectorAll("button").forEach(one => one.setAttribute("aria-pressed", "false"));
-      button.setAttribute("aria-pressed", String(alone));
-      for (const map of maps)
-        map.marks.forEach((mark, at) => mark.classList.toggle("dim", alone && coloring.symbols[at] !== symbol));
+      button.setAttribute("aria-pressed", String(alone === symbol));
+      dim();
     });
     item.append(button);
     return item;
@@ -94,6 +103,13 @@ const choice = document.getElementById("coloring");
 if (choice) {
   choice.addEventListener("change", () => color(choice.value));
   color(choice.value);
+  const find = document.getElementById("find"), found = document.getElementById("found");
+  find.addEventListener("input", () => {
+    wanted = find.value.toLowerCase();
+    const left = dim();
+    found.textContent = wanted ? `${left.length.toLocaleString("en")} of ${maps[0].marks.length.toLocaleString("en")}` : "";
+    maps[0].show(wanted && left.length === 1 ? left[0] : -1);
+  });
 }
 document.querySelectorAll(".copy").forEach(button => button.addEventListener("click", async () => {
   const text = button.parentElement.querySelector("pre, p").textContent;
@@ -108,7 +124,9 @@ document.querySelectorAll(".copy").forEach(button => button.addEventListener("cl
 }));
 const links = [...document.querySelectorAll("nav a")];
 const watcher = new IntersectionObserver(entries => entries.forEach(entry => {
-  if (entry.isIntersecting)
-    links.forEach(link => link.classList.toggle("here", link.hash === `#${entry.target.id}`));
+  if (!entry.isIntersecting) return;
+  links.forEach(link => link.classList.toggle("here", link.hash === `#${entry.target.id}`));
+  const here = links.find(link => link.classList.contains("here"));
+  here.closest("nav").scrollLeft = here.offsetLeft - 40;
 }), { rootMargin: "-20% 0px -75% 0px" });
 document.querySelectorAll("section").forEach(section => watcher.observe(section));

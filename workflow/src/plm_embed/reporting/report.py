@@ -16,19 +16,32 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
 from plm_embed.master.validation_record import Counts, Norms, Validation
-from plm_embed.reporting import repeat
+from plm_embed.reporting import outcome, repeat
 from plm_embed.reporting.checks import MEANINGS
-from plm_embed.reporting.citing import citation, methods, provenance
+from plm_embed.reporting.citing import checksums, citation, methods, provenance
 from plm_embed.reporting.facts import LISTED, Facts
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.reporting.plots import figures, sample_figures
+from plm_embed.reporting.plots.charts import Cell
 from plm_embed.reporting.skipped import NAME as SKIPPED
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary
 from plm_embed.wording import duration, readable
 from plm_embed.workflow.ending import REPORT
 
-SECTIONS = ("Embeddings", "Input", "Computation", "Validation", "Files", "Settings", "Provenance")
+SECTIONS = (
+    "Result",
+    "Embeddings",
+    "Input",
+    "Computation",
+    "Validation",
+    "Files",
+    "Settings",
+    "Provenance",
+)
+
+
+_OUTCOMES = {"embedded_with_events": "embedded, cleaned up"}
 
 
 def write_report(facts: Facts, output: Path) -> None:
@@ -42,11 +55,21 @@ def write_report(facts: Facts, output: Path) -> None:
             printable(value) if type(value) is str else value
         ),  # markup is of another type
     )
+    environment.filters["shown"] = _shown
     page = environment.get_template("report.html.j2").render(
-        _content(facts), style=_part("report.css"), script=_part("report.js")
+        _content(facts),
+        style=_part("report.css"),
+        script=_part("report.js") + _part("save.js"),
     )
     with atomic_path(output) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _shown(value: Cell) -> str:
+    """A cell of a chart's table, for people."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def _part(name: str) -> Markup:
@@ -55,21 +78,20 @@ def _part(name: str) -> Markup:
 
 def _content(facts: Facts) -> dict[str, Any]:
     """Everything that the template names."""
-    status = facts.validation.status if facts.validation else "pending"
-    words = {
-        "passed": "✓ complete and validated",
-        "failed": "✗ validation FAILED",
-        "pending": "not finished yet",
-    }
+    status = outcome.standing(facts)
     return {
         "title": f"{facts.model} embeddings" if facts.model else "Embeddings",
-        "subtitle": _subtitle(facts),
+        "subtitle": outcome.subtitle(facts),
         "caveat": facts.caveat if facts.runs else "",
         "outdated": facts.outdated,
         "status": status,
-        "status_words": words[status],
+        "status_words": outcome.STANDINGS[status],
+        "file_name": facts.model or "embeddings",
         "sections": [(name.lower(), name) for name in SECTIONS],
-        "cards": list(_cards(facts)),
+        "cards": list(outcome.cards(facts)),
+        "answers": list(outcome.answers(facts)),
+        "opening": outcome.opening(facts),
+        "commands": outcome.commands(facts),
         "readable": readable,
         **_of_vectors(facts),
         **_of_input(facts),
@@ -82,12 +104,12 @@ def _content(facts: Facts) -> dict[str, Any]:
         "folder": str(facts.folder),
         "files": list(_files(facts)),
         "store": readable(facts.sizes["store"]) if facts.sizes.get("store") else "",
-        "opening": _opening(facts),
         "settings": list(_settings(facts)),
         "config": repeat.kept_config(facts.folder),
         "command": repeat.command(facts.folder),
         "versions": repeat.versions(facts.metadata),
         "provenance": list(provenance(facts)),
+        "checksums": list(checksums(facts)),
         "methods": methods(facts),
         "citation": citation(facts),
         "version": __version__,
@@ -146,30 +168,6 @@ def _of_computation(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _subtitle(facts: Facts) -> str:
-    if not facts.summary:
-        return f"{facts.results}"
-    sources = len(facts.summary.inputs)
-    files = "1 file" if sources == 1 else f"{sources} files"
-    return (
-        f"{facts.summary.records:,} records from {files}, "
-        f"{facts.summary.unique:,} distinct sequences"
-    )
-
-
-def _cards(facts: Facts) -> Iterator[tuple[str, str]]:
-    if facts.summary:
-        yield f"{facts.summary.records:,}", "records"
-        yield f"{facts.summary.unique:,}", "distinct sequences"
-        yield f"{facts.summary.skipped.total():,}", "records skipped when read"
-    if facts.rows:
-        yield f"{facts.rows:,}", f"vectors of {facts.dim:,} numbers"
-    if facts.runs:
-        hours = sum(run.seconds for run in facts.runs) / 3600
-        yield (f"{hours:,.1f} h" if hours >= 1 else duration(3600 * hours)), "device time"
-        yield readable(sum(facts.sizes.values())), "on disk"
-
-
 def _settings(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "results", str(facts.folder)
     yield "model", facts.model
@@ -213,7 +211,7 @@ def _outcomes(facts: Facts, summary: Summary) -> dict[str, int]:
     counts = facts.validation.counts if facts.validation else Counts()
     if counts.statuses:
         found = {
-            name.replace("_", " "): count
+            _OUTCOMES.get(name, name.replace("_", " ")): count
             for name, count in counts.statuses.items()
             if name != "skipped"
         }
@@ -263,15 +261,6 @@ def _files(facts: Facts) -> Iterator[tuple[str, str, str, str]]:
     for one in outputs(facts.folder, facts.master):
         known = one.name not in (REPORT, CRATE)  # these are being written
         yield one.name, readable(size(one.path)) if known else "", one.what, one.opening
-
-
-def _opening(facts: Facts) -> str:
-    """Lines of Python."""
-    if not facts.metadata or not facts.master:
-        return ""
-    example = next((id for id in facts.sample.ids if id), "an id") if facts.sample else "an id"
-    get = f"vectors.get([{example!r}])" if facts.sample else f"vectors.per_residue({example!r})"
-    return f'import plm_embed\nvectors = plm_embed.open("{facts.master}")\n{get}'
 
 
 def _norm_words(norms: Norms | None) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation_record import VALIDATION, read_validation
@@ -15,6 +14,7 @@ from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
+from plm_embed.reporting.outputs import reader
 from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.ending import REPORT
@@ -101,10 +101,7 @@ def _opening(path: Path) -> str:
         caveat = published.caveat(
             model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
         )
-        if all(map(has_matrix, embeddings.names)):
-            reader = "per_token" if SPANS in embeddings.names else "per_residue"
-        else:
-            reader = "get"
+        method = reader(embeddings.names)
     example = _example(path.with_suffix(".parquet"))
     return "\n".join(
         [
@@ -113,7 +110,7 @@ def _opening(path: Path) -> str:
             *([f"license of the weights: {terms}"] if (terms := license_of(model)) else []),
             "    import plm_embed",
             f'    e = plm_embed.open("{path}")',
-            f"    e.{reader}([{example!r}])" if reader == "get" else f"    e.{reader}({example!r})",
+            f"    e.{method}([{example!r}])" if method == "get" else f"    e.{method}({example!r})",
         ]
     )
 

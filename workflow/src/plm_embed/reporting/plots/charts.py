@@ -4,9 +4,11 @@ which needs no script, scales with the page, and takes its colors from the page'
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+Cell = str | int | float
+"""Of a table of numbers, as it is, without separators and units."""
 TICKS = 6
 """As many spaces between them on an axis at most, so that their labels fit a telephone."""
 
@@ -74,6 +76,7 @@ class Chart:
     """Everything about one chart.
 
     words: what it shows, for those who do not see it; table: its numbers, a row each under `head`;
+    listed: they stand on the page too; numbers: the chart that has them, where it is another one;
     height: of the plot, in pixels; framed: on a ground of its own; line: points of a line, in
     percent, against the axis `right`; legend: color or symbol and its meaning.
     """
@@ -92,7 +95,9 @@ class Chart:
     line: tuple[tuple[float, float], ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     head: tuple[str, ...] = ()
-    table: tuple[tuple[str, ...], ...] = ()
+    table: tuple[tuple[Cell, ...], ...] = ()
+    listed: bool = True
+    numbers: str = ""
 
     @property
     def left(self) -> int:
@@ -103,13 +108,15 @@ class Chart:
 @dataclass(frozen=True)
 class Bars:
     """Labelled horizontal bars, drawn as a table: label, value in words, percent of the longest,
-    color.
+    color. columns, table: its numbers, a row each.
     """
 
     name: str
     title: str
     head: tuple[str, str]
-    rows: tuple[tuple[str, str, float, str], ...] = field(default=())
+    rows: tuple[tuple[str, str, float, str], ...]
+    columns: tuple[str, ...]
+    table: tuple[tuple[Cell, ...], ...]
 
 
 def linear(title: str, low: float, high: float, unit: str = "") -> Axis:

@@ -11,6 +11,7 @@ from plm_embed.jobs.attempts import Attempt
 from plm_embed.reporting.plots.charts import (
     Bar,
     Bars,
+    Cell,
     Chart,
     Mark,
     Text,
@@ -45,7 +46,7 @@ def lengths(counts: dict[int, int]) -> Chart:
         tip = f"{name} residues: {count:,.0f} sequences; {share:.0f} % of all residues up to here"
         bars.append(bar(x.percent(a), x.percent(b), y.percent(count), "blue", tip))
         line.append((x.percent(math.sqrt(a * b)), round(100 - share, 2)))
-        table.append((name, f"{count:,.0f}", f"{share:.1f} %"))
+        table.append((a, b - 1, int(count), round(share, 1)))
     at = np.searchsorted(weights.cumsum(), weights.sum() / 2)
     return Chart(
         name="lengths",
@@ -57,7 +58,7 @@ def lengths(counts: dict[int, int]) -> Chart:
         bars=tuple(bars),
         line=tuple(line),
         legend=(("blue", "sequences"), ("line", "share of all residues up to this length")),
-        head=("residues", "sequences", "residues up to here"),
+        head=("residues from", "to", "sequences", "% of residues up to here"),
         table=tuple(table),
     )
 
@@ -71,14 +72,16 @@ def outcomes(counts: dict[str, int]) -> Bars:
     """Bars of how many records ended how; names that begin with 'skipped' stand out."""
     most = max(counts.values(), default=0) or 1
     kinds = {
-        name: "red" if name.startswith("skipped") else "orange" if "event" in name else "blue"
+        name: "red" if name.startswith("skipped") else "orange" if "cleaned" in name else "blue"
         for name in counts
     }
     rows = [
         (name.replace("_", " "), f"{count:,}", round(100 * count / most, 2), kinds[name])
         for name, count in counts.items()
     ]
-    return Bars("outcomes", "What became of the records", ("outcome", "records"), tuple(rows))
+    head = ("outcome", "records")
+    table = tuple(counts.items())
+    return Bars("outcomes", "What became of the records", head, tuple(rows), head, table)
 
 
 def speed(runs: Sequence[Run]) -> Bars | Chart:
@@ -95,12 +98,18 @@ def speed(runs: Sequence[Run]) -> Bars | Chart:
         shares[name] = 100 * sum(run.busy * run.token_seconds for run in mine) / seconds
     words = {n: f"{rates[n]:,.0f} tokens/s, busy {shares[n]:.0f} %" for n in by_worker}
     most = max(rates.values())
+    columns = ("worker", "device", "tokens per second", "busy, %")
+    table: list[tuple[Cell, ...]] = []
+    for name, rate in rates.items():
+        worker, _, device = name.partition(" · ")
+        table.append((worker, device, round(rate, 1), round(shares[name], 1)))
     if len(by_worker) <= WORKERS_WITH_BARS:
         rows = [
             (name.split(" · ")[0], words[name], round(100 * rate / most, 2), "blue")
             for name, rate in rates.items()
         ]
-        return Bars("speed", "Speed of each worker", ("worker", "tokens per second"), tuple(rows))
+        head = ("worker", "tokens per second")
+        return Bars("speed", "Speed of each worker", head, tuple(rows), columns, tuple(table))
     x = linear("tokens per second", *extent(list(rates.values())))
     y = linear("busy, %", *extent(list(shares.values())))
     marks = [
@@ -116,6 +125,9 @@ def speed(runs: Sequence[Run]) -> Bars | Chart:
         x=x,
         y=y,
         marks=tuple(marks),
+        head=columns,
+        table=tuple(table),
+        listed=False,
     )
 
 
@@ -144,8 +156,9 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
         width = round(max(right - left, 0.15), 2)
         return Bar(left, round(top, 2), width, round(unit * room * share, 2), *looks)
 
-    bars, marks = [], []
+    bars, marks, table = [], [], []
     for one, name in zip(attempts, owners, strict=True):
+        table.append(("attempt", one.submission, name, one.started, one.ended, one.outcome))
         if one.outcome == "no end":
             tip = f"submission {one.submission}: killed, or still at work"
             middle = round(unit * (lane[name] + 0.7), 2)
@@ -159,6 +172,7 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
         tip = f"bucket {run.bucket}, {run.worker}: {what}"
         looks = "blue" if at % 2 else "sky", tip if len(runs) <= WORDED else ""
         bars.append(box(run.worker, (run.started, run.ended), 0.7, looks))
+        table.append(("bucket", run.bucket, run.worker, run.started, run.ended, "complete"))
     day = datetime.fromtimestamp(begin, UTC)
     found = [("blue", "bucket")] if runs else []
     kinds = {bar.kind for bar in bars}
@@ -179,4 +193,7 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
             Text(0, round(unit * (lane[name] + 0.45), 2), short(name)) for name in workers if named
         ),
         legend=tuple(found),
+        head=("what", "name", "worker", "started", "ended", "outcome"),
+        table=tuple(table) if len(table) <= WORDED else (),
+        listed=False,
     )

@@ -50,7 +50,8 @@ class Coloring:
 class Sample:
     """Some vectors (k, D), their principal components (k, 2), and for each an id and a length.
 
-    colorings: the one that says most comes first.
+    colorings: the one that says most comes first; values: of the kept columns, one for each vector,
+    '' where there is none.
     """
 
     vectors: Points
@@ -59,6 +60,7 @@ class Sample:
     ids: tuple[str, ...]
     lengths: NDArray[np.int32]
     colorings: tuple[Coloring, ...]
+    values: dict[str, tuple[str, ...]]
 
     @property
     def norms(self) -> NDArray[np.float64]:
@@ -102,6 +104,10 @@ def take_sample(
         ids=tuple(records.ids.get(row, "") for row in rows),
         lengths=lengths,
         colorings=tuple(_colorings(records.values, rows, lengths)),
+        values={
+            name: tuple(found.get(row, "") for row in rows)
+            for name, found in records.values.items()
+        },
     )
 
 

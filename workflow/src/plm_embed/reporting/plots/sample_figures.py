@@ -1,7 +1,8 @@
 """The charts of the report about a sample of the vectors: their maps, and their norms."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, repeat
 
 import numpy as np
 
@@ -10,14 +11,36 @@ from plm_embed.reporting.plots.figures import BINS, bar
 from plm_embed.reporting.plots.layout import Points
 from plm_embed.reporting.plots.sample import Sample
 
+MOST_LETTERS = 300_000
+"""Of kept columns, in the numbers of the maps."""
+
 
 def maps(sample: Sample) -> Iterator[Chart]:
     """The sample by UMAP and by its first two principal components, colored alike."""
     free = "UMAP", "Keeps neighbors together; large distances mean little."
-    yield _map(sample, "umap", free, sample.layout(), ("", ""))
+    layout = sample.layout()
+    yield replace(_map(sample, "umap", free, layout, ("", "")), numbers="pca")
     first, second = (f"component {i + 1} ({100 * s:.0f} %)" for i, s in enumerate(sample.explained))
     straight = "Principal components", "The two directions of most variance."
-    yield _map(sample, "pca", straight, sample.components, (first, second))
+    pca = _map(sample, "pca", straight, sample.components, (first, second))
+    kept = dict(_kept(sample))
+    head = ("id", "length", "UMAP 1", "UMAP 2", "component 1", "component 2", *kept)
+    places = np.hstack([layout, sample.components]).tolist()
+    rounded = ([float(f"{value:.5g}") for value in place] for place in places)
+    columns = zip(*kept.values(), strict=True) if kept else repeat(())
+    each = zip(sample.ids, sample.lengths.tolist(), rounded, columns, strict=False)
+    table = tuple((id, length, *place, *values) for id, length, place, values in each)
+    yield replace(pca, head=head, table=table, listed=False)
+
+
+def _kept(sample: Sample) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The kept columns as far as they fit the page; by their ids, the index has the rest."""
+    room = MOST_LETTERS
+    for name, values in sample.values.items():
+        letters = sum(map(len, values))
+        if letters <= room:
+            room -= letters
+            yield name, values
 
 
 def _map(
@@ -60,6 +83,6 @@ def norms(sample: Sample) -> Chart:
             bar(x.percent(a), x.percent(b), y.percent(n), "green", f"{a:.4g} to {b:.4g}: {n:,}")
             for (a, b), n in steps
         ),
-        head=("norm", "vectors"),
-        table=tuple((f"{a:.4g} to {b:.4g}", f"{n:,}") for (a, b), n in steps),
+        head=("norm from", "to", "vectors"),
+        table=tuple((float(f"{a:.5g}"), float(f"{b:.5g}"), n) for (a, b), n in steps),
     )

@@ -14,7 +14,7 @@ from plm_embed.reporting.screen.fitted_table import FittedTable
 from plm_embed.reporting.screen.watch import Look, State, WorkerState
 from plm_embed.reporting.screen.watch_steps import Status, Step
 from plm_embed.wording import duration
-from plm_embed.workflow.ending import said_of_success
+from plm_embed.workflow.ending import AGAIN, said_of_success
 from plm_embed.workflow.failures import alike
 
 MOST_ROWS = 100
@@ -58,6 +58,8 @@ def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
     else:
         yield from _alone(look.models[0], look, marks)
     yield from _failures(look.models)
+    if look.run and not look.run.at_work and any(one.failures for one in look.models):
+        yield Text(f"next: {AGAIN}")
     if look.finished:
         yield from map(
             Text, said_of_success(look.results, [one.folder.name for one in look.models])
@@ -130,9 +132,10 @@ def _embedding(state: State) -> Text:
     line = Text(
         f"{state.done:,} of {state.buckets:,} buckets finished, "
         f"{workers:,} worker{'s' * (workers != 1)}, "
-        f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued, "
-        f"{state.tokens_per_second:,.0f} tokens/s"
+        f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued"
     )
+    if state.tokens_per_second:
+        line.append(f", {state.tokens_per_second:,.0f} tokens/s")
     if troubled := sum(bool(worker.trouble) for worker in state.workers):
         line.append(f", {troubled:,} stalled", style="bold red")
     if state.failures:
@@ -204,7 +207,9 @@ def _workers(states: Sequence[State], rows: int | None) -> Iterator[RenderableTy
         table.add(cells, "bold red" if worker.trouble else "")
     yield table
     if rows is not None and len(found) > rows:
-        yield Text(f"and {len(found) - rows:,} workers more (all of them: plm-embed watch --once)")
+        more = len(found) - rows
+        some = f"and {more:,} worker{'s' * (more != 1)} more"
+        yield Text(f"{some} (all of them: plm-embed watch --once)")
 
 
 def _cells(model: str, worker: WorkerState) -> tuple[str, ...]:

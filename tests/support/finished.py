@@ -1,0 +1,126 @@
+"""A finished campaign for the tests of what is said about one."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.prepare_weights import prepare
+from plm_embed.inference.settings import Settings
+from plm_embed.jobs.attempts import noted
+from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.jobs.gpus import Meter
+from plm_embed.keys import bucket_names
+from plm_embed.master.gather import gather
+from plm_embed.master.validate import validate
+from plm_embed.models.manifest import write_manifest
+from plm_embed.models.registry import MODELS
+from plm_embed.planning.costs import Speed, Work
+from plm_embed.planning.forecast import Forecast, Plan, write_plan
+from plm_embed.reporting.facts import collect
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.tables import Table
+from support import checkpoints
+
+DEMO = Path(__file__).parents[2] / "config" / "demo"
+MODEL = "esm2_t3_untrained"
+
+
+def finished_campaign(root: Path) -> Path:
+    """A finished and validated campaign over the demo's proteins, with an attempt that failed and
+    one that was killed; its results folder.
+    """
+    folder, weights = root / "results", root / "weights"
+    model = folder / MODEL
+    sequences = folder / "sequences"
+    inputs = [DEMO / "proteins.fasta", DEMO / "proteins.csv"]
+    table = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
+    deduplicate(
+        inputs,
+        sequences,
+        buckets=3,
+        table=table,
+        policy=ResiduePolicy("skip", "remove"),
+        memory_mb=1000,
+    )
+    write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
+    embedder = Embedder(weights, model / "store", Settings(scratch=""))
+    with suppress(PlmEmbedError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
+        raise PlmEmbedError("no usable <device>\nask for one")
+    for name in bucket_names(3):
+        with noted(model / "embedded", name, [name], 1, Counter(0) if name == "0000" else None):
+            embedder.embed(
+                sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
+            )
+    killed = {
+        "submission": "0001",
+        "buckets": ["0001"],
+        "host": "x1",
+        "job": "17.pbs",
+        "workers": 4,
+    }
+    killed["started"] = collect(folder).runs[1].started
+    (model / "attempts" / "killed.json").write_text(json.dumps(killed))
+    master = model / "master_esm2_embeddings.h5"
+    outputs = master, master.with_suffix(".parquet"), model / "records.parquet"
+    gather(
+        sequences,
+        model / "embedded",
+        model / "store",
+        *outputs,
+        {"workflow_commit": "0123456789abcdef"},
+    )
+    problems = validate(
+        sequences=sequences,
+        embedded=model / "embedded",
+        store=model / "store",
+        weights=weights,
+        master=outputs[0],
+        index=outputs[1],
+        records=outputs[2],
+        spot_checks=2,
+        report=model / "validation.json",
+        checksums=model / "checksums.sha256",
+    )
+    assert not problems
+    plan = Plan(
+        made="2026-01-01T00:00:00+00:00",
+        model=MODEL,
+        weights="",
+        verified=True,
+        counted="",
+        records=150,
+        accepted=140,
+        unique=129,
+        residues=39_565,
+        lengths={},
+        stored=None,
+        reused=None,
+        todo=Work(sequences=129, tokens=39_823, flops=1e12),
+        forecasts=tuple(
+            Forecast(Speed(device, 1000.0, "measured here", ""), 0.01) for device in devices(model)
+        ),
+        device="",
+        local_hours=None,
+        bytes={"master": 35_000, "store": 60_000},
+        free_bytes=0,
+        site="",
+        recognized="",
+        missing="",
+        proposals=(),
+        command=(),
+    )
+    write_plan(model / "plan.json", plan)
+    return folder
+
+
+class Counter(Meter):
+    """A GPU's counter that went on by 1.8 MJ, half a kilowatt-hour."""
+
+    def joules(self) -> float:
+        return 1.8e6
+
+
+def devices(model: Path) -> list[str]:
+    return sorted({run.device for run in collect(model.parent).runs})

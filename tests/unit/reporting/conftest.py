@@ -1,0 +1,13 @@
+"""A finished campaign that these tests read, and copy where they change it."""
+
+from pathlib import Path
+
+import pytest
+
+from support.finished import finished_campaign
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its results folder."""
+    return finished_campaign(tmp_path_factory.mktemp("campaign"))
