@@ -47,12 +47,10 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert found["executor"] == "slurm-steady"
     assert found["default-resources"] == {"nodes": 1, "gpu": 0, "slurm_account": "'lab'"}
     assert found["set-resources"]["embed"] == {"gpu": 1, "slurm_partition": "'gpu'"}
-    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such account >&2; exit 1\n")
-    done = profile("slurm", "--output", "mine")
-    assert (
-        done.returncode == 1
-        and "(--account=lab --partition=gpu --gpus=1): sbatch: err" in done.stderr
-    )
+    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
+    done = profile("slurm", "--output", "mine", "--constraint", "a100")
+    asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1)"
+    assert done.returncode == 1 and f"{asked}: sbatch: error: no such feature" in done.stderr
     assert not Path("mine").exists()
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--queue", default="", help="Partition, QOS or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
 @click.option("--gpu-type", default="", help="Type of GPU to ask for by name (SLURM), as a100.")
+@click.option("--constraint", default="", help="What its nodes must have (SLURM), as for -C.")
 @click.option("--scratch", default="", help="Folder on the nodes' own disks; without it, found.")
 def profile(
     *,
@@ -34,6 +35,7 @@ def profile(
     queue: str,
     cpu_queue: str,
     gpu_type: str,
+    constraint: str,
     scratch: str,
 ) -> None:
     """Write a profile for this cluster: what the scheduler says, and what only you know.
@@ -53,7 +55,7 @@ def profile(
 
     options = {
         "account": account, "queue": queue, "cpu_queue": cpu_queue, "gpu_type": gpu_type,
-        "scratch": scratch,
+        "constraint": constraint, "scratch": scratch,
     }  # fmt: skip
     said = _said(site, options)
     words = shlex.join(["plm-embed", "profile", *sys.argv[2:]])

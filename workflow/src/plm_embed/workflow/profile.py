@@ -26,7 +26,7 @@ class Said:
     scheduler: slurm or pbs; site: by name or file, where it is not recognized by itself; sized:
     whether a site's file says how large a job is; queue: of embed, a partition, QOS or queue, by
     the resource `queue_key` under SLURM; cpu_queue: partition of the other jobs; gpu_type: as SLURM
-    names it; scratch: a folder on the nodes' own disks.
+    names it; constraint: of embed, under SLURM; scratch: a folder on the nodes' own disks.
     """
 
     scheduler: str
@@ -37,6 +37,7 @@ class Said:
     queue_key: str = ""
     cpu_queue: str = ""
     gpu_type: str = ""
+    constraint: str = ""
     scratch: str = ""
 
 
@@ -48,6 +49,7 @@ def profile(shipped: Path, said: Said) -> Profile:
     embed = {"scratch": said.scratch}
     if said.scheduler == "slurm":
         embed |= {said.queue_key: said.queue, "gpu_model": said.gpu_type}
+        embed["constraint"] = said.constraint
         default = {"slurm_account": said.account, "slurm_partition": said.cpu_queue}
         # as a resource, not as `config:`, which --config would take the place of
         default["site"] = said.site
