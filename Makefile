@@ -62,7 +62,7 @@ gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and
 gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
 	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0
 
-lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
+lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -71,6 +71,7 @@ lint: .venv/installed-test  ## format, style, types, Snakemake's own linter
 	cd executors/slurm && ../../$(BIN)/mypy --strict src
 	$(BIN)/snakefmt --line-length 100 --check Snakefile workflow
 	$(BIN)/snakemake --lint
+	$(BIN)/hadolint containers/Dockerfile
 
 # The same bytes from the same commit: setuptools gives files in archives the time at which it made them.
 packages: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)

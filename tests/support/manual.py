@@ -72,6 +72,15 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "make does the same, in every run of continuous integration",
     ),
+    "make packages": ("make -n packages", "needs a network"),
+    "python3.12 -m venv elsewhere && source elsewhere/bin/activate": (
+        "",
+        "test_standalone.py makes an environment for the wheel",
+    ),
+    'pip install "$(ls dist/plm_embed-*.whl)[all]" dist/snakemake_executor_plugin_*.whl': (
+        "",
+        "test_standalone.py installs the wheel",
+    ),
     "conda env create --file environment.yaml": ("", "needs conda; test_requirements.py checks it"),
     "conda activate plm-embed": ("", "needs conda"),
     "snakemake --profile profiles/local --configfile my_config.yaml": (

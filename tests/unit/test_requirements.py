@@ -92,3 +92,10 @@ def test_a_conda_recipe_asks_for_what_the_package_asks_for(folder: str) -> None:
     assert asked(recipe["requirements"]["run"]) == asked(wanted)
     commands = [f"{name} = {place}" for name, place in project.get("scripts", {}).items()]
     assert recipe["build"].get("entry_points", []) == commands
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == __version__
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {__version__} " in changes or f"## [{__version__}]" in changes

@@ -11,6 +11,7 @@ import yaml
 
 from plm_embed.master.validation_record import read_validation
 from support.campaign_runs import ROOT
+from support.deployed import commit, deployed, repository_of_the_rules
 from support.families import source
 
 pytestmark = pytest.mark.workflow
@@ -87,21 +88,7 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
 def test_rules_fetched_from_a_repository(tmp_path: Path) -> None:
     """As snakedeploy writes it: the folder names the module, and the package is installed."""
     repository = repository_of_the_rules(tmp_path / "plm-embed")
-    folder = tmp_path / "deployed"
-    (folder / "workflow").mkdir(parents=True)
-    shutil.copytree(ROOT / "config", folder / "config")
-    (folder / "workflow" / "Snakefile").write_text(
-        f"""
-configfile: "config/config.yaml"
-
-module plm_embed:
-    snakefile: "git+file://{repository}/workflow/Snakefile@v1"
-    config: config
-
-use rule * from plm_embed
-""",
-        encoding="utf-8",
-    )
+    folder = deployed(tmp_path / "deployed", repository)
     done = snakemake(folder, "-n", "--printshellcmds")
     assert done.returncode == 0, done.stdout
     assert "--workflow-commit v1 " in done.stdout
@@ -115,22 +102,3 @@ use rule * from plm_embed
     done = snakemake(folder, "-n")
     assert done.returncode == 1
     assert "plm_embed 999.0" in done.stdout and "pip install" in done.stdout, done.stdout
-
-
-def repository_of_the_rules(folder: Path) -> Path:
-    """What of this clone Snakemake reads from a repository, tagged v1."""
-    shutil.copytree(
-        ROOT / "workflow", folder / "workflow",
-        ignore=shutil.ignore_patterns("clone", "__pycache__", "*.egg-info"), symlinks=True,
-    )  # fmt: skip
-    shutil.copytree(ROOT / "envs", folder / "envs")
-    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    commit(folder, "v1")
-    return folder
-
-
-def commit(folder: Path, tag: str) -> None:
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--message", tag], check=True)
-    subprocess.run([*git, "tag", tag], check=True)

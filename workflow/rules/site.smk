@@ -42,13 +42,14 @@ def lay_under():
     resources = [SETTINGS.overwrite_resources.get(name, {}) for name in NAMES]
     threads = raw(SETTINGS.overwrite_threads)
     options = {name: value for name, value in call.items() if isinstance(value, str)}
+    default = raw(SETTINGS.default_resources)
     given = Given(
         executor=options.get("executor", ""),
-        site=options.get("pbs_site") or config["site"],
+        site=options.get("pbs_site") or config["site"] or default.get("site", ""),
         queue=options.get("pbs_queue", ""),
         account=options.get("pbs_account", ""),
         embed={name: value for own in resources for name, value in raw(own).items()},
-        default=raw(SETTINGS.default_resources),
+        default=default,
         threads=next((threads[name] for name in NAMES[::-1] if name in threads), ""),
     )
     found = layer(given, config["speed"]["buckets_per_submission"])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.campaign_runs import ROOT
+
 pytestmark = pytest.mark.workflow  # whole dry runs
 
 CONFIG = "ClusterName             = bed\n"
@@ -47,9 +49,10 @@ def test_one_of_each_needs_no_word(slurm: Path) -> None:
     assert found["executor"] == "slurm-steady"
     assert found["default-resources"] == {"nodes": 1, "gpu": 0, "slurm_account": "'lab'"}
     assert found["set-resources"]["embed"] == {"gpu": 1, "slurm_partition": "'gpu'"}
-    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such account >&2; exit 1\n")
-    done = profile("slurm", "--output", "mine")
-    assert done.returncode == 1 and "refuses a job with this profile: sbatch: err" in done.stderr
+    (slurm / "sbatch").write_text("#!/bin/sh\necho sbatch: error: no such feature >&2; exit 1\n")
+    done = profile("slurm", "--output", "mine", "--constraint", "a100")
+    asked = "(--account=lab --partition=gpu --constraint=a100 --gpus=1)"
+    assert done.returncode == 1 and f"{asked}: sbatch: error: no such feature" in done.stderr
     assert not Path("mine").exists()
 
 
@@ -80,6 +83,38 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
     Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
     done = profile("--output", "mine", "--queue", "big", "--account", "lab")
     assert done.returncode == 1 and "is a profile of your own" in done.stderr
+
+
+def test_a_slurm_site_by_name_says_what_its_jobs_are(slurm: Path) -> None:
+    calls = slurm / "calls"
+    (slurm / "sbatch").write_text(
+        f"""#!/bin/sh
+echo "$@" >> {calls}
+case "$*" in *--constraint=*) ;; *) echo sbatch: error: no node type >&2; exit 1 ;; esac
+"""
+    )
+    done = profile("perlmutter", "--account", "lab", "--queue", "regular", "--output", "mine")
+    assert done.returncode == 0, done.stderr
+    embed, other = calls.read_text(encoding="utf-8").splitlines()
+    assert "--account=lab --qos=regular --constraint=gpu --gpus=4" in embed
+    assert "--account=lab --qos=regular --constraint=cpu" in other and "--gpus" not in other
+    found = yaml.safe_load(Path("mine", "profile.yaml").read_text(encoding="utf-8"))
+    assert found["set-resources"]["embed"] == {"qos": "'regular'"}
+    assert "set-threads" not in found and "config" not in found
+    assert found["default-resources"]["site"] == "'perlmutter'"
+
+    model = ROOT / "config" / "demo" / "esm2_t3_untrained"
+    settings = [f"inputs={model.parent / 'proteins.fasta'}", f"weights={model}.pt"]
+    words = ["--configfile", "empty.yaml", "--config", f"model={model.name}", *settings]
+    Path("empty.yaml").write_text("{}\n", encoding="utf-8")
+    snakefile = str(ROOT / "Snakefile")
+    dry = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-s", snakefile, "--profile", "mine", "-n", *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert dry.returncode == 0, dry.stderr
+    said = "NERSC Perlmutter (as you say): QOS regular, a submission is 1 node x 4 GPUs, 64 cores"
+    assert said in dry.stderr
 
 
 def test_a_site_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@ word.
 """
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -97,3 +99,20 @@ def test_a_file_cut_short_anywhere_ends_between_streams_or_is_an_error(
         else:
             with pytest.raises(PlmEmbedError, match="compressed data"):
                 content(path)
+
+
+def test_a_file_that_is_not_there_leaves_nothing_to_close(tmp_path: Path) -> None:
+    """In Python 3.13, and in earlier ones with -X dev, errors of an object's end are shown."""
+    lines = f"""
+from pathlib import Path
+from plm_embed.io.streams import Stream
+try:
+    Stream(Path({str(tmp_path / "absent.fasta")!r}))
+except FileNotFoundError:
+    print("said")
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "ignore", "-c", lines],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("said\n", "")

@@ -104,6 +104,7 @@ def test_perlmutter_is_recognized_by_its_clusters_name(
     assert found.default == {"constraint": "cpu", "qos": "'shared'", "slurm_account": "'m1234_g'"}
     regular = layer(Given("slurm", embed={"qos": "regular"}))
     assert (regular.embed["gpu"], regular.embed["buckets"]) == ("4", "16")
+    assert regular.default["qos"] == "'regular'"
 
 
 def test_a_machine_without_slurm_plans_one_gpu_per_job(

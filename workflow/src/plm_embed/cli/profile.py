@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--queue", default="", help="Partition, QOS or queue of the jobs with GPUs.")
 @click.option("--cpu-queue", default="", help="Partition of the other jobs (SLURM).")
 @click.option("--gpu-type", default="", help="Type of GPU to ask for by name (SLURM), as a100.")
+@click.option("--constraint", default="", help="What its nodes must have (SLURM), as for -C.")
 @click.option("--scratch", default="", help="Folder on the nodes' own disks; without it, found.")
 def profile(
     *,
@@ -34,6 +35,7 @@ def profile(
     queue: str,
     cpu_queue: str,
     gpu_type: str,
+    constraint: str,
     scratch: str,
 ) -> None:
     """Write a profile for this cluster: what the scheduler says, and what only you know.
@@ -53,12 +55,15 @@ def profile(
 
     options = {
         "account": account, "queue": queue, "cpu_queue": cpu_queue, "gpu_type": gpu_type,
-        "scratch": scratch,
+        "constraint": constraint, "scratch": scratch,
     }  # fmt: skip
     said = _said(site, options)
     words = shlex.join(["plm-embed", "profile", *sys.argv[2:]])
-    text = made.text(made.profile(CLONE / "profiles", said), printable(words))
-    _check(text, said)
+    found = made.profile(CLONE / "profiles", said)
+    text = made.text(found, printable(words))
+    _check(text)
+    if said.scheduler == "slurm" and _submits():
+        _ask_sbatch(made.sbatch_options(found, said.site))
     if output is None:
         click.echo(text, nl=False)
         return
@@ -109,6 +114,7 @@ def _said(site: str, options: Mapping[str, str]) -> "Said":
     return Said(
         scheduler=scheduler,
         site="" if here or name == "generic" else name,
+        sized=name not in ("", "slurm", "generic"),
         queue_key=str(found.get("queue_resource", "")),
         **values,
     )
@@ -186,21 +192,17 @@ def _terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _check(text: str, said: "Said") -> None:
-    """Refuse a profile with which a campaign would not begin: a dry run of the shipped sample, and
-    under SLURM what sbatch says to such a job.
-    """
+def _check(text: str) -> None:
+    """Refuse a profile with which a campaign would not begin: a dry run of the shipped sample."""
     from plm_embed.cli.campaign_run import CLONE, SAMPLE, SAMPLE_MODEL, need_snakemake
-    from plm_embed.sites import slurm
-    from plm_embed.workflow.profile import sbatch_options
 
     need_snakemake()
     with TemporaryDirectory() as folder:
         Path(folder, "profile.yaml").write_text(text, encoding="utf-8")
-        settings = [f"inputs={SAMPLE / 'proteins.fasta'}", f"model={SAMPLE_MODEL}"]
-        settings += [
+        settings = [
+            f"inputs={SAMPLE / 'proteins.fasta'}",
+            f"model={SAMPLE_MODEL}",
             f"weights={SAMPLE / f'{SAMPLE_MODEL}.pt'}",
-            *([f"site={said.site}"] if said.site else []),
         ]
         Path(folder, "empty.yaml").write_text("{}\n", encoding="utf-8")
         done = subprocess.run(
@@ -216,8 +218,17 @@ def _check(text: str, said: "Said") -> None:
         raise PlmEmbedError(missing[0].partition("before you submit: ")[2])
     if done.returncode:
         raise PlmEmbedError("\n".join(["a dry run with this profile fails:", *said_there[-5:]]))
-    if said.scheduler == "slurm" and _submits() and (words := slurm.refusal(sbatch_options(said))):
-        raise PlmEmbedError(f"SLURM refuses a job with this profile: {words}")
+
+
+def _ask_sbatch(jobs: Iterable[Sequence[str]]) -> None:
+    """Refuse a profile whose jobs SLURM would not take."""
+    from plm_embed.sites import slurm
+
+    for options in jobs:
+        if words := slurm.refusal(options):
+            raise PlmEmbedError(
+                f"SLURM refuses a job with this profile ({shlex.join(options)}): {words}"
+            )
 
 
 def _submits() -> bool:

@@ -41,10 +41,10 @@ def _as_latin1(error: UnicodeError) -> tuple[str, int]:
 
 
 class _HashingFile(io.RawIOBase):
-    """A file opened for reading that hashes and counts the bytes that pass."""
+    """Hashes and counts the bytes that are read of a file, and closes it."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
         self._sha256 = hashlib.sha256()
         self.count = 0
 
@@ -164,7 +164,7 @@ class Stream:
     """
 
     def __init__(self, path: Path) -> None:
-        self._raw = _HashingFile(path)
+        self._raw = _HashingFile(path.open("rb", buffering=0))
         buffered = io.BufferedReader(self._raw, _READ_BYTES)
         head = buffered.peek(8)
         self.compression = next(

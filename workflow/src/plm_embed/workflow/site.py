@@ -121,10 +121,9 @@ def _slurm(given: Given, buckets: int) -> Layer:
     embed, default = _resources(site, form, given, buckets), dict(site.get("resources", {}))
     key = site.get("queue_resource", "")
     if queue and not given.named(key):
-        embed[key] = repr(
-            queue
-        )  # in quotes: Snakemake takes bare words for expressions where it can
-        default |= {key: repr(queue)} if key == "qos" else {}
+        embed[key] = repr(queue)  # in quotes: Snakemake takes bare words for expressions
+    if queue and key == "qos":  # of the other jobs too: they would land in whatever is the default
+        default[key] = repr(queue)
     default |= {"slurm_account": repr(account)} if account else {}
     words = f"{'QOS' if key == 'qos' else 'partition'} {queue}" if queue else ""
     return Layer(
