@@ -155,6 +155,18 @@ def encode(values: Array, dtype: StorageDtype) -> Array:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype("<u2")
 
 
+def all_finite(values: Array) -> bool:
+    """Whether no number, of any float type, is infinite or NaN. By their bits those are the largest
+    whole numbers: signed the positive ones, unsigned the negative ones.
+    """
+    whole, signed = (f"{kind}{values.dtype.itemsize}" for kind in "ui")
+    infinite = np.array([np.inf, -np.inf], values.dtype)
+    return bool(
+        values.view(signed).max(initial=0) < infinite.view(signed)[0]
+        and values.view(whole).max(initial=0) < infinite.view(whole)[1]
+    )
+
+
 _SIGN_AND_REST = np.int32(0x8FFFE000 - 2**32)
 _BIASES_APART = np.float32(2.0**112)  # 127 - 15
 _AT_ONCE = 1 << 17
