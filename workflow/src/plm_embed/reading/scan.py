@@ -25,7 +25,7 @@ PIECES = 16
 _SURELY_FINITE = 2.0**32
 """A square sum below it: `as_float32` makes 65,536 or more of what is not."""
 _THREADS = 16
-"""At most, as each takes some 15 MB."""
+"""At most, as each takes 15 MB for 100 queries, and more for many or for vectors in float32."""
 
 
 class Hits(NamedTuple):
