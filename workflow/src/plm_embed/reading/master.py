@@ -29,10 +29,11 @@ from plm_embed.store.hdf5 import (
     decode,
     open_hdf5,
     read_bits,
+    room,
     storage_dtype,
     take_bits,
 )
-from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
+from plm_embed.store.rawio import Extents, extents, in_a_row, read_scattered
 
 if TYPE_CHECKING:
     import anndata
@@ -248,7 +249,7 @@ class Embeddings(Vectors):
         dataset = self._datasets[self._known(name)]
         with reading(self.path):
             rows = np.arange(start, stop)
-            bits = self._room(dataset, stop - start)
+            bits = room(dataset, stop - start)
             if not self._scattered(dataset, rows, bits):
                 read_bits(dataset, start, stop, bits)
             self._check(name, rows, checksums.of_rows(bits))
@@ -258,16 +259,11 @@ class Embeddings(Vectors):
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
         with reading(self.path):
-            bits = self._room(dataset, len(unique))
+            bits = room(dataset, len(unique))
             if not self._scattered(dataset, unique, bits):
                 bits = take_bits(dataset, unique)
             self._check(name, unique, checksums.of_rows(bits))
         return decode(bits[back], storage_dtype(dataset))
-
-    @staticmethod
-    def _room(dataset: h5py.Dataset, rows: int) -> Array:
-        """For the bits of so many rows."""
-        return np.empty((rows, dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}")
 
     def _scattered(self, dataset: h5py.Dataset, rows: Rows, out: Array) -> bool:
         """Read rows (increasing) straight from the file; False when HDF5 has to read them."""
@@ -275,10 +271,7 @@ class Embeddings(Vectors):
             self._extents[dataset.name] = extents(dataset)
         where = self._extents[dataset.name]
         if where is not None and len(rows):
-            wanted = Scatter(rows, np.ones_like(rows), np.arange(len(rows)))
-            if rows[-1] - rows[0] == len(rows) - 1:
-                wanted = Scatter(rows[:1], np.array([len(rows)]), np.zeros(1, np.int64))
-            read_scattered(self.path, where, wanted, out)
+            read_scattered(self.path, where, in_a_row(rows), out)
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:

@@ -12,7 +12,7 @@ from plm_embed.errors import StoreError
 from plm_embed.io.blas import one_blas_thread
 from plm_embed.io.threads import cores, spread
 from plm_embed.reading.rows import Rows
-from plm_embed.store.hdf5 import all_finite, as_float32
+from plm_embed.store.float32 import all_finite, as_float32
 
 if TYPE_CHECKING:
     from plm_embed.reading.vectors import Vectors
