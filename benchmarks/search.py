@@ -6,7 +6,8 @@ index.
 The vectors are float16 (n, 1280) around n/50 centers, as families lie; 100 queries are vectors of
 the same kind that are not among them. Each way runs in a process of its own, in turns: from the
 file, which the system has in its cache, to the rows of the 10 nearest by cosine. NumPy and FAISS
-hold all vectors as float32; their time to load is given apart.
+hold all vectors as float32; their time to load is given apart. The memory's bandwidth is that of
+two threads that read 1 GB each; of what plm-embed reaches each stored byte counts once.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +75,10 @@ def write_master(path: Path, rows: int) -> None:
 
 
 def one(way: str, path: Path) -> dict[str, object]:
-    """Seconds to load and to search, peak memory in MB, and the rows found."""
+    """Seconds to load and to search, those of processors, peak memory in MB, and the rows found."""
     queries = np.load(path.with_suffix(".npy"))
     with plm_embed.open(path) as embeddings:
-        began = time.perf_counter()
+        began, of_processors = time.perf_counter(), time.process_time()
         if way.startswith("plm-embed"):
             loaded = began
             found = embeddings.nearest(vectors=queries, k=TOP, index=way.endswith("index"))
@@ -89,23 +91,36 @@ def one(way: str, path: Path) -> dict[str, object]:
 
                 flat = faiss.IndexFlatIP(DIM)
                 flat.add(everything)
-                loaded = time.perf_counter()
+                loaded, of_processors = time.perf_counter(), time.process_time()
                 rows = flat.search(queries, TOP)[1]
             else:
-                loaded = time.perf_counter()
+                loaded, of_processors = time.perf_counter(), time.process_time()
                 scores = queries @ everything.T
                 best = np.argpartition(-scores, TOP, axis=1)[:, :TOP]
                 order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1)
                 rows = np.take_along_axis(best, order, axis=1)
-        ended = time.perf_counter()
+        ended, of_processors = time.perf_counter(), time.process_time() - of_processors
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (peak,) = [int(line.split()[1]) for line in status if line.startswith("VmHWM")]
     return {
         "loading_s": loaded - began,
         "searching_s": ended - loaded,
+        "searching_processor_s": of_processors,
         "peak_mb": peak * 1.024e-3,
         "rows": rows.tolist(),
     }
+
+
+def bandwidth() -> float:
+    """GB/s that two threads read from memory, at best of five tries."""
+    pages = np.ones((2, 1 << 27), np.uint64)
+    tries = []
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            began = time.perf_counter()
+            list(pool.map(np.max, pages))
+            tries.append(time.perf_counter() - began)
+    return pages.nbytes / min(tries) / 1e9
 
 
 def main() -> None:
@@ -151,8 +166,14 @@ def main() -> None:
         ]
         result[way] = {
             name: statistics.median(float(run[name]) for run in found)  # type: ignore[arg-type]
-            for name in ("loading_s", "searching_s", "peak_mb")
+            for name in ("loading_s", "searching_s", "searching_processor_s", "peak_mb")
         } | {"same_neighbors": statistics.mean(same)}
+    memory = bandwidth()
+    searching = statistics.median(float(run["searching_s"]) for run in runs["plm-embed"])  # type: ignore[arg-type]
+    result |= {
+        "memory_gb_per_s": memory,
+        "share_of_memory": given.rows * DIM * 2 / 1e9 / searching / memory,
+    }
     print(json.dumps(result, indent=1))
     if given.output:
         write_json(given.output, result)

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plm_embed.io.threads import Behind, ahead
+from plm_embed.io.threads import Behind, ahead, spread
 
 
 def numbers(stop: int) -> Iterator[int]:
@@ -26,6 +26,23 @@ def test_what_is_not_asked_for_is_not_made() -> None:
     next(items)
     items.close()  # type: ignore[attr-defined]
     assert len(made) <= 4
+
+
+def test_what_several_threads_make_comes_in_order_and_not_too_early() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        if number == 50:
+            raise KeyError("fifty")
+        made.append(number)
+        return number
+
+    results = spread(make, range(100), 3)
+    assert next(results) == 0 and len(made) <= 7
+    with pytest.raises(KeyError, match="fifty"):
+        for expected in range(1, 51):
+            assert next(results) == expected
+    assert list(spread(make, [], 3)) == []
 
 
 def test_calls_are_made_in_order_in_one_other_thread() -> None:

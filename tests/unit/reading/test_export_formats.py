@@ -188,14 +188,15 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
-def test_r_reads_a_dataset_per_id(campaign: Campaign, tmp_path: Path) -> None:
-    path = exported(campaign, tmp_path, "uniprot-h5", ids=["p20", "p30"])
+@pytest.mark.parametrize("to", ["uniprot-h5", "tsv"])
+def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None:
+    path = exported(campaign, tmp_path, to, ids=["p20", "p30"])
     script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
     command = ["Rscript", str(script), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shape, names, numbers = done.stdout.splitlines()
-    assert shape.split()[1:] == ["2", str(DIM)] and names.split() == ["p20", "p30"]
+    assert shape.split()[1:] == ["2", str(DIM)] and set(names.split()) == {"p20", "p30"}
     with plm_embed.open(campaign.master) as embeddings:
         first, second = embeddings.get(["p20", "p30"]).astype(np.float64)
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)

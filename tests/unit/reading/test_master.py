@@ -194,7 +194,9 @@ def test_keys_of_a_large_master_are_found_without_reading_them_all(
 
 def test_rows_that_are_not_there_are_refused(embeddings) -> None:
     np.testing.assert_array_equal(embeddings.rows([-1, 0]), embeddings[[-1, 0]])
-    for wrong in ([len(KEYS)], [0, -len(KEYS) - 1]):
+    for rows in (range(3, 9), range(58), range(4, 4), range(-2, 2), range(9, 3, -2)):
+        np.testing.assert_array_equal(embeddings.rows(rows), embeddings.rows(list(rows)))
+    for wrong in ([len(KEYS)], [0, -len(KEYS) - 1], range(50, 59)):
         with pytest.raises(IndexError, match="of 58"):
             embeddings.rows(wrong)
     with pytest.raises(IndexError):

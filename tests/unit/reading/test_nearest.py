@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
-from plm_embed.reading import nearest
-from plm_embed.reading.nearest import SCORES, Metric, Neighbors, Search, table
+from plm_embed.reading import nearest, scan
+from plm_embed.reading.nearest import SCORES, Neighbors, Search, table
+from plm_embed.reading.scan import Metric
 from support.tiny_campaign import make_stages
 from support.tiny_steps import MODEL
 
@@ -36,12 +37,8 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def rows(self, rows: list[int], _: str) -> np.ndarray:
-        return self.vectors[rows]
-
-    def iter_batches(self, rows: int, _: str) -> Iterator[tuple[None, np.ndarray]]:
-        for start in range(0, len(self), rows):
-            yield None, self.vectors[start : start + rows]
+    def rows(self, rows: Sequence[int], _: str) -> np.ndarray:
+        return self.vectors[np.asarray(rows)]
 
 
 def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric) -> Neighbors:
@@ -58,22 +55,25 @@ def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric
 
 
 @given(
-    shape=st.tuples(st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**32 - 1)),
-    k=st.integers(1, 70),
+    shape=st.tuples(st.integers(1, 300), st.integers(1, 9), st.integers(0, 2**32 - 1)),
+    k=st.integers(1, 310),
     metric=st.sampled_from(METRICS),
-    block=st.sampled_from([20, 100, 1 << 20]),
+    at_once=st.tuples(st.sampled_from([20, 100, 1 << 20]), st.integers(1, 3)),
     dtype=st.sampled_from(["<f2", "<f4"]),
 )
 def test_the_neighbors_are_those_of_brute_force(
-    shape: tuple[int, int, int], k: int, metric: Metric, block: int, dtype: str
+    shape: tuple[int, int, int], k: int, metric: Metric, at_once: tuple[int, int], dtype: str
 ) -> None:
     count, queries, seed = shape
+    block, pieces = at_once
     draw = np.random.default_rng(seed)
     vectors = draw.standard_normal((count, 5)).astype(dtype)
     vectors[draw.random(count) < 0.1] = 0
     asked = draw.standard_normal((queries, 5)).astype(np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nearest, "BLOCK_BYTES", block)
+        patch.setattr(scan, "PIECE_BYTES", block)
+        patch.setattr(scan, "PIECES", pieces)
         patch.setattr(nearest, "QUERIES_AT_ONCE", 4)
         found = Search(InMemory(vectors), k, metric).nearest(asked)  # type: ignore[arg-type]
     expected = brute_force(vectors, asked, k, metric)
@@ -99,16 +99,34 @@ def test_what_cannot_be_asked_is_refused(
         Search(InMemory(np.zeros((3, 5))), **options).nearest(queries)  # type: ignore[arg-type]
 
 
-def test_of_equal_scores_the_first_rows_come_first() -> None:
-    found = Search(InMemory(np.ones((5000, 5), np.float32)), 3).nearest(np.ones((2, 5)))  # type: ignore[arg-type]
-    assert found.rows.tolist() == [[0, 1, 2]] * 2
+@pytest.mark.parametrize("metric", METRICS)
+def test_of_equal_scores_the_first_rows_come_first(
+    metric: Metric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "PIECE_BYTES", 20)
+    draw = np.random.default_rng(5)
+    vectors = np.repeat(draw.standard_normal((7, 13)), 700, axis=0)[draw.permutation(4900)]
+    vectors = vectors.astype(np.float32)
+    asked = vectors[:3]
+    found = Search(InMemory(vectors), 40, metric).nearest(asked)  # type: ignore[arg-type]
+    assert np.array_equal(found.rows, brute_force(vectors, asked, 40, metric).rows)
 
 
-def test_numbers_that_are_not_finite_are_told() -> None:
-    vectors = InMemory(np.full((3, 5), np.nan, np.float32))
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_numbers_that_are_not_finite_are_told(metric: Metric, dtype: str, number: float) -> None:
+    vectors = InMemory(np.random.default_rng(3).standard_normal((3000, 5)).astype(dtype))
+    vectors.vectors[2000, 3] = number
     vectors.path = Path("master.h5")
     with pytest.raises(StoreError, match=r"master.h5: holds numbers that are not finite"):
-        Search(vectors, 2).nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+        Search(vectors, 2, metric).nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+
+
+def test_large_numbers_are_none_of_those() -> None:
+    vectors = np.full((3, 5), np.finfo(np.float16).max, np.float16)
+    found = Search(InMemory(vectors), 2, "euclidean").nearest(np.ones((1, 5)))  # type: ignore[arg-type]
+    assert found.rows.tolist() == [[0, 1]]
 
 
 def test_columns_of_the_index_keep_clear_of_those_of_the_search() -> None:

@@ -20,9 +20,9 @@ import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError, missing_extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
+from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.planning.campaign_input import read_config
-from plm_embed.planning.speeds import cores as usable_cores
 from plm_embed.workflow.campaign import check_inputs
 from plm_embed.workflow.config import Config, checked, schema
 from plm_embed.workflow.ending import AGAIN

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from plm_embed.reading.exports.export import Format
-    from plm_embed.reading.nearest import Metric
+    from plm_embed.reading.scan import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 

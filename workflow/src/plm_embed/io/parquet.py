@@ -194,8 +194,9 @@ def read_matching(path: Path, column: str, values: NDArray[np.int64], remedy: st
                 first, last = np.searchsorted(wanted, [bounds.min, bounds.max + 1])
                 if first == last:
                     continue
-            rows = file.read_row_group(number)
-            found.append(rows.filter(pa.array(np.isin(rows[column].to_numpy(), wanted))))
+            for batch in file.iter_batches(_ROWS, row_groups=[number]):
+                rows = pa.Table.from_batches([batch])
+                found.append(rows.filter(pa.array(np.isin(rows[column].to_numpy(), wanted))))
         return pa.concat_tables(found)
 
 

@@ -2,15 +2,17 @@
 of the lock.
 """
 
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, Self, TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 _END: Any = object()
 
 
@@ -36,6 +38,25 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
         while (item := waiting.popleft().result()) is not _END:
             waiting.append(pool.submit(next, items, _END))
             yield item
+
+
+def spread(call: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """What a function makes of each item, in their order, made in threads, which are at most two
+    items each ahead; errors come in their place.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(call, item))
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Behind:

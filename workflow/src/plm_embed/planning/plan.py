@@ -11,6 +11,7 @@ from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
+from plm_embed.io.threads import cores
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
@@ -22,7 +23,6 @@ from plm_embed.planning.sizes import table_bytes, vector_bytes
 from plm_embed.planning.speeds import (
     Trial,
     best_speeds,
-    cores,
     device_hours,
     jobs_of,
     local_hours,

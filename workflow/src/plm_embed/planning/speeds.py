@@ -2,7 +2,6 @@
 machine's GPUs by their data sheets, a core of its CPU by matrix products that are tried.
 """
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from plm_embed.fingerprint import ComputeDtype
+from plm_embed.io.threads import cores
 from plm_embed.jobs.gpus import gpu_names, visible_gpus
 from plm_embed.kernels.cpu import cpu_name
 from plm_embed.models.registry import Model
@@ -133,11 +133,6 @@ def workers_here(config: Config) -> int:
     """
     gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
     return min(gpus or cores(), jobs_of(config))
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_hours(todo: Work, speed: Speed, jobs: int) -> float | None:

@@ -29,10 +29,11 @@ from plm_embed.store.hdf5 import (
     decode,
     open_hdf5,
     read_bits,
+    room,
     storage_dtype,
     take_bits,
 )
-from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
+from plm_embed.store.rawio import Extents, extents, in_a_row, read_scattered
 
 if TYPE_CHECKING:
     import anndata
@@ -66,6 +67,7 @@ class Embeddings(Vectors):
                 "emb",
             )
         self._extents: dict[str, Extents | None] = {}
+        self._sums: dict[str, h5py.Dataset] = {}
         self._index = Index(self.path, self._key_column, self._file.attrs["fingerprint_id"])
 
     def close(self) -> None:
@@ -246,17 +248,18 @@ class Embeddings(Vectors):
     def _span(self, name: str, start: int, stop: int) -> Array:
         dataset = self._datasets[self._known(name)]
         with reading(self.path):
-            bits = read_bits(dataset, start, stop)
-            self._check(name, np.arange(start, stop), checksums.of_rows(bits))
+            rows = np.arange(start, stop)
+            bits = room(dataset, stop - start)
+            if not self._scattered(dataset, rows, bits):
+                read_bits(dataset, start, stop, bits)
+            self._check(name, rows, checksums.of_rows(bits))
         return decode(bits, storage_dtype(dataset))
 
     def _take(self, name: str, rows: Rows) -> Array:
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
         with reading(self.path):
-            bits = np.empty(
-                (len(unique), dataset.shape[1]), f"<u{dataset.id.get_type().get_size()}"
-            )
+            bits = room(dataset, len(unique))
             if not self._scattered(dataset, unique, bits):
                 bits = take_bits(dataset, unique)
             self._check(name, unique, checksums.of_rows(bits))
@@ -267,10 +270,8 @@ class Embeddings(Vectors):
         if dataset.name not in self._extents:
             self._extents[dataset.name] = extents(dataset)
         where = self._extents[dataset.name]
-        if where is not None:
-            read_scattered(
-                self.path, where, Scatter(rows, np.ones_like(rows), np.arange(len(rows))), out
-            )
+        if where is not None and len(rows):
+            read_scattered(self.path, where, in_a_row(rows), out)
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:
@@ -291,9 +292,12 @@ class Embeddings(Vectors):
         """ValueError unless these rows (increasing) have the checksums that were written with them,
         if any were.
         """
-        if checksums.GROUP not in self._file or not len(rows):
+        name = self._first if name == "emb" else name
+        if name not in self._sums and checksums.GROUP in self._file:
+            self._sums[name] = self._file[checksums.GROUP][name]
+        if name not in self._sums or not len(rows):
             return
-        column = self._file[checksums.GROUP][self._first if name == "emb" else name]
+        column = self._sums[name]
         kept = np.empty(len(rows), "<u8")
         if not self._scattered(column, rows, kept):
             kept = column[...][rows]

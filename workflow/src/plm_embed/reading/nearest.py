@@ -6,22 +6,20 @@ less than fp32 can tell (some 1e-6 of them) may come in another order, or make r
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.io.threads import ahead
+from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.rows import Rows
-from plm_embed.store.hdf5 import Array, as_float32
+from plm_embed.reading.scan import Metric, Scan
+from plm_embed.store.hdf5 import Array
 
 if TYPE_CHECKING:
     from plm_embed.reading.vectors import Vectors
 
-Metric = Literal["cosine", "dot", "euclidean"]
 SCORES: dict[Metric, str] = {
     "cosine": "similarity",
     "dot": "dot_product",
@@ -29,11 +27,9 @@ SCORES: dict[Metric, str] = {
 }
 """What the score of each metric is called in a table."""
 BLOCK_BYTES = 64 << 20
-"""Of one block as fp32. Smaller ones cost more calls than they save memory traffic."""
+"""Of the candidates, as fp64, that are read at a time."""
 QUERIES_AT_ONCE = 1024
-"""More go through the rows in several passes: a block's scores take 4 bytes for each query and
-row.
-"""
+"""More go through the rows in several passes: scores take 4 bytes for each query and row."""
 _SPARE = 8
 """Candidates beside the k best: fp32 ranks them, fp64 has the last word."""
 PROPOSED = 10
@@ -145,40 +141,7 @@ class Search:
         return rows
 
     def _candidates(self, queries: Array) -> Rows:
-        best = _Best(len(queries), self.width)
-        # the rows are read and converted beside the products, which are most of the work
-        for start, block, squares in ahead(self._blocks(), 1):
-            best.add(start, self._compare(queries, block, squares))
-        if (best.rows < 0).any():
-            raise StoreError(
-                f"{self.embeddings.path}: holds numbers that are not finite",
-                remedy="run `plm-embed validate`",
-                path=self.embeddings.path,
-            )
-        return best.rows
-
-    def _blocks(self) -> Iterator[tuple[int, Array, Array]]:
-        """The first row of each block, its vectors (n, D), which the next but one overwrites, and
-        their squared lengths (n,), of which only dot needs none.
-        """
-        start = 0
-        rows = max(BLOCK_BYTES // (4 * self.embeddings.dim), 1)
-        room = cycle([np.empty((rows, self.embeddings.dim), np.float32) for _ in range(2)])
-        for _, vectors in self.embeddings.iter_batches(rows, self.name):
-            block = as_float32(vectors, next(room)[: len(vectors)])
-            squares = np.empty(0) if self.metric == "dot" else np.einsum("ij,ij->i", block, block)
-            yield start, block, squares
-            start += len(vectors)
-
-    def _compare(self, queries: Array, block: Array, squares: Array) -> Array:
-        """(q, n), larger for nearer rows. What all rows of a query have in common is left out."""
-        found: Array = queries @ block.T
-        if self.metric == "cosine":
-            found /= np.sqrt(np.where(squares > 0, squares, 1))  # a row of zeros is like nothing: 0
-        elif self.metric == "euclidean":
-            found *= 2
-            found -= squares
-        return found
+        return Scan(self.embeddings, self.name, self.metric, queries, self.width).best()
 
     def _settled(self, queries: Array, candidates: Rows) -> Iterator[Neighbors]:
         """Of each query; the candidates of as many queries as a block holds are read together."""
@@ -202,24 +165,3 @@ class Search:
             scores /= np.where(lengths > 0, lengths, 1)
         order = np.lexsort((rows, scores if self.metric == "euclidean" else -scores))[: self._k]
         return Neighbors(rows[None, order], scores[None, order])
-
-
-class _Best:
-    """The best rows so far, (q, kept) each, best first."""
-
-    def __init__(self, count: int, kept: int) -> None:
-        self.rows = np.full((count, kept), -1, np.int64)
-        self._scores = np.full((count, kept), -np.inf, np.float32)
-        self._worst = np.full(count, -np.inf, np.float32)
-
-    def add(self, start: int, scores: Array) -> None:
-        """Take the scores (q, n) of rows start, start + 1, ..."""
-        kept = self.rows.shape[1]
-        better = scores > self._worst[:, None]
-        for query in np.flatnonzero(better.any(axis=1)):
-            at = np.flatnonzero(better[query])
-            rows = np.concatenate([self.rows[query], start + at])
-            values = np.concatenate([self._scores[query], scores[query, at]])
-            chosen = np.argsort(-values, kind="stable")[:kept]  # of equals the first rows stay
-            self.rows[query], self._scores[query] = rows[chosen], values[chosen]
-            self._worst[query] = self._scores[query].min()

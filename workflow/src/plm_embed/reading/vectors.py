@@ -16,8 +16,9 @@ from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.reading.matrices import Matrices
-from plm_embed.reading.nearest import Metric, Search, table
+from plm_embed.reading.nearest import Search, table
 from plm_embed.reading.rows import Rows, chosen, whole, within
+from plm_embed.reading.scan import Metric
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
@@ -189,7 +190,9 @@ class Vectors(Matrices):
         return self._take(self._pooled(name), self._rows_of_keys(keys))
 
     def rows(self, rows: Sequence[int], name: str = "emb") -> Array:
-        """Vectors (k, D) of these rows, in the order asked for."""
+        """Vectors (k, D) of these rows, in the order asked for; a range of them is read at once."""
+        if isinstance(rows, range) and rows.step == 1 and 0 <= rows.start <= rows.stop <= len(self):
+            return self._span(self._pooled(name), rows.start, rows.stop)
         return self._take(self._pooled(name), within(whole(np.asarray(rows)), len(self)))
 
     def __getitem__(self, rows: str | int | slice | NDArray[Any] | list[int]) -> Array:

@@ -56,6 +56,13 @@ class Scatter(NamedTuple):
     at: Numbers
 
 
+def in_a_row(rows: Numbers) -> Scatter:
+    """These rows (one at least, increasing), one after the other."""
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return Scatter(rows[:1], np.array([len(rows)]), np.zeros(1, np.int64))
+    return Scatter(rows, np.ones_like(rows), np.arange(len(rows)))
+
+
 def extents(dataset: h5py.Dataset) -> Extents | None:
     """Where the rows of a dataset, (n, D) or (n,), lie. None when HDF5 has to read them:
     compressed, empty.
