@@ -3,11 +3,10 @@ thread of their own.
 """
 
 import ctypes
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from numpy.linalg import _umath_linalg
 
 _NAMES = (
     "scipy_openblas_{}64_",  # NumPy's wheels
@@ -63,8 +62,12 @@ def one_blas_thread() -> Iterator[bool]:
 
 
 def _openblas() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """How many threads OpenBLAS uses, and how to change it."""
-    library = ctypes.CDLL(_umath_linalg.__file__)  # finds names in what it is linked with, too
+    """How many threads OpenBLAS uses, and how to change it; None where NumPy has another one."""
+    try:
+        where = importlib.import_module("numpy.linalg._umath_linalg").__file__
+        library = ctypes.CDLL(str(where))  # finds names in what it is linked with, too
+    except (ImportError, OSError):  # NumPy's own business: it may lie elsewhere one day
+        return None
     for name in _NAMES:
         if hasattr(library, name.format("get_parallel")):
             if library[name.format("get_parallel")]() != _OWN_THREADS:
