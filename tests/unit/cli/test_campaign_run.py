@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed.cli.campaign_run import CLONE, Command, configuration, write_configuration
-from plm_embed.errors import ConfigError
+from plm_embed.cli.campaign_run import (
+    CLONE,
+    Command,
+    configuration,
+    with_weights,
+    write_configuration,
+)
+from plm_embed.errors import ConfigError, InputError
+from plm_embed.models.registry import find_model
+from plm_embed.models.sources.fetch_weights import in_config
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import checked
 from support.campaigns import counted
@@ -57,6 +65,14 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=r"has 1 problem|--set") as caught:
         configuration(given(), [setting])
     assert words in str(caught.value)
+
+
+def test_proteins_for_a_model_of_dna_are_refused_before_anything_is_fetched(here: Path) -> None:
+    (here / "some.fasta").write_text(">a\n" + "MKTAYIAKQRQISFVKSHFSRQ" * 9, encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"some\.fasta: these are proteins, and the model reads DNA"
+    ):
+        configuration(given(model=["DNABERT-S"]), [])
 
 
 def test_a_campaign_that_has_begun_keeps_its_settings(here: Path) -> None:
@@ -116,3 +132,15 @@ def test_in_the_clone_the_command_is_short(monkeypatch: pytest.MonkeyPatch) -> N
     command = Command.of(configuration(given(), []), "", 1)
     monkeypatch.chdir(CLONE)
     assert command.shown == ["snakemake", "--configfile", "out/config.yaml", "--cores", "1"]
+
+
+def test_missing_weights_are_named_in_the_next_command() -> None:
+    setting = in_config(find_model(MODEL), "'my w.pt'")
+    said = f"cannot be fetched\ncopy it to 'my w.pt', and {setting}"
+    words = ["plm-embed", "run", "some.fasta", "--model", "esm2_8m"]
+    told = "cannot be fetched\ncopy it to 'my w.pt', and run: plm-embed run some.fasta "
+    assert with_weights(said, words) == f"{told}--model esm2_8m --weights 'my w.pt'"
+    several = [*words, "--model=esm2_35m"]
+    after = f"--model esm2_8m --model=esm2_35m --set weights.{MODEL}='my w.pt'"
+    assert with_weights(said, several) == told + after
+    assert with_weights("no GPU", words) == "no GPU"

@@ -431,16 +431,18 @@ def test_without_a_network_the_error_says_how_to_stage_the_file(
     staged = tmp_path / "weights" / "esm2_t2_tiny.pt"
     assert str(error.value) == (
         f"weights: {url} cannot be fetched: HTTP 404 Not Found.\n"
-        f"Run again; or fetch it where there is a network: curl -LO {url}\n"
-        f"then copy it to {staged} and set in the config: `weights: {staged}`"
+        f"Run again; or fetch it where there is a network: `curl -LO {url}`, copy it to {staged}, "
+        f"and set in the config: `weights: {{esm2_t2_tiny: {staged}}}`"
     )
-    with pytest.raises(PlmEmbedError, match="esm2_t3_untrained cannot be downloaded"):
-        prepare(MODELS["esm2_t3_untrained"], None, tmp_path / "out")
+    absent = "nucleotide-transformer-2.5b-1000g"
+    with pytest.raises(PlmEmbedError, match=f"cannot be downloaded: .*weights: {{{absent}: FILE"):
+        prepare(MODELS[absent], None, tmp_path / "out")
 
 
 def test_the_shipped_demo_is_what_the_builder_makes(tmp_path: Path) -> None:
     model = MODELS["esm2_t3_untrained"]
-    shipped = prepare(model, DEMO, tmp_path / "shipped")
+    shipped = prepare(model, None, tmp_path / "shipped")
+    assert prepare(model, DEMO, tmp_path / "shipped") == shipped
     _, tensors = load(tmp_path / "shipped")
     state = random_state(model, DEMO_SEED)
     assert all(torch.equal(tensors[name], state[name]) for name in state)

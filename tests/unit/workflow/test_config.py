@@ -241,7 +241,10 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
             {"weights": "esm3.pt"},
             'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download',
         ),
-        ({"model": "esm2_t3_untrained"}, "weights: esm2_t3_untrained is not published anywhere"),
+        (
+            {"model": "nt-2.5b-1000g"},
+            "weights: nucleotide-transformer-2.5b-1000g cannot be downloaded: give",
+        ),
         (
             {"table": {"keep": ["length"]}},
             "table.keep: length: the index has a column of its own of this name",

@@ -70,11 +70,6 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     return found
 
 
-def shipped_weights(models: Sequence[str]) -> dict[str, str]:
-    """The weights that need no download, by the model's name."""
-    return {SAMPLE_MODEL: str(SAMPLE / f"{SAMPLE_MODEL}.pt")} if SAMPLE_MODEL in models else {}
-
-
 def _only(full: Any, given: Any) -> Any:
     """Of a configuration with all defaults, the keys that were given."""
     if not (isinstance(full, dict) and isinstance(given, dict)):
@@ -217,7 +212,24 @@ def _cause(lines: Sequence[str], results: Path, began: int) -> str:
     logs = results / "logs"
     models = [folder.name for folder in logs.glob("*") if folder.is_dir()]
     if found := failures(results, models, began):
-        return f"{found[0].reason}\nlog: {found[0].log}; {AGAIN}"
+        reason = with_weights(found[0].reason, ["plm-embed", *sys.argv[1:]])
+        return f"{reason}\nlog: {found[0].log}; {AGAIN}"
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
     return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
+
+
+def with_weights(reason: str, words: Sequence[str]) -> str:
+    """A failure in which the next command, made of the words of this one, stands in place of what
+    to write into a configuration about weights.
+    """
+    from plm_embed.models.sources.fetch_weights import IN_CONFIG
+
+    several = sum(word.partition("=")[0] == "--model" for word in words) > 1
+
+    def command(found: re.Match[str]) -> str:
+        model, path = found.groups()
+        named = f"--set weights.{model}={path}" if several else f"--weights {path}"
+        return f"run: {shlex.join(words)} {named}"
+
+    return IN_CONFIG.sub(command, reason)

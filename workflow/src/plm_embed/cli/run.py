@@ -34,7 +34,7 @@ from plm_embed.io.terminal import say
     "--weights",
     default="",
     help="The file that the authors publish, or a Hugging Face folder; without it, downloaded. "
-    "esm2_t3_untrained, a tiny model to try the installation with, is shipped.",
+    "esm2_t3_untrained, a tiny model to try things out with, is shipped.",
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
@@ -82,7 +82,7 @@ def run(
         "inputs": [str(path) for path in inputs],
         "model": list(models),
         "results": str(results),
-        "weights": weights or campaign.shipped_weights(models),
+        "weights": weights,
         "table": {name: value for name, value in table.items() if value},
     }
     config = campaign.configuration({key: item for key, item in given.items() if item}, settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
+from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
@@ -74,6 +74,17 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
         for number, (id, reason, detail) in enumerate(columns, batch.first):
             wrong = f"{reason} ({detail})" if detail else reason or ""
             yield Named(number, id, "" if wrong else next(sequences), wrong)
+
+
+def of_kind(given: Given, alphabet: Alphabet) -> Given:
+    """The same sequences, in a list if they could be taken once only. InputError, before a model is
+    loaded or downloaded for them, when the first of them are of another kind than it reads.
+    """
+    given = list(given) if isinstance(given, Iterator) else given
+    letters = LetterCheck(alphabet, Path(given) if isinstance(given, Path | str) else None)
+    for batch in islice(_batches(given), 1):
+        letters.look(batch.residues)
+    return given
 
 
 def _batches(given: Given) -> Iterator[Batch | PlainBatch]:

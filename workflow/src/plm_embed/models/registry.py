@@ -1,6 +1,7 @@
 """The table of models by their published names and aliases."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.families.dnabert import DNABERT
@@ -56,6 +57,14 @@ class Model:
         """Numbers in the layers' matrices."""
         matrices = 3 if self.family.encoder.gated else 2
         return self.layers * self.dim * (4 * self.inner + matrices * self.hidden)
+
+    @property
+    def shipped(self) -> Path | None:
+        """Its file in this package, a link in a clone; None unless it is the model to try things
+        out with.
+        """
+        path = Path(__file__).parents[1] / "clone" / "config" / "demo" / f"{self.name}.pt"
+        return None if self.trained or not path.is_file() else path.resolve()
 
     @property
     def address(self) -> str:
