@@ -74,6 +74,7 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
+    from plm_embed.cli.campaign_call import execute
     from plm_embed.models.registry import find_model
     from plm_embed.workflow.ending import said_of_success
 
@@ -90,7 +91,7 @@ def run(
     configfile = campaign.write_configuration(config, command)
     again, folder = shlex.join(command.shown), configfile.parent
     click.echo(f"{configfile} says what is done; to run it again, or extended: {again}", err=True)
-    if not campaign.execute(command, folder):
+    if not execute(command, folder):
         say("nothing to do: everything is there and up to date")
     say("\n".join(said_of_success(folder, [find_model(name).name for name in config["model"]])))
 
