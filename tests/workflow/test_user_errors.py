@@ -78,8 +78,8 @@ def test_an_unknown_model(folder: Path) -> None:
     told(
         done.stdout,
         "'esm2_650'",
-        "esm2_t33_650M_UR50D",
-        "Known models:",
+        "esm2_650m",
+        "docs/models.md lists all models",
         row="model: ... is not known; did you mean",
     )
 

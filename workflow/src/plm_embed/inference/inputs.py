@@ -139,8 +139,8 @@ def refuse(wrong: Iterable[Named], on_error: OnError) -> None:
         raise refused[0].refusal()
     if refused:
         log.warning(
-            "%d sequences have no vector: %s",
-            len(refused),
+            "%s no vector: %s",
+            "1 sequence has" if len(refused) == 1 else f"{len(refused):,} sequences have",
             some([str(one.refusal()) for one in refused]),
         )
 

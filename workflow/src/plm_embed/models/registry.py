@@ -264,9 +264,12 @@ _add(
     ),
 )  # fmt: skip
 
-_BY_NAME = {
-    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
+_SPELLED = {
+    name.lower(): (name, model)
+    for model in MODELS.values()
+    for name in (model.name, *model.aliases)
 }
+_BY_NAME = {name: model for name, (_, model) in _SPELLED.items()}
 
 
 def find_model(name: str) -> Model:
@@ -277,11 +280,16 @@ def find_model(name: str) -> Model:
     """
     model = _BY_NAME.get(name.strip().lower())
     if model is None:
-        hint = (
-            did_you_mean(name.strip().lower(), _BY_NAME, 3, lambda word: _BY_NAME[word].name) or "."
-        )
+        nearest: dict[str, str] = {}  # of each model the name that is most like the one given
+
+        def called(word: str) -> str:
+            spelled, found = _SPELLED[word]
+            published = spelled == found.name or "/" in spelled
+            return nearest.setdefault(found.name, spelled if published else word)
+
+        hint = did_you_mean(name.strip().lower(), _BY_NAME, 3, called)
         raise ConfigError(
-            f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}", key="model"
+            f"model: {name!r} is not known{hint}\ndocs/models.md lists all models", key="model"
         )
     return model
 
