@@ -153,8 +153,8 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
             raise InputError(
                 f"{path}: no column {name!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: --id and --sequence of `plm-embed run`, `table` in a "
-                "configuration; in Python, give pairs of id and sequence",
+                remedy="name yours: --id, --sequence and --keep of `plm-embed run`, `table` in "
+                "a configuration; in Python, give pairs of id and sequence",
             )
         if present.count(name) > 1:
             raise InputError(
