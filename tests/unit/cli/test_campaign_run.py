@@ -109,9 +109,10 @@ def test_inputs_and_models_may_come_to_a_campaign_that_has_begun(
 
     for name in ("more.fasta", "w.pt"):
         shutil.copy("some.fasta", name)
-    path = write(weights="w.pt")
+    path = write()
     (here / "out" / "sequences").mkdir()
     write_summary(here / "out" / "sequences", counted())
+    write(weights="w.pt")  # they could not be downloaded
     both, weights = ["some.fasta", "more.fasta"], {"esm2_8m": "w.pt"}
     write(inputs=both, model=[MODEL, "prott5"], weights=weights)
     told = "out: new in this campaign: more.fasta, prot_t5_xl_half_uniref50-enc\n"

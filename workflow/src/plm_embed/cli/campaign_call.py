@@ -91,8 +91,10 @@ def _cause(lines: Sequence[str], results: Path, began: int) -> str:
     logs = results / "logs"
     models = [folder.name for folder in logs.glob("*") if folder.is_dir()]
     if found := failures(results, models, began):
-        reason = with_weights(found[0].reason, ["plm-embed", *sys.argv[1:]])
-        return f"{reason}\nlog: {found[0].log}; {AGAIN}"
+        first = found[0]
+        reason = with_weights(first.reason, ["plm-embed", *sys.argv[1:]])
+        after = AGAIN if reason == first.reason else "what is finished stays"
+        return f"{reason}\nlog: {first.log}; {after}"
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
     return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])

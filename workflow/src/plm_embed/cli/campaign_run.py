@@ -174,12 +174,16 @@ def _compare(path: Path, wanted: Config, command: Command) -> None:
 
 
 def _different(there: Config, now: Config) -> list[str]:
-    """A line for each setting that was changed, or inputs and models that were taken away."""
+    """A line for each setting that was changed, or inputs and models that were taken away. Weights
+    may be named where none were.
+    """
     old, new = (dict(_flat(_by_model(config, there["model"]))) for config in (there, now))
     return [
         f"  {key}: {old.get(key)} there, {new.get(key)} asked for"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not (key in _GROWING and set(old[key]) <= set(new[key]))
+        if old.get(key) != new.get(key)
+        and not (key in _GROWING and set(old[key]) <= set(new[key]))
+        and not (key.startswith("weights.") and not old[key])  # what could not be downloaded
     ]
 
 
