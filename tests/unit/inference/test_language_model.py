@@ -277,8 +277,6 @@ def test_weights_are_made_once_and_found_again(
     with pytest.raises(WeightsError, match=f"holds {MODEL}, not esm2_t6_8M_UR50D"):
         plm_embed.embed(["MKV"], weights=prepared)
     assert np.array_equal(plm_embed.embed(["MKV"], MODEL), expected)  # it is shipped
-    with pytest.raises(WeightsError, match=r"cannot be downloaded: pass weights='FILE_OR_FOLDER'"):
-        plm_embed.embed(["ACGT"], "nt-2.5b-1000g")
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(checkpoints.DEMO))
     with pytest.raises(WeightsError, match="set PLM_EMBED_WEIGHTS to a folder"):
         plm_embed.embed(["MKV"], MODEL, weights=checkpoints.DEMO)

@@ -434,9 +434,8 @@ def test_without_a_network_the_error_says_how_to_stage_the_file(
         f"Run again; or fetch it where there is a network: `curl -LO {url}`, copy it to {staged}, "
         f"and set in the config: `weights: {{esm2_t2_tiny: {staged}}}`"
     )
-    absent = "nucleotide-transformer-2.5b-1000g"
-    with pytest.raises(PlmEmbedError, match=f"cannot be downloaded: .*weights: {{{absent}: FILE"):
-        prepare(MODELS[absent], None, tmp_path / "out")
+    with pytest.raises(PlmEmbedError, match="cannot be downloaded: .*weights: {esm2_t2_tiny: FILE"):
+        prepare(replace(TINY_ESM2, urls=()), None, tmp_path / "out")
 
 
 def test_the_shipped_demo_is_what_the_builder_makes(tmp_path: Path) -> None:

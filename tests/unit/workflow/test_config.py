@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, Model
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.by_model import by_model
@@ -160,6 +160,14 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
     assert complete["results"] == "12"
 
 
+def test_weights_that_lie_nowhere_have_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    untrained = config(model="esm2_t3_untrained")
+    assert Path(by_model(checked(untrained))["esm2_t3_untrained"]["weights"]).is_file()
+    monkeypatch.setattr(Model, "shipped", None)
+    (problem,) = problems(model="esm2_t3_untrained")
+    assert problem.startswith("weights: esm2_t3_untrained cannot be downloaded: give its .pt file")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -240,10 +248,6 @@ def test_text_from_the_command_line_becomes_numbers_and_lists() -> None:
         (
             {"weights": "esm3.pt"},
             'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download',
-        ),
-        (
-            {"model": "nt-2.5b-1000g"},
-            "weights: nucleotide-transformer-2.5b-1000g cannot be downloaded: give",
         ),
         (
             {"table": {"keep": ["length"]}},
