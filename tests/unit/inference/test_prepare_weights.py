@@ -434,7 +434,9 @@ def test_without_a_network_the_error_says_how_to_stage_the_file(
         f"Run again; or fetch it where there is a network: `curl -LO {url}`, copy it to {staged}, "
         f"and set in the config: `weights: {{esm2_t2_tiny: {staged}}}`"
     )
-    with pytest.raises(PlmEmbedError, match="cannot be downloaded: .*weights: {esm2_t2_tiny: FILE"):
+    with pytest.raises(
+        PlmEmbedError, match=r"cannot be downloaded: .*weights: \{esm2_t2_tiny: FILE"
+    ):
         prepare(replace(TINY_ESM2, urls=()), None, tmp_path / "out")
 
 
