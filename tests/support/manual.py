@@ -187,7 +187,6 @@ SMALLER = {
     "--id P0DTC2": "--id WXH67530.1",
     "--ids protein_1,protein_2": "--ids WXH67530.1,FLUASM_00001_PB2",
     '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',
-    "MY_PROTEIN": "AAD51922.1",
 }
 """What stands for a real model here: the demo's, and ids of the demo's records."""
 

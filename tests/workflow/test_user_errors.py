@@ -78,8 +78,8 @@ def test_an_unknown_model(folder: Path) -> None:
     told(
         done.stdout,
         "'esm2_650'",
-        "esm2_t33_650M_UR50D",
-        "Known models:",
+        "esm2_650m",
+        "docs/models.md lists all models",
         row="model: ... is not known; did you mean",
     )
 
@@ -103,8 +103,8 @@ def test_the_network_is_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     told(
         done.stdout,
         address,
-        "fetch it where there is a network: curl -LO",
-        "`weights: ",
+        "fetch it where there is a network: `curl -LO",
+        "esm2_t6_8M_UR50D.pt}`",
         row="cannot be fetched",
     )
 

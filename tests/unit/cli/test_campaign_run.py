@@ -1,14 +1,26 @@
 """`plm-embed run` up to the call of Snakemake: its configuration, and the command."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from plm_embed.cli.campaign_run import CLONE, Command, configuration, write_configuration
-from plm_embed.errors import ConfigError
+from plm_embed.cli import campaign_call
+from plm_embed.cli.campaign_call import with_weights
+from plm_embed.cli.campaign_run import (
+    CLONE,
+    Command,
+    configuration,
+    write_configuration,
+)
+from plm_embed.errors import ConfigError, InputError, PlmEmbedError
+from plm_embed.models.registry import find_model
+from plm_embed.models.sources.fetch_weights import in_config
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import checked
+from plm_embed.workflow.run_note import note_end, note_start
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -59,7 +71,17 @@ def test_a_wrong_setting_is_named(setting: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_campaign_that_has_begun_keeps_its_settings(here: Path) -> None:
+def test_proteins_for_a_model_of_dna_are_refused_before_anything_is_fetched(here: Path) -> None:
+    (here / "some.fasta").write_text(">a\n" + "MKTAYIAKQRQISFVKSHFSRQ" * 9, encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"some\.fasta: these are proteins, and the model reads DNA"
+    ):
+        configuration(given(model=["DNABERT-S"]), [])
+
+
+def test_a_campaign_that_has_begun_keeps_its_settings(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def write(*settings: str) -> Path:
         config = configuration(given(), settings)
         return write_configuration(config, Command.of(config, "", 2))
@@ -72,9 +94,57 @@ def test_a_campaign_that_has_begun_keeps_its_settings(here: Path) -> None:
     with pytest.raises(ConfigError, match="buckets: 3 there, 4 asked for\nchoose another") as found:
         write()
     assert "snakemake --snakefile" in str(found.value) and found.value.key == "buckets"
+    assert "nothing is finished here yet: the new settings hold" in capsys.readouterr().err
     path.unlink()
     with pytest.raises(ConfigError, match="holds a campaign of another configuration"):
         write("buckets=3")
+
+
+def test_inputs_and_models_may_come_to_a_campaign_that_has_begun(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(**keys: object) -> Path:
+        config = configuration(given(**keys), [])
+        return write_configuration(config, Command.of(config, "", 2))
+
+    for name in ("more.fasta", "w.pt"):
+        shutil.copy("some.fasta", name)
+    path = write()
+    (here / "out" / "sequences").mkdir()
+    write_summary(here / "out" / "sequences", counted())
+    write(weights="w.pt")  # they could not be downloaded
+    both, weights = ["some.fasta", "more.fasta"], {"esm2_8m": "w.pt"}
+    write(inputs=both, model=[MODEL, "prott5"], weights=weights)
+    told = "out: new in this campaign: more.fasta, prot_t5_xl_half_uniref50-enc\n"
+    assert told == capsys.readouterr().err
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))["inputs"] == both
+    for fewer, key in ({"inputs": ["more.fasta"]}, "inputs"), ({"inputs": both}, "model"):
+        with pytest.raises(ConfigError, match=f"other settings:\n  {key}: .* asked for"):
+            write(**{"model": [MODEL], "weights": weights, **fewer})
+    with pytest.raises(ConfigError, match=rf"weights.{MODEL}: w.pt there,  asked for"):
+        write(inputs=both, model=[MODEL, "prott5", "prot_bert"])
+
+
+def test_a_run_at_work_is_named_and_the_lock_of_a_killed_one_taken_away(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configuration(given(), [])
+    command = Command.of(config, "", 2)
+    answers = [(1, ["Error: Directory cannot be locked. Please"]), (0, [])]
+    monkeypatch.setattr(campaign_call, "_snakemake", lambda _: answers.pop(0))
+    monkeypatch.setattr(campaign_call.subprocess, "run", lambda words, **_: asked.append(words[-1]))
+    asked: list[str] = []
+    note_start(here, [MODEL])
+    with pytest.raises(PlmEmbedError, match=rf"at work here \(process {os.getpid()} on .*--unlock"):
+        campaign_call.execute(command, here)
+    answers.insert(0, (1, ["Error: Directory cannot be locked. Please"]))
+    monkeypatch.setattr("plm_embed.workflow.run_note.alive", lambda _: False)
+    assert campaign_call.execute(command, here) and asked == ["--unlock"]
+    assert "the last run was killed: its lock is taken away" in capsys.readouterr().err
+    note_end(here, "complete")
+    answers.append((1, ["Error: Directory cannot be locked. Please"]))
+    with pytest.raises(PlmEmbedError, match="another Snakemake works on these files"):
+        campaign_call.execute(command, here)
 
 
 def test_a_configuration_of_ones_own_is_not_overwritten(here: Path) -> None:
@@ -116,3 +186,15 @@ def test_in_the_clone_the_command_is_short(monkeypatch: pytest.MonkeyPatch) -> N
     command = Command.of(configuration(given(), []), "", 1)
     monkeypatch.chdir(CLONE)
     assert command.shown == ["snakemake", "--configfile", "out/config.yaml", "--cores", "1"]
+
+
+def test_missing_weights_are_named_in_the_next_command() -> None:
+    setting = in_config(find_model(MODEL), "'my w.pt'")
+    said = f"cannot be fetched\ncopy it to 'my w.pt', and {setting}"
+    words = ["plm-embed", "run", "some.fasta", "--model", "esm2_8m"]
+    told = "cannot be fetched\ncopy it to 'my w.pt', and run: plm-embed run some.fasta "
+    assert with_weights(said, words) == f"{told}--model esm2_8m --weights 'my w.pt'"
+    several = [*words, "--model=esm2_35m"]
+    after = f"--model esm2_8m --model=esm2_35m --set weights.{MODEL}='my w.pt'"
+    assert with_weights(said, several) == told + after
+    assert with_weights("no GPU", words) == "no GPU"

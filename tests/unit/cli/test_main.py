@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
@@ -122,6 +123,35 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_validate_finds_its_files_in_a_results_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/m")
+    for path in (folder, Path("w/m")):
+        path.mkdir(parents=True)
+    (folder / "config.yaml").write_text("# a head\nweights_folder: w\nstore: s\n", encoding="utf-8")
+    (folder / "master_esm2_embeddings.h5").touch()
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("plm_embed.master.validate.validate", lambda **given: asked.update(given))
+    done = CliRunner().invoke(group, ["validate", "results", "--index", "other.parquet"])
+    assert done.exit_code == 0, done.output
+    assert asked == {
+        "sequences": Path("results/sequences"),
+        "embedded": folder / "embedded",
+        "store": Path("s"),
+        "weights": Path("w/m"),
+        "master": folder / "master_esm2_embeddings.h5",
+        "index": Path("other.parquet"),
+        "records": folder / "records.parquet",
+        "spot_checks": 16,
+        "report": folder / "validation.json",
+        "checksums": folder / "checksums.sha256",
+    }
+    done = CliRunner().invoke(group, ["validate"])
+    assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
 
 
 @pytest.mark.parametrize(

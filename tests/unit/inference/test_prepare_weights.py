@@ -200,7 +200,8 @@ def test_a_local_checkpoint_is_checked_like_a_download(tmp_path: Path) -> None:
 
 def test_the_shipped_demo_is_what_the_builder_makes(tmp_path: Path) -> None:
     model = MODELS["esm2_t3_untrained"]
-    shipped = prepare(model, DEMO, tmp_path / "shipped")
+    shipped = prepare(model, None, tmp_path / "shipped")
+    assert prepare(model, DEMO, tmp_path / "shipped") == shipped
     _, tensors = load(tmp_path / "shipped")
     state = random_state(model, DEMO_SEED)
     assert all(torch.equal(tensors[name], state[name]) for name in state)

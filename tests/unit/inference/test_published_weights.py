@@ -263,8 +263,10 @@ def test_without_a_network_the_error_says_how_to_stage_the_file(
     staged = tmp_path / "weights" / "esm2_t2_tiny.pt"
     assert str(error.value) == (
         f"weights: {url} cannot be fetched: HTTP 404 Not Found.\n"
-        f"Run again; or fetch it where there is a network: curl -LO {url}\n"
-        f"then copy it to {staged} and set in the config: `weights: {staged}`"
+        f"Run again; or fetch it where there is a network: `curl -LO {url}`, copy it to {staged}, "
+        f"and set in the config: `weights: {{esm2_t2_tiny: {staged}}}`"
     )
-    with pytest.raises(PlmEmbedError, match="esm2_t3_untrained cannot be downloaded"):
-        prepare(MODELS["esm2_t3_untrained"], None, tmp_path / "out")
+    with pytest.raises(
+        PlmEmbedError, match=r"cannot be downloaded: .*weights: \{esm2_t2_tiny: FILE"
+    ):
+        prepare(replace(TINY_ESM2, urls=()), None, tmp_path / "out")

@@ -74,6 +74,9 @@ def test_sequences_of_the_other_kind_are_refused(dna: Path, tmp_path: Path) -> N
             model.embed([M2, NEP], on_error="skip")
         with pytest.raises(InputError, match=r"proteins\.fasta: these are proteins"):
             next(model.stream(proteins))
+    for given in (proteins, iter([M2, NEP])):  # said before weights are looked for
+        with pytest.raises(InputError, match="these are proteins, and the model reads DNA"):
+            plm_embed.embed(given, "DNABERT-S", weights=tmp_path / "absent")
 
 
 def test_a_model_of_proteins_refuses_nucleotides_and_strands(

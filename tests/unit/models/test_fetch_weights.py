@@ -42,7 +42,7 @@ def test_another_file_than_the_published_one_is_refused_with_what_to_copy_where(
     said = str(error.value)
     assert "not that of the published file: it was not used" in said
     assert f"{hub}/model.safetensors" in said
-    assert f"weights: {tmp_path / 'weights' / 'esmc_tiny-published'}" in said
+    assert f"weights: {{{model.name}: {tmp_path / 'weights' / 'esmc_tiny-published'}}}" in said
     with pytest.raises(PlmEmbedError, match="cannot be fetched"):
         prepare(replace(model, files=("absent.pt",)), None, tmp_path / "other")
 

@@ -39,9 +39,11 @@ def test_find_model_knows_published_names_and_aliases(name: str, published: str)
     ("name", "hint"),
     [
         ("esm2_t33_650M_UR50", "did you mean esm2_t33_650M_UR50D"),
-        ("esm2_660m", "did you mean esm2_t33_650M_UR50D"),
-        ("prot_t5_xl", "Known models: esm2_t3_untrained, esm2_t6_8M_UR50D"),
-        ("", "Known models"),
+        ("esm2_650", "is not known; did you mean esm2_650m or "),
+        ("ESM2-660M", "did you mean esm2-650m"),
+        ("facebook/esm2_t33_650M", "did you mean facebook/esm2_t33_650M_UR50D"),
+        ("prot_t5_xl", "did you mean prott5_half or prott5_full?\ndocs/models.md lists all models"),
+        ("", "is not known\ndocs/models.md"),
     ],
 )
 def test_find_model_says_what_was_meant(name: str, hint: str) -> None:

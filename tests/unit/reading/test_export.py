@@ -133,7 +133,8 @@ def test_numpy_maps_an_array_with_ids_beside_it(
     campaign: Campaign, index: list[dict], tmp_path: Path
 ) -> None:
     output = tmp_path / "vectors.npy"
-    export(campaign.results, "npy", output, "max_l3")
+    written = export(campaign.results, "npy", output, "max_l3")
+    assert written == (len(index), [output, tmp_path / "vectors.npy.ids.tsv"])
     found = np.load(output, mmap_mode="r")
     assert isinstance(found, np.memmap) and found.shape == (len(index), DIM)
     np.testing.assert_array_equal(found, np.stack([vector(row, "max_l3") for row in index]))

@@ -1,11 +1,15 @@
 """`plm_embed.open`: vectors by id, key and row, as they were stored."""
 
+import re
+import shutil
 import time
 from multiprocessing import get_context
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import plm_embed
@@ -56,6 +60,35 @@ def test_ids_without_one_vector_are_named(embeddings) -> None:
         embeddings.get("p1")
     assert len(embeddings.ids) == len(RECORDS)
     assert set(embeddings.ids) == set(KEYS_OF_ID)
+
+
+def test_a_skipped_record_is_said_to_be_skipped_and_nothing_is_proposed(
+    campaign: Campaign, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(campaign.master.parent, folder)
+    for name in (campaign.index.name, "records.parquet"):
+        table = pq.read_table(folder / name)
+        reasons = (
+            table["reason"].to_pylist() if "reason" in table.column_names else [None] * len(table)
+        )
+        called = [
+            f"sp|Q{at:05d}|GONE" if reason else f"sp|{id.upper()}|HERE"
+            for at, (id, reason) in enumerate(zip(table["id"].to_pylist(), reasons, strict=True))
+        ]
+        place = table.schema.get_field_index("id")
+        pq.write_table(table.set_column(place, "id", pa.array(called)), folder / name)
+    at = reasons.index("empty")
+    with plm_embed.open(folder) as embeddings:
+        for asked in (f"sp|Q{at:05d}|GONE", f"Q{at:05d}"):
+            said = (
+                rf"no vector for {re.escape(asked)}; .*\|GONE was skipped: empty \(no residues\)$"
+            )
+            with pytest.raises(PlmEmbedError, match=said):
+                embeddings[asked]
+        accession = CLEAR[4].upper()
+        with pytest.raises(PlmEmbedError, match=rf"; did you mean sp\|{accession}\|HERE\?$"):
+            embeddings[accession]
 
 
 def test_vectors_by_key(embeddings) -> None:

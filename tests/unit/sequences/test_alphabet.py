@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import InputError
-from plm_embed.sequences.alphabet import DNA, PROTEIN, Alphabet, LetterCheck
+from plm_embed.sequences.alphabet import DNA, PROTEIN, Alphabet, LetterCheck, are_words
 from support.nasty_inputs import M2, NEP
 
 RNG = random.Random(7)
@@ -44,6 +44,18 @@ def test_nucleotides_are_no_proteins(residues: list[str]) -> None:
     check(DNA, *residues)
     with pytest.raises(InputError, match="these are nucleotides, and the model reads proteins"):
         check(PROTEIN, *residues)
+
+
+def test_words_that_repeat_are_no_sequences() -> None:
+    assert are_words(["enzyme", "transporter", "Enzyme"] * 7)
+    for no_words in (
+        ["enzyme", "transporter", "Enzyme"] * 6,  # too few to tell
+        ["GILGFVFTL", "NLVPMVATV"] * 20,  # peptides
+        [NEP.lower(), M2.lower()] * 20,
+        [bases(12).lower() for _ in range(30)],
+        [],
+    ):
+        assert not are_words(no_words)
 
 
 @pytest.mark.parametrize(

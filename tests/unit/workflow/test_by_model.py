@@ -81,10 +81,6 @@ def test_what_a_model_asks_for_is_that_of_a_campaign_of_its_own() -> None:
         ({"weights": {SMALL: "esm3.pt"}}, "weights: esm3.pt: not found; did you mean esm2.pt?"),
         ({"weights": {SMALL: 3}}, f"weights.{SMALL}: 3: must be text"),
         ({"weights": [3]}, "weights: [3]: must be text or a block of keys"),
-        (
-            {"model": [SMALL, "esm2_t3_untrained"]},
-            "weights: esm2_t3_untrained is not published anywhere",
-        ),
         ({"embedding": {"layers": [30]}}, f"embedding.layers: [30]: {SMALL} has layers 0 to 6"),
         ({"embedding": {"layers": [6, -1]}}, "embedding.layers: [6, 6]: names a layer twice, of"),
         (

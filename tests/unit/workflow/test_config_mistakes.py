@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.models.registry import Model
+from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.config import checked, schema
 from support.configs import config, keys
 
@@ -24,6 +26,14 @@ def problems(**changes: Any) -> list[str]:
     heading, *lines = str(caught.value).splitlines()
     assert heading.startswith(f"The configuration has {len(lines)} problem")
     return [line.strip() for line in lines]
+
+
+def test_weights_that_lie_nowhere_have_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    untrained = config(model="esm2_t3_untrained")
+    assert Path(by_model(checked(untrained))["esm2_t3_untrained"]["weights"]).is_file()
+    monkeypatch.setattr(Model, "shipped", None)
+    (problem,) = problems(model="esm2_t3_untrained")
+    assert problem.startswith("weights: esm2_t3_untrained cannot be downloaded: give its .pt file")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,6 @@ def problems(**changes: Any) -> list[str]:
             {"weights": "esm3.pt"},
             'weights: esm3.pt: not found; did you mean esm2.pt?; write "" to download',
         ),
-        ({"model": "esm2_t3_untrained"}, "weights: esm2_t3_untrained is not published anywhere"),
         (
             {"table": {"keep": ["length"]}},
             "table.keep: length: the index has a column of its own of this name",

@@ -4,11 +4,14 @@ ended.
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.master.gather_record import write_record
 from plm_embed.master.validation_record import Counts, Validation, write_validation
+from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.ending import said_of_failure, said_of_success
+from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
 
@@ -48,6 +51,14 @@ def test_a_result_its_report_and_what_to_do_next(tmp_path: Path) -> None:
         f"report   {results / MODEL / 'report.html'}",
         f"next     plm-embed summary '{results}'",
     ]
+
+
+def test_a_warning_about_the_input_is_repeated(tmp_path: Path) -> None:
+    proven(tmp_path)
+    (tmp_path / "sequences").mkdir()
+    write_summary(tmp_path / "sequences", replace(counted(), warnings=("is b the column?",)))
+    _, line, *_ = said_of_success(tmp_path, [MODEL])
+    assert line == "warning  is b the column?"
 
 
 def test_what_was_asked_for_in_part_is_no_result(tmp_path: Path) -> None:

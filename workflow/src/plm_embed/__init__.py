@@ -199,6 +199,14 @@ def embed(
     Equal sequences are computed once. The numbers are those of a campaign with the same settings
     on the same kind of machine, bit by bit, whatever else is computed with them.
     """
+    from plm_embed.startup import set_up
+
+    set_up("embed")
+    with _errors.extra():
+        from plm_embed.inference.inputs import of_kind
+        from plm_embed.models.registry import find_model
+
+    sequences = of_kind(sequences, find_model(model).family.alphabet)
     with load(
         model,
         weights=weights,

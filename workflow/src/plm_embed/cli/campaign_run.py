@@ -1,12 +1,6 @@
-"""A campaign as one call of Snakemake: its configuration as a file, the command, what it says and
-what went wrong.
-"""
+"""A campaign as one call of Snakemake: its configuration as a file, and the command."""
 
-import re
 import shlex
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,11 +16,10 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.models.registry import find_model
 from plm_embed.planning.campaign_input import read_config
 from plm_embed.workflow.campaign import check_inputs
-from plm_embed.workflow.config import Config, checked, schema
-from plm_embed.workflow.ending import AGAIN
-from plm_embed.workflow.failures import failures
+from plm_embed.workflow.config import Config, checked, schema, source_of
 from plm_embed.workflow.schema import completed
 
 _PACKAGE = Path(plm_embed.__file__).resolve().parent
@@ -37,12 +30,9 @@ SAMPLE_MODEL = "esm2_t3_untrained"
 SAMPLE = CLONE / "config" / "demo"
 """A tiny untrained model and real proteins, to try an installation with."""
 CONFIG = "config.yaml"
-_SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
 _FIRST_LINE = "# To run it again, or extended: "
-_NOTHING = "Nothing to be done"
-_ERROR = re.compile(r"\w*(Error|Exception)\b")
-_LINES = 400
-_CAUSE_LINES = 8
+_GROWING = ("inputs", "model")
+"""Settings that may get more items: what is finished for the others stays."""
 
 
 def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
@@ -68,11 +58,6 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
     check_inputs(checked(config))
     found: Config = _only(completed(config, schema()), config)
     return found
-
-
-def shipped_weights(models: Sequence[str]) -> dict[str, str]:
-    """The weights that need no download, by the model's name."""
-    return {SAMPLE_MODEL: str(SAMPLE / f"{SAMPLE_MODEL}.pt")} if SAMPLE_MODEL in models else {}
 
 
 def _only(full: Any, given: Any) -> Any:
@@ -130,7 +115,8 @@ def _is_profile(folder: Path) -> bool:
 def write_configuration(config: Config, command: Command) -> Path:
     """Write it into the results folder, whose campaign it is from then on; the path.
 
-    ConfigError when a campaign with other settings has begun in that folder.
+    ConfigError when a campaign with other settings has begun in that folder; inputs and models may
+    come to it.
     """
     wanted = checked(config)
     results = Path(wanted["results"])
@@ -142,8 +128,7 @@ def write_configuration(config: Config, command: Command) -> Path:
             key="--results",
             path=path,
         )
-    if (results / "sequences" / "summary.json").exists():
-        _check_same(path, wanted, command)
+    _compare(path, wanted, command)
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     with atomic_path(path) as temporary:
         temporary.write_text(
@@ -153,29 +138,61 @@ def write_configuration(config: Config, command: Command) -> Path:
     return path
 
 
-def _check_same(path: Path, wanted: Config, command: Command) -> None:
+def _compare(path: Path, wanted: Config, command: Command) -> None:
+    """ConfigError when these settings are other ones than those of the campaign in the folder,
+    which has begun. Inputs and models may come to it.
+    """
+    begun = (path.parent / "sequences" / "summary.json").exists()
     if not path.exists():
-        raise ConfigError(
-            f"{path.parent}: holds a campaign of another configuration; choose another --results",
-            key="--results",
-            path=path.parent,
-        )
+        if begun:
+            raise ConfigError(
+                f"{path.parent}: holds a campaign of another configuration; choose another "
+                "--results",
+                key="--results",
+                path=path.parent,
+            )
+        return
     try:
-        there, now = (dict(_flat(config)) for config in (read_config(path), wanted))
+        there = read_config(path)
     except ConfigError as error:
+        if not begun:
+            return
         raise ConfigError(f"{path}: {error}", key=error.key, path=path) from None
-    different = [
-        f"  {key}: {there.get(key)} there, {now.get(key)} asked for"
-        for key in sorted(there.keys() | now.keys())
-        if there.get(key) != now.get(key)
-    ]
-    if different:
+    different = _different(there, wanted)
+    added = [one for key in _GROWING for one in wanted[key] if one not in there[key]]
+    if different and begun:
         raise ConfigError(
             "\n".join([f"{path}: the campaign in this folder has other settings:", *different])
             + f"\nchoose another --results; or edit that file and run {shlex.join(command.shown)}",
             key=different[0].split(":")[0].strip(),
             path=path,
         )
+    if different:
+        click.echo(f"{path.parent}: nothing is finished here yet: the new settings hold", err=True)
+    elif added:
+        click.echo(printable(f"{path.parent}: new in this campaign: {', '.join(added)}"), err=True)
+
+
+def _different(there: Config, now: Config) -> list[str]:
+    """A line for each setting that was changed, or inputs and models that were taken away. Weights
+    may be named where none were.
+    """
+    old, new = (dict(_flat(_by_model(config, there["model"]))) for config in (there, now))
+    return [
+        f"  {key}: {old.get(key)} there, {new.get(key)} asked for"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+        and not (key in _GROWING and set(old[key]) <= set(new[key]))
+        and not (key.startswith("weights.") and not old[key])  # what could not be downloaded
+    ]
+
+
+def _by_model(config: Config, models: Sequence[str]) -> Config:
+    """With weights and adapters named for each of these models, however they were given."""
+    return config | {
+        key: {name: source_of(config[key], find_model(name)) for name in models}
+        for key in ("weights", "adapter")
+    }
 
 
 def _flat(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -184,40 +201,3 @@ def _flat(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, item in config.items():
         yield from _flat(item, f"{place}.{key}".lstrip("."))
-
-
-def execute(command: Command, results: Path) -> bool:
-    """Run it to its end, and show how far it is; False when there was nothing to do.
-
-    PlmEmbedError with the cause and the log of the step that failed.
-    """
-    began = time.time_ns()
-    program = [sys.executable, "-m", "snakemake", *command.words, "--quiet", "host", "rules"]
-    lines: list[str] = []
-    with subprocess.Popen(
-        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace",
-    ) as process:  # fmt: skip
-        assert process.stdout
-        try:
-            for line in process.stdout:
-                lines = [*lines[-_LINES:], line.rstrip()]
-                if _SHOWN.match(line):
-                    click.echo(printable(line.rstrip()), err=True)
-        except KeyboardInterrupt:  # Snakemake has it too, and ends its jobs
-            process.wait()
-            raise
-    if process.returncode:
-        raise PlmEmbedError(_cause(lines, results, began), path=results)
-    return not any(line.startswith(_NOTHING) for line in lines)
-
-
-def _cause(lines: Sequence[str], results: Path, began: int) -> str:
-    """What the first step to fail says, and its log; else the end of what Snakemake says."""
-    logs = results / "logs"
-    models = [folder.name for folder in logs.glob("*") if folder.is_dir()]
-    if found := failures(results, models, began):
-        return f"{found[0].reason}\nlog: {found[0].log}; {AGAIN}"
-    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
-    said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
-    return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])

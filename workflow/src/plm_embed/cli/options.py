@@ -78,24 +78,27 @@ MEMORY_MB = click.option(
 )
 
 
-def campaign_options(command: Command) -> Command:
+def campaign_options(command: Command, required: bool = True) -> Command:
     """The places of a campaign that both gather and validate need."""
     for option in (
         click.option(
             "--records",
-            required=True,
+            required=required,
             type=PATH,
             help="records.parquet: what became of every input record.",
         ),
-        click.option("--index", required=True, type=PATH, help="Parquet index of the master."),
-        click.option("--master", required=True, type=PATH, help="Master HDF5 file."),
-        click.option("--store", required=True, type=EXISTING, help="Store of vectors."),
+        click.option("--index", required=required, type=PATH, help="Parquet index of the master."),
+        click.option("--master", required=required, type=PATH, help="Master HDF5 file."),
+        click.option("--store", required=required, type=EXISTING, help="Store of vectors."),
         click.option(
-            "--embedded", required=True, type=EXISTING, help="Folder with the completion records."
+            "--embedded",
+            required=required,
+            type=EXISTING,
+            help="Folder with the completion records.",
         ),
         click.option(
             "--sequences",
-            required=True,
+            required=required,
             type=EXISTING,
             help="Folder made by `plm-embed deduplicate`.",
         ),

@@ -241,7 +241,9 @@ def export(
     """
     from plm_embed.reading.exports.export import export as run
 
-    run(master, to, output, representation, ids=ids, where=where)
+    count, (written, *names) = run(master, to, output, representation, ids=ids, where=where)
+    beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in names)
+    say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
 
 
 @click.command()

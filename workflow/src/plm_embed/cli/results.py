@@ -1,8 +1,10 @@
 """Commands about results: gather and prove them, import them, tidy their store."""
 
+from functools import partial
 from pathlib import Path
 
 import click
+import yaml
 
 from plm_embed.cli.options import (
     EXISTING,
@@ -176,13 +178,10 @@ def gather(
 
 
 @click.command(cls=Step)
-@campaign_options
+@click.argument("results", required=False, type=EXISTING)
+@partial(campaign_options, required=False)
 @click.option(
-    "--weights",
-    "weights_folder",
-    required=True,
-    type=EXISTING,
-    help="Folder made by `plm-embed weights`.",
+    "--weights", "weights_folder", type=EXISTING, help="Folder made by `plm-embed weights`."
 )
 @click.option(
     "--spot-checks",
@@ -190,50 +189,43 @@ def gather(
     type=click.IntRange(0),
     help="Random rows to embed again by the reference path.",
 )
-@click.option(
-    "--report", required=True, type=PATH, help="validation.json: every check and its result."
-)
+@click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
     "--checksums",
-    required=True,
     type=PATH,
     help="SHA-256 list of the results, written only when all is well.",
 )
-def validate(
-    *,
-    sequences: Path,
-    embedded: Path,
-    store: Path,
-    master: Path,
-    index: Path,
-    records: Path,
-    weights_folder: Path,
-    spot_checks: int,
-    report: Path,
-    checksums: Path,
-) -> None:
+def validate(*, results: Path | None, spot_checks: int, **given: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
+    RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
+    options that are not given; settings of the run are read from its config.yaml.
+
     \b
-    Example (with M for results/esm2_t33_650M_UR50D):
-      plm-embed validate --sequences results/sequences --embedded M/embedded --store M/store \\
-        --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
-        --records M/records.parquet --weights resources/weights/esm2_t33_650M_UR50D \\
-        --report M/validation.json --checksums M/checksums.sha256
+    Examples:
+      plm-embed validate results
+      plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
     from plm_embed.master.validate import validate as run
+    from plm_embed.master.validation_record import read_validation
 
+    known = _places(results) if results else {}
+    places = known | {name: path for name, path in given.items() if path}
+    if absent := [name for name in given if name not in places]:
+        option = "weights" if absent[0] == "weights_folder" else absent[0]
+        raise click.UsageError(f"give a results folder, or --{option}")
+    master, report = places["master"], places["report"]
     problems = run(
-        sequences=sequences,
-        embedded=embedded,
-        store=store,
+        sequences=places["sequences"],
+        embedded=places["embedded"],
+        store=places["store"],
+        weights=places["weights_folder"],
         master=master,
-        index=index,
-        records=records,
-        weights=weights_folder,
+        index=places["index"],
+        records=places["records"],
         spot_checks=spot_checks,
         report=report,
-        checksums=checksums,
+        checksums=places["checksums"],
     )
     if problems:
         if not any(
@@ -244,6 +236,32 @@ def validate(
             "\n  ".join([f"{master} is not valid ({report} has the details):", *problems]),
             path=master,
         )
+    if found := read_validation(report):
+        say(f"valid: {len(found.checks)} checks, {found.counts.vectors or 0:,} vectors")
+
+
+def _places(results: Path) -> dict[str, Path]:
+    """Where the workflow keeps what validate reads and writes of the one model of a folder."""
+    from plm_embed.reading.find import find_master
+    from plm_embed.reporting.repeat import kept_config
+
+    master = find_master(results)
+    folder = master.parent
+    settings = yaml.safe_load(kept_config(folder)) or {}
+    weights = Path(settings.get("weights_folder") or "resources/weights", folder.name)
+    if not weights.is_dir():
+        raise click.UsageError(f"no folder {weights} here: name the weights with --weights")
+    return {
+        "sequences": folder.parent / "sequences",
+        "embedded": folder / "embedded",
+        "store": Path(settings.get("store") or folder / "store"),
+        "master": master,
+        "index": master.with_suffix(".parquet"),
+        "records": folder / "records.parquet",
+        "weights_folder": weights,
+        "report": folder / "validation.json",
+        "checksums": folder / "checksums.sha256",
+    }
 
 
 COMMANDS = (gather, validate, import_, compact)

@@ -34,7 +34,7 @@ from plm_embed.io.terminal import say
     "--weights",
     default="",
     help="The file that the authors publish, or a Hugging Face folder; without it, downloaded. "
-    "esm2_t3_untrained, a tiny model to try the installation with, is shipped.",
+    "esm2_t3_untrained, a tiny model to try things out with, is shipped.",
 )
 @click.option("--cores", type=click.IntRange(1), help="CPU cores to use here; without it, all.")
 @click.option("--id", "id_column", help="Column with the ids (tables only).")
@@ -74,6 +74,7 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
+    from plm_embed.cli.campaign_call import execute
     from plm_embed.models.registry import find_model
     from plm_embed.workflow.ending import said_of_success
 
@@ -82,7 +83,7 @@ def run(
         "inputs": [str(path) for path in inputs],
         "model": list(models),
         "results": str(results),
-        "weights": weights or campaign.shipped_weights(models),
+        "weights": weights,
         "table": {name: value for name, value in table.items() if value},
     }
     config = campaign.configuration({key: item for key, item in given.items() if item}, settings)
@@ -90,7 +91,7 @@ def run(
     configfile = campaign.write_configuration(config, command)
     again, folder = shlex.join(command.shown), configfile.parent
     click.echo(f"{configfile} says what is done; to run it again, or extended: {again}", err=True)
-    if not campaign.execute(command, folder):
+    if not execute(command, folder):
         say("nothing to do: everything is there and up to date")
     say("\n".join(said_of_success(folder, [find_model(name).name for name in config["model"]])))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
+from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.normalize import ResiduePolicy
@@ -76,6 +76,17 @@ def named_sequences(given: Given, policy: ResiduePolicy) -> Iterator[Named]:
             yield Named(number, id, "" if wrong else next(sequences), wrong)
 
 
+def of_kind(given: Given, alphabet: Alphabet) -> Given:
+    """The same sequences, in a list if they could be taken once only. InputError, before a model is
+    loaded or downloaded for them, when the first of them are of another kind than it reads.
+    """
+    given = list(given) if isinstance(given, Iterator) else given
+    letters = LetterCheck(alphabet, Path(given) if isinstance(given, Path | str) else None)
+    for batch in islice(_batches(given), 1):
+        letters.look(batch.residues)
+    return given
+
+
 def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     if isinstance(given, Path | str):
         path = Path(given)
@@ -128,8 +139,8 @@ def refuse(wrong: Iterable[Named], on_error: OnError) -> None:
         raise refused[0].refusal()
     if refused:
         log.warning(
-            "%d sequences have no vector: %s",
-            len(refused),
+            "%s no vector: %s",
+            "1 sequence has" if len(refused) == 1 else f"{len(refused):,} sequences have",
             some([str(one.refusal()) for one in refused]),
         )
 

@@ -32,7 +32,7 @@ from plm_embed.models.manifest import (
 )
 from plm_embed.models.registry import Model
 from plm_embed.models.sources import adapters, checkpoints, source_files
-from plm_embed.models.sources.fetch_weights import discard, fetch
+from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config, in_python
 
 log = logging.getLogger(__name__)
 CAMPAIGNS = Path("resources", "weights")
@@ -41,17 +41,23 @@ PROOFS: tuple[Published, ...] = get_args(Published)
 
 
 def prepare(
-    model: Model, source: Path | str | None, output: Path, adapter: Path | str | None = None
+    model: Model,
+    source: Path | str | None,
+    output: Path,
+    adapter: Path | str | None = None,
+    *,
+    naming: Naming = in_config,
 ) -> Manifest:
-    """Make `output` a weights folder of `model` from `source`, or from a download when there is no
-    source.
+    """Make `output` a weights folder of `model` from `source`; without one, from the file that is
+    shipped, or from a download.
 
     `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
     `adapter` a LoRA adapter in PEFT's layout, which is merged into it. Does nothing when `output`
     is intact and made from the same source. Raises WeightsError when the source cannot be read, is
     not `model`, or is not what `output` holds. Of several processes with one `output`, one works
-    and the others wait for it.
+    and the others wait for it. `naming`: what to do with weights that could not be downloaded.
     """
+    source = source or model.shipped
     with exclusive(output):
         made = _made(output)
         added = _adapter(adapter, model)
@@ -68,7 +74,7 @@ def prepare(
                 log.info("%s: %s is already there and intact", output, model.name)
                 return made
             log.info("%s", wrong)
-        path, url = fetch(model, output)
+        path, url = fetch(model, output, naming)
         try:
             made = _adopt(model, path, output, made, added, url)
         except PlmEmbedError:
@@ -285,7 +291,7 @@ def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
 
 def _prepared(model: Model, source: Path | None, folder: Path, adapter: Path | None = None) -> Path:
     try:
-        prepare(model, source, folder, adapter)
+        prepare(model, source, folder, adapter, naming=in_python)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -1,6 +1,7 @@
 """The table of models by their published names and aliases."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.families.dnabert import DNABERT
@@ -58,6 +59,14 @@ class Model:
         """Numbers in the layers' matrices."""
         matrices = 3 if self.family.encoder.gated else 2
         return self.layers * self.dim * (4 * self.inner + matrices * self.hidden)
+
+    @property
+    def shipped(self) -> Path | None:
+        """Its file in this package, a link in a clone; None unless it is the model to try things
+        out with.
+        """
+        path = Path(__file__).parents[1] / "clone" / "config" / "demo" / f"{self.name}.pt"
+        return None if self.trained or not path.is_file() else path.resolve()
 
     @property
     def address(self) -> str:
@@ -255,9 +264,12 @@ _add(
     ),
 )
 
-_BY_NAME = {
-    name.lower(): model for model in MODELS.values() for name in (model.name, *model.aliases)
+_SPELLED = {
+    name.lower(): (name, model)
+    for model in MODELS.values()
+    for name in (model.name, *model.aliases)
 }
+_BY_NAME = {name: model for name, (_, model) in _SPELLED.items()}
 
 
 def find_model(name: str) -> Model:
@@ -268,11 +280,16 @@ def find_model(name: str) -> Model:
     """
     model = _BY_NAME.get(name.strip().lower())
     if model is None:
-        hint = (
-            did_you_mean(name.strip().lower(), _BY_NAME, 3, lambda word: _BY_NAME[word].name) or "."
-        )
+        nearest: dict[str, str] = {}  # of each model the name that is most like the one given
+
+        def called(word: str) -> str:
+            spelled, found = _SPELLED[word]
+            published = spelled == found.name or "/" in spelled
+            return nearest.setdefault(found.name, spelled if published else word)
+
+        hint = did_you_mean(name.strip().lower(), _BY_NAME, 3, called)
         raise ConfigError(
-            f"model: {name!r} is not known{hint}\nKnown models: {', '.join(MODELS)}", key="model"
+            f"model: {name!r} is not known{hint}\ndocs/models.md lists all models", key="model"
         )
     return model
 

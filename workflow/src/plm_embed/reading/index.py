@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
@@ -19,6 +21,8 @@ from plm_embed.wording import did_you_mean, some
 
 _FEW = 10_000
 """Records among whose ids a similar one is looked for."""
+_MANY = 1_000_000
+"""Records that are looked through, in less than a second, for what became of one."""
 
 
 class Index:
@@ -106,7 +110,11 @@ class Index:
         rows = self.identifiers.rows(ids)
         absent = [id for id, row in zip(ids, rows, strict=True) if row == ABSENT]
         if absent:
-            hint = self._nearest(absent[0]) or "; records.parquet says what became of a record"
+            hint = (
+                self._skipped(absent[0])
+                or self._nearest(absent[0])
+                or "; records.parquet says what became of a record"
+            )
             raise UnknownIdError(
                 f"{self._master}: no vector for {some(absent)}{hint}", path=self._master
             )
@@ -120,6 +128,21 @@ class Index:
             )
         return rows
 
+    def _skipped(self, id: str) -> str:
+        """'; ID was skipped: REASON' for a record of this id, or UniProt accession, that has no
+        vector, or ''.
+        """
+        records = self.path.with_name("records.parquet")
+        with suppress(StoreError, OSError, pa.ArrowException):
+            if pq.read_metadata(records).num_rows > _MANY:
+                return ""
+            for lines in read_batches(records, ["id", "status", "reason", "detail"]):
+                skipped = lines.filter(pc.equal(lines["status"], "skipped"))
+                for found in skipped.filter(_called(skipped["id"], id)).slice(0, 1).to_pylist():
+                    detail = f" ({found['detail']})" if found["detail"] else ""
+                    return f"; {found['id']} was skipped: {found['reason']}{detail}"
+        return ""
+
     def _nearest(self, id: str) -> str:
         """'; did you mean ID?' for an id that is there, or ''."""
         words = [
@@ -128,9 +151,13 @@ class Index:
             *(f"{id}.{version}" for version in "123"),
         ]
         there = [word for word in words if word in self]
+        count = pq.read_metadata(self.path).num_rows
+        if not there and count <= _MANY:
+            ids = self.columns(["id"])["id"]
+            there = ids.filter(_called(ids, id)).slice(0, 1).to_pylist()
         if there:
             return f"; did you mean {there[0]}?"
-        return did_you_mean(id, self.ids) if pq.read_metadata(self.path).num_rows <= _FEW else ""
+        return did_you_mean(id, self.ids) if count <= _FEW else ""
 
     def _foreign(self) -> StoreError:
         return StoreError(
@@ -139,3 +166,9 @@ class Index:
             "`snakemake --forcerun gather`",
             path=self.path,
         )
+
+
+def _called(ids: pa.ChunkedArray, id: str) -> pa.ChunkedArray:
+    """Which ids are this one, or have it as UniProt's accession: sp|P12345|NAME."""
+    id = id.encode(errors="replace").decode()  # Arrow takes no half characters
+    return pc.or_kleene(pc.equal(ids, id), pc.match_substring(ids, f"|{id}|"))

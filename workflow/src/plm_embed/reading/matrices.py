@@ -78,6 +78,7 @@ class Matrices(ABC):
                 f"{self.path}: has no {kind.replace('_', '-')} representation; it has "
                 f"{', '.join(self.names)}",
                 path=self.path,
+                remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
             )
         found = self._known(name or names[0])
         if not has_matrix(found):

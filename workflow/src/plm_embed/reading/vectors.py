@@ -269,12 +269,17 @@ class Vectors(Matrices):
         row.
         """
         if has_matrix(name):
-            how = "per_token" if name.startswith("per_token_") else "per_residue"
-            raise PlmEmbedError(f"{name} has a matrix per record: use {how}(id)")
+            raise PlmEmbedError(f"{name} has a matrix per record: use {_kind(name)}(id)")
         pooled = [each for each in self.names if not has_matrix(each)]
         if name == "emb" and not pooled:
             raise PlmEmbedError(
                 f"{self.path}: has no pooled representation; it has {', '.join(self.names)}",
                 path=self.path,
+                remedy=f"for the next run: `embedding.pooling: [mean, {_kind(self.names[0])}]`",
             )
         return self._known(name)
+
+
+def _kind(name: str) -> str:
+    """Of a representation with a matrix per row."""
+    return "per_token" if name.startswith("per_token_") else "per_residue"

@@ -23,6 +23,7 @@ from plm_embed.reporting.facts import LISTED, Facts
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.reporting.plots import figures, sample_figures
 from plm_embed.reporting.plots.charts import Cell
+from plm_embed.reporting.shared_ids import shared_ids
 from plm_embed.reporting.skipped import NAME as SKIPPED
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary
@@ -141,10 +142,10 @@ def _of_input(facts: Facts) -> dict[str, Any]:
     counts = _outcomes(facts, summary) if summary else {}
     total = sum(count for name, count in counts.items() if name.startswith("skipped"))
     first = "" if total == len(facts.skipped) else f"The first {len(facts.skipped)} of {total:,}. "
-    table = facts.folder / SKIPPED
+    table, shared = facts.folder / SKIPPED, shared_ids(facts.folder)
     return {
         "summary": summary,
-        "repeats": _repeats(summary) if summary else "",
+        "repeats": _repeats(summary) + (f" {shared}." if shared else "") if summary else "",
         "lengths": figures.lengths(summary.lengths) if summary and summary.lengths else None,
         "outcomes": figures.outcomes(counts),
         "skipped": facts.skipped,

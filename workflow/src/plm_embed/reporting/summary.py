@@ -15,6 +15,7 @@ from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
 from plm_embed.reporting.outputs import reader
+from plm_embed.reporting.shared_ids import shared_ids
 from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.ending import REPORT
@@ -47,6 +48,7 @@ def _of_model(folder: Path) -> str:
         ("unique", f"{counts.unique:,} sequences"),
         ("embedded", _records(embedded) + _changed(statuses["embedded_with_events"])),
         ("skipped", _records(statuses["skipped"]) + (f" ({skipped})" if skipped else "")),
+        ("shared ids", shared_ids(folder)),
         ("validation", _validation(folder)),
         ("per record", f"{folder / 'records.parquet'}"),
         ("report", _if_there(folder / REPORT)),

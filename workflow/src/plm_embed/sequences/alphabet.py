@@ -98,6 +98,20 @@ _NO_BASE = "EFILPQ"  # a third of a protein's letters, and none of IUPAC's for b
 _NUCLEOTIDES, _EACH_BASE, _PROTEIN = 0.9, 0.01, 0.1  # shares
 
 
+def are_words(texts: Sequence[str]) -> bool:
+    """Whether a column has short texts in lower case that repeat, as labels do: of at least 20
+    texts fewer than half distinct, and most shorter than 20 letters.
+    """
+    lengths = sorted(map(len, texts))
+    lower = sum(text != text.upper() for text in texts)
+    return (
+        len(texts) >= 20
+        and 2 * len(set(texts)) < len(texts)
+        and lengths[len(texts) // 2] < 20
+        and 2 * lower > len(texts)
+    )
+
+
 class LetterCheck:
     """Whether the first records of an input are of another kind than its model reads.
 

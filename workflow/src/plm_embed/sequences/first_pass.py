@@ -23,7 +23,7 @@ from plm_embed.io.progress import progress
 from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
-from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
+from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck, are_words
 from plm_embed.sequences.columns import (
     Account,
     Judged,
@@ -134,7 +134,7 @@ def first_pass(
     with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
         for source, reader in readers.items():
             done = 0
-            for batch, digests in _hashed(_judged(reader, policy), hasher):
+            for batch, digests in _hashed(_judged(reader, table, policy, tally), hasher):
                 rows = account(batch, digests, str(reader.path), source, table.keep)
                 tally.count(rows)
                 yield rows
@@ -152,10 +152,15 @@ def first_pass(
             )
 
 
-def _judged(reader: Reader, policy: ResiduePolicy) -> Iterator[Judged]:
+def _judged(reader: Reader, table: Table, policy: ResiduePolicy, tally: Tally) -> Iterator[Judged]:
     """The batches of a file. InputError when its letters are of the other kind."""
     letters = LetterCheck(ALPHABETS[policy.alphabet], reader.path)
     for batch in reader:
+        if batch.first == 1 and reader.format != "fasta" and are_words(batch.residues):
+            tally.warn(
+                f"{reader.path}: {batch.residues[0]!r} and the like are words that repeat: is "
+                f"{table.sequence} the column of sequences?"
+            )
         if letters.wanted:
             letters.look(batch.residues)
         yield judge(batch, policy)

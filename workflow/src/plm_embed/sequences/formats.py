@@ -151,7 +151,10 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
             folded = {_fold(column): repr(column) for column in present}
             hint = did_you_mean(_fold(name), folded, called=folded.__getitem__)
             raise InputError(
-                f"{path}: no column {name!r}; the columns are {listed}{hint}", path=path
+                f"{path}: no column {name!r}; the columns are {listed}{hint}",
+                path=path,
+                remedy="name yours: --id, --sequence and --keep of `plm-embed run`, `table` in "
+                "a configuration; in Python, give pairs of id and sequence",
             )
         if present.count(name) > 1:
             raise InputError(

@@ -24,7 +24,7 @@ def _settings(config: Config, model: Model, reuse: Sequence[str]) -> Config:
     embedding = config["embedding"]
     return config | {
         "model": model.name,
-        "weights": source_of(config["weights"], model),
+        "weights": source_of(config["weights"], model) or str(model.shipped or ""),
         "adapter": source_of(config["adapter"], model),
         "store": config["store"] or f"{config['results']}/{model.name}/store",
         "reuse": list(reuse),

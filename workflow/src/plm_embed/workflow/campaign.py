@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -123,19 +124,22 @@ def _standing(config: Config) -> str:
 
 
 def check_inputs(config: Config) -> None:
-    """Refuse, in words, an input that is of no format that is read, or a table without the named
-    columns.
+    """Refuse, in words, an input that is of no format that is read, a table without the named
+    columns, or sequences of another kind than the models read.
 
-    Looks at the start of the first files; of very many, the others are left to the jobs that read
-    them.
+    Looks at the start of the first files, and at the first records of the first one; the others are
+    left to the jobs that read them, after the weights.
     """
+    from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
     from plm_embed.sequences.records import Reader
     from plm_embed.sequences.tables import Table
 
     named = config["table"]
     table = Table(named["id"], named["sequence"], tuple(named["keep"]))
-    for path in config["inputs"][:_LOOKED_AT]:
-        Reader(Path(path), table)
+    readers = [Reader(Path(path), table) for path in config["inputs"][:_LOOKED_AT]]
+    letters = LetterCheck(ALPHABETS[residue_policy(config).alphabet], readers[0].path)
+    for batch in islice(readers[0], 1):
+        letters.look(batch.residues)
 
 
 def check_reuse(config: Config) -> None:

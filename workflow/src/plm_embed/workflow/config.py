@@ -99,10 +99,9 @@ def _contradictions(config: Config, wrong: Sequence[str], *, awaited: bool) -> I
         yield from _inputs_problems(config["inputs"], wrong, awaited=awaited)
     if usable("weights"):
         yield from (
-            f"weights: {model.name} is not published anywhere: give a "
-            ".pt file or a Hugging Face folder"
+            f"weights: {model.name} cannot be downloaded: give its .pt file or Hugging Face folder"
             for model in models
-            if not source_of(config["weights"], model) and not model.address
+            if not source_of(config["weights"], model) and not (model.address or model.shipped)
         )
     if usable("table.keep"):
         taken = "the index has a column of its own of this name; rename yours"

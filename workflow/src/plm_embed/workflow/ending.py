@@ -10,6 +10,7 @@ from pathlib import Path
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import VALIDATION, Validation, read_validation
+from plm_embed.sequences.summary import known_summary
 from plm_embed.workflow.failures import Failure, alike, failures
 
 REPORT = "report.html"
@@ -23,6 +24,9 @@ def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
     proven = [model for model in models if (results / model / PROOF).is_file()]
     for model in proven:
         yield _line("result", _result(results / model, named=len(models) > 1))
+    summary = known_summary(results / "sequences")
+    for warning in summary.warnings if summary else ():
+        yield _line("warning", warning)
     reports = [results / model / REPORT for model in proven]
     if written := [str(path) for path in reports if path.is_file()]:
         yield _line("report", ", ".join(written))

@@ -1,8 +1,9 @@
 """Downloads of published weights: one file, or the files of a folder."""
 
+import re
 import shlex
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError, WeightsError
@@ -12,16 +13,35 @@ from plm_embed.models import published
 from plm_embed.models.registry import Model
 from plm_embed.models.sources.source_files import INDEX, TENSORS, holds_tensors, shard_names
 
+Naming = Callable[[Model, str], str]
+"""What to do so that a model's weights are read from a path, which is quoted for a shell."""
 
-def fetch(model: Model, output: Path) -> tuple[Path, str]:
+
+def in_config(model: Model, path: str) -> str:
+    """For a campaign, of however many models."""
+    return f"set in the config: `weights: {{{model.name}: {path}}}`"
+
+
+IN_CONFIG = re.compile(r"set in the config: `weights: {(\S+): (.+)}`")
+"""`in_config`, to put other words in its place."""
+
+
+def in_python(_: Model, path: str) -> str:
+    """For `plm_embed.embed`, and the commands that compute as it does."""
+    text = path if path.startswith("'") else repr(path)
+    return f"pass weights={text} (in a shell: --weights {path})"
+
+
+def fetch(model: Model, output: Path, naming: Naming = in_config) -> tuple[Path, str]:
     """Download the model's file or folder into `output`, unless a whole download is already there.
 
-    Returns where it lies and the URL used. Raises WeightsError with what to copy where.
+    Returns where it lies and the URL used. Raises WeightsError with what to copy where, and how to
+    name it then.
     """
     if model.hub:
-        return _folder(model, output / "download"), model.hub
+        return _folder(model, output / "download", naming), model.hub
     path = output / f"{model.name}.pt"
-    return path, _file(model, path)
+    return path, _file(model, path, naming)
 
 
 def discard(path: Path) -> None:
@@ -32,7 +52,18 @@ def discard(path: Path) -> None:
         path.unlink()
 
 
-def _folder(model: Model, folder: Path) -> Path:
+def _refusal(  # noqa: PLR0917
+    model: Model, wrong: str, command: str, files: str, staged: Path, naming: Naming
+) -> WeightsError:
+    """In two lines, for a log that is cut after them."""
+    to = shlex.quote(str(staged.absolute()))
+    return WeightsError(
+        f"weights: {wrong}\nRun again; or fetch it where there is a network: `{command}`, "
+        f"copy {files} to {to}, and {naming(model, to)}"
+    )
+
+
+def _folder(model: Model, folder: Path, naming: Naming) -> Path:
     """Download the files of a folder, of which those that hold tensors are compared with what is
     known of them.
     """
@@ -47,18 +78,18 @@ def _folder(model: Model, folder: Path) -> Path:
             for name in names[len(model.files) + 1 :]:
                 _one(model, folder, name, known)
     except PlmEmbedError as error:
-        staged = shlex.quote(str((folder.parent.parent / f"{model.name}-published").absolute()))
-        files = " ".join(f"{model.hub}/{name}" for name in names)
         more = (
             ", and in the same way its index of tensors and the files that it names,"
             if model.sharded and len(names) == len(model.files)
             else ""
         )
-        raise WeightsError(
-            f"weights: {error}\nRun again; or fetch it where there is a network: curl -L "
-            f"--remote-name-all {files}\n"
-            f"then copy {' and '.join(names)}{more} into {staged} and set in the config: "
-            f"`weights: {staged}`"
+        raise _refusal(
+            model,
+            str(error),
+            f"curl -L --remote-name-all {' '.join(f'{model.hub}/{name}' for name in names)}",
+            f"{' and '.join(names)}{more}",
+            folder.parent.parent / f"{model.name}-published",
+            naming,
         ) from None
     return folder
 
@@ -90,13 +121,13 @@ def _index(model: Model, folder: Path) -> str:
     return second
 
 
-def _file(model: Model, path: Path) -> str:
+def _file(model: Model, path: Path, naming: Naming) -> str:
     """Download the model's .pt to `path`, unless a whole download is already there; return the URL
     used.
     """
     if not model.urls:
         raise WeightsError(
-            f"weights: {model.name} cannot be downloaded. Set `weights:` to its file or folder."
+            f"weights: {model.name} cannot be downloaded: {naming(model, 'FILE_OR_FOLDER')}"
         )
     known = published.pt_file(model.name).get("sha256")
     failures = []
@@ -114,9 +145,6 @@ def _file(model: Model, path: Path) -> str:
             )
             continue
         return url
-    staged = shlex.quote(str((path.parent.parent / path.name).absolute()))
-    raise WeightsError(
-        f"weights: {' '.join(failures)}\nRun again; or fetch it where there is a network: curl "
-        f"-LO {model.urls[0]}\n"
-        f"then copy it to {staged} and set in the config: `weights: {staged}`"
-    )
+    staged = path.parent.parent / path.name
+    wrong, command = " ".join(failures), f"curl -LO {model.urls[0]}"
+    raise _refusal(model, wrong, command, "it", staged, naming)

@@ -50,9 +50,9 @@ def export(
     *,
     ids: Iterable[str] | None = None,
     where: Mapping[str, str] | None = None,
-) -> None:
+) -> tuple[int, list[Path]]:
     """Write one record after the other of a master to `output`, as the functions of the table above
-    say.
+    say; how many, and the files.
 
     ids, where: only these records, and only those whose columns of the index have these values.
 
@@ -62,7 +62,8 @@ def export(
     there or not of the kind that is needed; UnknownIdError for ids that are not there.
     """
     how = _EXPORTERS[to]
-    for path in (output, *([beside(output, how.beside)] if how.beside else [])):
+    files = [output, *([beside(output, how.beside)] if how.beside else [])]
+    for path in files:
         if path.exists() or path.is_symlink():
             raise PlmEmbedError(f"{path}: exists; remove it, or choose another name", path=path)
     with Embeddings(master) as embeddings:
@@ -77,3 +78,4 @@ def export(
         records = Records(embeddings, name, part)
         with progress("export", records.count, "records") as meter:
             how.write(records, output, meter)
+        return records.count, [path for path in files if path.exists()]

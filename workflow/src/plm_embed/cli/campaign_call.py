@@ -1,0 +1,116 @@
+"""The call of Snakemake that is a campaign: what it says, and what is in its way."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from plm_embed.cli.campaign_run import Command
+from plm_embed.errors import PlmEmbedError
+from plm_embed.io.terminal import printable
+from plm_embed.workflow.ending import AGAIN
+from plm_embed.workflow.failures import failures
+from plm_embed.workflow.run_note import NOTE, read_call
+
+_SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
+_NOTHING = "Nothing to be done"
+_ERROR = re.compile(r"\w*(Error|Exception)\b")
+_LOCKED = "Directory cannot be locked"
+_LINES = 400
+_CAUSE_LINES = 8
+
+
+def execute(command: Command, results: Path) -> bool:
+    """Run it to its end, and show how far it is; False when there was nothing to do.
+
+    PlmEmbedError with the cause and the log of the step that failed.
+    """
+    began = time.time_ns()
+    code, lines = _snakemake(command)
+    if code and any(_LOCKED in line for line in lines):
+        _unlock(command, results)
+        code, lines = _snakemake(command)
+    if code:
+        raise PlmEmbedError(_cause(lines, results, began), path=results)
+    return not any(line.startswith(_NOTHING) for line in lines)
+
+
+def _snakemake(command: Command) -> tuple[int, list[str]]:
+    """Its exit code and the last lines that it says."""
+    program = [sys.executable, "-m", "snakemake", *command.words, "--quiet", "host", "rules"]
+    lines: list[str] = []
+    with subprocess.Popen(
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                lines = [*lines[-_LINES:], line.rstrip()]
+                if _SHOWN.match(line):
+                    click.echo(printable(line.rstrip()), err=True)
+        except KeyboardInterrupt:  # Snakemake has it too, and ends its jobs
+            process.wait()
+            raise
+    return process.returncode, lines
+
+
+def _unlock(command: Command, results: Path) -> None:
+    """Take away the lock of a run that was killed. PlmEmbedError while one may be at work."""
+    call = read_call(results / NOTE)
+    by_hand = f"`{shlex.join([*command.shown, '--unlock'])}`, then the same command again"
+    if call and call.at_work:
+        since = datetime.fromisoformat(call.started).astimezone()
+        raise PlmEmbedError(
+            f"{results}: a run is at work here (process {call.pid} on {call.host}, since "
+            f"{since:%Y-%m-%d %H:%M}): wait for it, or stop it",
+            path=results,
+            remedy=f"if that is another process: {by_hand}",
+        )
+    if not call or call.ended:
+        raise PlmEmbedError(
+            f"{results}: another Snakemake works on these files, or was killed",
+            path=results,
+            remedy=f"wait for it, or stop it; if there is none: {by_hand}",
+        )
+    click.echo("the last run was killed: its lock is taken away", err=True)
+    subprocess.run(
+        [sys.executable, "-m", "snakemake", *command.words, "--unlock"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+
+
+def _cause(lines: Sequence[str], results: Path, began: int) -> str:
+    """What the first step to fail says, and its log; else the end of what Snakemake says."""
+    logs = results / "logs"
+    models = [folder.name for folder in logs.glob("*") if folder.is_dir()]
+    if found := failures(results, models, began):
+        first = found[0]
+        reason = with_weights(first.reason, ["plm-embed", *sys.argv[1:]])
+        after = AGAIN if reason == first.reason else "what is finished stays"
+        return f"{reason}\nlog: {first.log}; {after}"
+    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
+    said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
+    return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
+
+
+def with_weights(reason: str, words: Sequence[str]) -> str:
+    """A failure in which the next command, made of the words of this one, stands in place of what
+    to write into a configuration about weights.
+    """
+    from plm_embed.models.sources.fetch_weights import IN_CONFIG
+
+    several = sum(word.partition("=")[0] == "--model" for word in words) > 1
+
+    def command(found: re.Match[str]) -> str:
+        model, path = found.groups()
+        named = f"--set weights.{model}={path}" if several else f"--weights {path}"
+        return f"run: {shlex.join(words)} {named}"
+
+    return IN_CONFIG.sub(command, reason)
