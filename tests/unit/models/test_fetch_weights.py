@@ -71,7 +71,7 @@ def test_tensors_in_several_files_are_those_of_the_index(
     missing = server.files.pop(f"1-{kind}")
     with pytest.raises(PlmEmbedError, match=f"1-{kind} cannot be fetched") as error:
         prepare(model, None, tmp_path / "out")
-    assert f"{kind}.index.json and 0-{kind} and 1-{kind} into " in str(error.value)
+    assert f"{kind}.index.json and 0-{kind} and 1-{kind} to " in str(error.value)
     server.files[f"1-{kind}"] = missing
     made = prepare(model, None, tmp_path / "out")
     assert made.weights_sha256 == prepare(model, golden, tmp_path / "own").weights_sha256

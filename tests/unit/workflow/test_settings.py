@@ -65,7 +65,9 @@ def plain(value: Any) -> Any:
 
 
 def options() -> list[tuple[str, click.Option]]:
-    """Options of the steps of the workflow that a key of the configuration stands for."""
+    """Options of the steps of the workflow that a key of the configuration stands for, but for the
+    paths, which the workflow knows.
+    """
     steps = ("deduplicate", "scan", "split", "embed", "validate")
     return [
         (OTHER_NAMES.get(option.name or "", option.name or ""), option)
@@ -73,6 +75,7 @@ def options() -> list[tuple[str, click.Option]]:
         for option in group.commands[step].params
         if isinstance(option, click.Option)
         and not option.required
+        and not isinstance(option.type, click.Path)
         and OTHER_NAMES.get(option.name or "", option.name) in BY_NAME
     ]
 
