@@ -65,8 +65,8 @@ def plain(value: Any) -> Any:
 
 
 def options() -> list[tuple[str, click.Option]]:
-    """Options of the steps of the workflow that a key of the configuration stands for, but for the
-    paths, which the workflow knows.
+    """Options of the steps of the workflow that a key of the configuration stands for, but for
+    those without a default, which the workflow gives.
     """
     steps = ("deduplicate", "scan", "split", "embed", "validate")
     return [
@@ -75,7 +75,7 @@ def options() -> list[tuple[str, click.Option]]:
         for option in group.commands[step].params
         if isinstance(option, click.Option)
         and not option.required
-        and not isinstance(option.type, click.Path)
+        and (option.multiple or option.to_info_dict()["default"] is not None)
         and OTHER_NAMES.get(option.name or "", option.name) in BY_NAME
     ]
 
