@@ -215,6 +215,9 @@ class Embedder:
                 return False
             locate(whole, self.store.folder.parent)
         except (PlmEmbedError, FileNotFoundError) as error:
+            if not output.exists():
+                log.info("bucket %s: nothing computed yet", bucket.stem)
+                return False
             log.info("bucket %s is not complete: %s", bucket.stem, error)
             return False
         return True
