@@ -85,7 +85,7 @@ def test_what_a_scheduler_says_is_the_cause(tmp_path: Path) -> None:
     """Of a job that was refused, without a log, and of one whose log has only the signal."""
     note_start(tmp_path, [MODEL])
     logs = [tmp_path / "logs" / MODEL / "embed" / f"{number:04d}.log" for number in range(2)]
-    refused = {log: "sbatch: Invalid account" for log in logs}
+    refused = dict.fromkeys(logs, "sbatch: Invalid account")
     assert end_unfinished(tmp_path, {MODEL: tmp_path / "store"}, [], refused) == [
         "failed   2 steps, for one cause: sbatch: Invalid account",
         "next     when it is mended, run the same command again: what is finished stays",

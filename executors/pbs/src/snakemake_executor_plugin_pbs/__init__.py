@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from types import FrameType
+from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor

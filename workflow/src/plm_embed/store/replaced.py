@@ -157,11 +157,6 @@ class PartList:
         """Vectors in all of them; what two parts both hold counts twice."""
         return sum(int(name.split("-")[2]) for name in self._names)
 
-    @property
-    def rows(self) -> int:
-        """Vectors in all of them; what two parts both hold counts twice."""
-        return sum(int(name.split("-")[2]) for name in self._names)
-
     def all(self) -> list[Path]:
         """Every one of them."""
         return [self._folder / name for name in self._names]
