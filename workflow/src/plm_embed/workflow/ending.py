@@ -58,7 +58,7 @@ def end_unfinished(
         note_end(results, "stopped")
         return list(said_of_stop(results, stores, how))
     said = list(said_of_failure(results, stores, began_at(results), reasons))
-    note_end(results, "failed", said[0].partition("failed")[2].strip())
+    note_end(results, "failed", " ".join(said[0].split()[1:]))
     return said
 
 
