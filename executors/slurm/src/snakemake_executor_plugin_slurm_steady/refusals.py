@@ -18,7 +18,7 @@ _SAID = re.compile(r"The error message was '(?:sbatch: (?:error: )?)?(.*?)'\.$",
 
 def in_words(message: str) -> str:
     """Why a submission failed: what sbatch said, without the call, on one line."""
-    reason = message.partition(_CALL)[0]
+    reason = message.partition(_CALL)[0].removeprefix("Job submission failed with exception: ")
     if found := _SAID.search(reason):
         reason = f"sbatch: {found[1]}"
     return " ".join(reason.split())

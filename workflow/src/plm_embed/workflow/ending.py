@@ -107,7 +107,8 @@ def said_of_failure(
         yield _line("next", "run the same command again: what is finished stays")
         return
     yield _line("failed", f"{_how_many(causes)}{_cause(causes[0])}")
-    if (log := causes[0][0].log).is_file():  # a job that was refused has none
+    log = causes[0][0].log
+    if log.is_file() and log.stat().st_size:  # a job that was refused has none, or an empty one
         yield _line("log", str(log))
     yield _line("next", f"{AGAIN}; all failures: {watch}" if len(causes) > 1 else AGAIN)
 
