@@ -23,8 +23,8 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """`auto` is the visible CUDA device if there is one, else the CPU.
 
     DeviceError when a GPU is wanted, or given by CUDA_VISIBLE_DEVICES as schedulers do, and cannot
-    be used: a job with a GPU that computes on the CPU would waste both. ConfigError where no attempt
-    could help: torch without CUDA, or no GPU shown.
+    be used: a job with a GPU that computes on the CPU would waste both. ConfigError where no
+    attempt could help: torch without CUDA, or no GPU shown.
     """
     available = torch.cuda.is_available()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
