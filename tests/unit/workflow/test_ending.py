@@ -11,7 +11,7 @@ from plm_embed.master.validation_record import Counts, Validation, write_validat
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.ending import end_unfinished, said_of_failure, said_of_success
 from plm_embed.workflow.run_note import NOTE, note_start, read_call
-from support.campaigns import counted
+from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
 
