@@ -87,6 +87,9 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "snakemake --profile profiles/local --configfile my_config.yaml -n",
         "needs GPUs; a dry run reads profile and configuration",
     ),
+    "plm-embed run config/demo/proteins.fasta --model esm2_t3_untrained --results try "
+    "--set buckets=2 --profile slurm": ("", "needs a cluster"),
+    "plm-embed watch try --once": ("", "needs a cluster"),
     "snakemake --profile slurm --configfile my_config.yaml": (
         "",
         "needs SLURM: tests/slurm runs whole campaigns on one",

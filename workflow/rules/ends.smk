@@ -1,7 +1,7 @@
 # What a run says on the screen at its start and its end, and its note in the results folder, <results>/run.json.
 import shlex
 
-from plm_embed.workflow import note_end, note_start, said_of_failure, said_of_success
+from plm_embed.workflow import REASONS, end_unfinished, note_end, note_start, said_of_success
 
 RESULTS = Path(config["results"])
 
@@ -21,4 +21,5 @@ onsuccess:
 
 
 onerror:
-    tell(*said_of_failure(RESULTS, list(MODELS), note_end(RESULTS, "failed")))
+    stores = {name: Path(settings["store"]) for name, settings in MODELS.items()}
+    tell(*end_unfinished(RESULTS, stores, map(Path, log), REASONS))

@@ -1,6 +1,7 @@
 """What the executor makes of the plain one's methods. With a Snakemake around it: test_workflow."""
 
 import asyncio
+import logging
 import re
 import shlex
 import subprocess
@@ -15,7 +16,7 @@ from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
-from snakemake_executor_plugin_slurm_steady import Executor, refusals, step
+from snakemake_executor_plugin_slurm_steady import UNAVAILABLE, Executor, refusals, step
 from standin import script
 
 plain: Any = snakemake_executor_plugin_slurm
@@ -111,19 +112,38 @@ def test_a_refusal_for_good_is_told_and_explained_once(
     infos: list[Any] = [SimpleNamespace(external_jobid=None, aux=None, job=job()) for _ in "123"]
     for info, words in zip(infos, (refused, refused, passing), strict=True):
         executor.report_job_error(info, msg=words)
-    assert [info.aux for info in infos] == [{"cause": "refused"}, {"cause": "refused"}, {}]
+    said = {"cause": "refused", "said": "sbatch: Invalid partition name specified"}
+    busy = {"said": "sbatch: Unable to contact slurm controller"}
+    assert [info.aux for info in infos] == [said, said, busy]
     assert told == [refused, refusals.AGAIN, passing]
     # Snakemake tries again while restart_times > attempt - 1
     assert [getattr(info.job, "_attempt", info.job.attempt) for info in infos] == [4, 4, 1]
 
 
+def test_a_reason_that_was_told_takes_one_line(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole: list[str] = []
+    monkeypatch.setattr(RemoteExecutor, "print_job_error", lambda *words: whole.append(words[2]))
+    info: Any = SimpleNamespace(job="embed")
+    executor.print_job_error(info, "all of it")
+    with caplog.at_level(logging.ERROR):
+        executor.print_job_error(info, refusals.AGAIN)
+    assert whole == ["all of it"]
+    assert caplog.messages == [f"embed: {refusals.AGAIN}"]
+
+
 def test_why_a_job_failed_is_told_in_aux(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AbstractExecutor, "report_job_error", lambda *_, **__: None)
+    told: list[str] = []
+    monkeypatch.setattr(
+        AbstractExecutor, "report_job_error", lambda *words, **_: told.append(words[2])
+    )
     executor._states.why["7"] = {"cause": "time", "at_most": 30}
     info: Any = SimpleNamespace(external_jobid="7", aux={"slurm_logfile": "x"}, job=job())
-    executor.report_job_error(info, msg="failed", aux_logs=["x"])
+    executor.report_job_error(info, msg=f"failed.{UNAVAILABLE}", aux_logs=["x"])
+    assert told == ["failed."]
     assert info.aux == {"slurm_logfile": "x", "cause": "time", "at_most": 30}
     assert not executor._states.why
 

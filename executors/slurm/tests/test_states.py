@@ -118,6 +118,8 @@ def test_what_was_short_is_known_with_what_the_partition_gives(
     states = States(ask)
     states.await_(["1", "2"])
     asyncio.run(states.query("squeue", log))
+    said = states.why["1"].pop("said")
+    assert said in ("SLURM job 1: its time was up", "SLURM job 1: out of main memory")
     assert states.why == {"1": why}
 
 

@@ -198,7 +198,9 @@ def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
     ) as job:
         _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
-    assert "no usable CUDA device" in errors
+    # what only the user can mend is an error, and said once; the workflow does not try it again
+    assert "plm-embed: error: not all buckets are embedded:\n  no usable CUDA device" in errors
+    assert errors.count("no usable CUDA device") == 2  # by the worker and at the end
     assert "Traceback" not in errors
     assert not (tmp_path / "claims").exists()  # the device is checked before anything is claimed
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from plm_embed.errors import DeviceError, PlmEmbedError, device_lost, out_of_memory
+from plm_embed.errors import ConfigError, DeviceError, PlmEmbedError, device_lost, out_of_memory
 from plm_embed.jobs.embed_bucket import worker_info
 from plm_embed.kernels import devices
 
@@ -49,7 +49,11 @@ def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
     if given in (None, *devices.NO_GPU):
         assert devices.choose_device("auto") == CPU
     else:
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
         with pytest.raises(DeviceError, match=rf"CUDA_VISIBLE_DEVICES: {given}\)\nrequest a GPU"):
+            devices.choose_device("auto")
+        monkeypatch.setattr(torch.version, "cuda", None)  # another attempt has the same torch
+        with pytest.raises(ConfigError, match="CPU only"):
             devices.choose_device("auto")
 
 

@@ -96,7 +96,7 @@ def test_earlier_results_count_as_computed(configfile: Path, tmp_path: Path) -> 
         handle.write(f"reuse: [{tmp_path / 'earlier'}]\n")
     found = planned(plan.Question(configfile))
     assert (found.stored, found.reused, found.todo.sequences) == (0, 50, 79)
-    assert "0 are in the store, 50 in earlier results" in text(found)
+    assert "0 in the store, 50 in earlier results" in text(found)
     (part,) = (tmp_path / "earlier").glob("*/parts/*.h5")
     part.write_bytes(part.read_bytes()[:5000])
     assert planned(plan.Question(configfile)).reused == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Console
 
 from plm_embed.cli.main import group
 from plm_embed.errors import InputError, PlmEmbedError
@@ -16,7 +17,7 @@ from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
 from plm_embed.planning.campaign_input import given_input, read_config
 from plm_embed.planning.forecast import read_plan
-from plm_embed.planning.plan_view import histogram
+from plm_embed.planning.plan_view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
@@ -136,13 +137,14 @@ def test_sequences_that_were_read_by_other_rules_are_counted_anew(configfile: Pa
 def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.tsv"
     lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
+    words = configfile.read_text().replace(str(DEMO / "proteins.fasta"), "elsewhere.fasta")
+    configfile.write_text(words)  # the input need not be here
     found = planned(plan.Question(configfile, lengths=lengths))
     assert (found.unique, found.residues, found.todo.tokens) == (41, 6000, 6082)
-    assert set(found.bytes) == {
-        "store",
-        "master",
-        "weights",
-    } and f"by the lengths in {lengths}" in text(found)
+    assert f"by the lengths in {lengths}" in text(found)
+    assert set(found.bytes) == {"sequences", "index", "records", "store", "master", "weights"}
+    asked = ["plan", "--configfile", str(configfile), "--lengths", str(lengths)]
+    assert CliRunner().invoke(group, asked, catch_exceptions=False).exit_code == 0
     by_length = Counter({100: 40, 2000: 1})
     summary = counted(records=41, accepted=41, unique=41, residues=6000, lengths=by_length)
     write_summary(tmp_path, summary)
@@ -156,6 +158,38 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
         lengths.write_text(content)
         with pytest.raises(PlmEmbedError, match=message):
             planned(plan.Question(configfile, lengths=lengths))
+
+
+def test_bytes_of_sequences_are_estimated_from_their_lengths(configfile: Path) -> None:
+    counted_ones = planned(plan.Question(configfile))
+    lengths = configfile.parent / "lengths.tsv"
+    rows = (f"{length} {count}\n" for length, count in counted_ones.lengths.items())
+    lengths.write_text("".join(rows))
+    alone = planned(plan.Question(configfile, lengths=lengths))
+    assert alone.bytes["store"] == counted_ones.bytes["store"]
+    # of a few records the files' own notes count most
+    assert 0.2 < alone.bytes["sequences"] / counted_ones.bytes["sequences"] < 2
+
+
+def test_a_large_campaign_is_done_sooner_with_more_gpus_and_fits_80_columns(
+    configfile: Path,
+) -> None:
+    lengths = configfile.parent / "lengths.tsv"
+    lengths.write_text("300 100000000\n")
+    asked = plan.Question(
+        configfile, ("model=esm2_650m", "weights=''"), site="polaris", lengths=lengths
+    )
+    large = planned(asked)
+    shown = " ".join(text(large).split())
+    assert " with 8, " in shown and " with 28 GPUs at a time" in shown
+    assert f"files: about {large.files:,}" in shown and large.files > 1000
+    assert f"buckets={large.proposals[0].buckets}: a job then takes" in shown
+    console = Console(width=80)
+    with console.capture() as capture:
+        show([large], console)
+    lines = [line for line in capture.get().splitlines() if "snakemake --profile" not in line]
+    assert max(map(len, lines)) <= 80
+    assert all("…" not in line for line in lines)
 
 
 def test_what_does_not_exist_is_said(configfile: Path) -> None:

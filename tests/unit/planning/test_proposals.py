@@ -150,6 +150,10 @@ def test_a_queue_that_is_too_short_is_marked_and_comes_last(configfile: Path) ->
 
 
 SINFO = """#!/bin/sh
+case "$*" in *%M*)
+    printf 'cpu*|OFF|1\\ngpu|REQUEUE|10\\nbig|REQUEUE|1\\nshort|OFF|1\\n'
+    exit;;
+esac
 cat <<END
 cpu*|up|2-00:00:00|40|(null)
 gpu|up|2-00:00:00|8|gpu:l40s:4(S:0-1)
@@ -175,6 +179,14 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
         and "embed:slurm_partition=gpu" in found.command
     )
     assert found.device == "L40S"
+    assert {one.speed.device for one in found.forecasts} == {"L40S", "A100"}  # A100 is in `short`
+    every = planned(plan.Question(configfile, site="slurm"))
+    assert {one.queue: one.preempts for one in every.proposals} == {
+        "gpu": False,
+        "big": True,
+        "short": False,
+    }
+    assert "big: preempts" in text(every)
     queues = read_site("slurm")["queues"]
     assert list(queues) == ["gpu", "big", "short"]
     assert [queue["ranges"][0]["walltime"][1] for queue in queues.values()] == [
@@ -194,3 +206,30 @@ def test_a_slurm_cluster_is_asked_for_its_partitions(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(PlmEmbedError, match="there is no sinfo here"):
         read_site("slurm")
+
+
+def test_one_of_several_accounts_is_asked_for_in_the_command(
+    configfile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, script in {
+        "sinfo": SINFO,
+        "sacctmgr": "#!/bin/sh\necho lab\necho project\n",
+        "scontrol": "#!/bin/sh\necho 'ClusterName = mine'\n",
+        "sbatch": "#!/bin/sh\n",
+    }.items():
+        tool = tmp_path / "bin" / name
+        tool.write_text(script)
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SBATCH_ACCOUNT", raising=False)
+    found = planned(plan.Question(configfile))
+    assert found.command[:3] == ("SBATCH_ACCOUNT=NAME", "snakemake", "--profile")
+    assert "run it, with SBATCH_ACCOUNT: one of lab, project" in text(found)
+    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
+    assert planned(plan.Question(configfile)).command[0] == "snakemake"
+    monkeypatch.delenv("SBATCH_ACCOUNT")
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "profile.yaml").write_text("default-resources: {slurm_account: lab}\n")
+    assert planned(plan.Question(configfile)).missing == ""

@@ -56,7 +56,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "51 records (about",
         "0000 " + collect(results).attempts[0].started[:10],
         "no usable <device> ask for one",
-        "x1, job 17.pbs no end: killed",
+        "x1, job 17.pbs killed without a word",
         "14 checks, each over every row; 2 vectors computed again",
         "0123456789abcdef",
         "doi:10.1126/science.ade2574",

@@ -10,7 +10,8 @@ from pathlib import Path
 from plm_embed.master.gather_record import write_record
 from plm_embed.master.validation_record import Counts, Validation, write_validation
 from plm_embed.sequences.summary import write_summary
-from plm_embed.workflow.ending import said_of_failure, said_of_success
+from plm_embed.workflow.ending import end_unfinished, said_of_failure, said_of_success
+from plm_embed.workflow.run_note import NOTE, note_start, read_call
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -72,18 +73,58 @@ def test_what_was_asked_for_in_part_is_no_result(tmp_path: Path) -> None:
 def test_a_cause_is_said_once(tmp_path: Path) -> None:
     for bucket in range(12):
         failed(tmp_path, f"{MODEL}/embed/{bucket:04d}.log", f"bucket {bucket:04d}: no GPU", bucket)
-    line, log, after = said_of_failure(tmp_path, [MODEL], 0)
+    line, log, after = said_of_failure(tmp_path, [MODEL], 0, {})
     assert line == "failed   12 steps, for one cause: bucket 0000: no GPU"
     assert log == f"log      {tmp_path}/logs/{MODEL}/embed/0000.log" and "run the same" in after
     failed(tmp_path, "deduplicate.log", "no column", -60)
-    line, log, after = said_of_failure(tmp_path, [MODEL], 0)
+    line, log, after = said_of_failure(tmp_path, [MODEL], 0, {})
     assert line == "failed   13 steps, for 2 causes, of which the first: no column"
     assert after.endswith(f"all failures: plm-embed watch {tmp_path} --once")
 
 
 def test_what_failed_before_this_run_is_not_its_cause(tmp_path: Path) -> None:
     log = failed(tmp_path, "deduplicate.log", "no column")
-    line, *_ = said_of_failure(tmp_path, [MODEL], log.stat().st_mtime_ns + 1)
+    line, *_ = said_of_failure(tmp_path, [MODEL], log.stat().st_mtime_ns + 1, {})
     assert "ended without a word" in line
-    line, *_ = said_of_failure(tmp_path, [MODEL], log.stat().st_mtime_ns)
+    line, *_ = said_of_failure(tmp_path, [MODEL], log.stat().st_mtime_ns, {})
     assert line == "failed   no column"
+
+
+def test_what_a_scheduler_says_is_the_cause(tmp_path: Path) -> None:
+    """Of a job that was refused, without a log, and of one whose log has only the signal."""
+    note_start(tmp_path, [MODEL])
+    logs = [tmp_path / "logs" / MODEL / "embed" / f"{number:04d}.log" for number in range(2)]
+    refused = dict.fromkeys(logs, "sbatch: Invalid account")
+    assert end_unfinished(tmp_path, {MODEL: tmp_path / "store"}, [], refused) == [
+        "failed   2 steps, for one cause: sbatch: Invalid account",
+        "next     when it is mended, run the same command again: what is finished stays",
+    ]
+    call = read_call(tmp_path / NOTE)
+    assert call and (call.outcome, call.reason) == (
+        "failed",
+        "2 steps, for one cause: sbatch: Invalid account",
+    )
+    failed(tmp_path, f"{MODEL}/embed/0000.log", "stopped by a signal")
+    line, log, _ = said_of_failure(
+        tmp_path, [MODEL], 0, {logs[0]: "the time limit of 5 minutes was over"}
+    )
+    assert line == "failed   the time limit of 5 minutes was over" and log.endswith("0000.log")
+
+
+def test_a_run_that_was_stopped_says_what_is_stored(tmp_path: Path) -> None:
+    note_start(tmp_path, [MODEL])
+    (tmp_path / "sequences").mkdir()
+    write_summary(tmp_path / "sequences", counted(buckets=2, unique=1000))
+    parts = tmp_path / "store" / "0123" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "00000000-10000000-30-0123456789abcdef.h5").touch()
+    (parts / "00000000-10000000-12-0123456789abcdef.h5").touch()
+    failed(tmp_path, f"{MODEL}/embed/0000.log", "stopped by a signal; run it again")
+    log = tmp_path / "snakemake.log"
+    log.write_text("Terminating processes on user request, this might take some time.\n")
+    assert end_unfinished(tmp_path, {MODEL: tmp_path / "store"}, [log], {}) == [
+        "stopped  by you (Ctrl-C); stored: 42 of 1,000 sequences",
+        "next     give the same command again: it goes on where it was",
+    ]
+    call = read_call(tmp_path / NOTE)
+    assert call and call.outcome == "stopped"

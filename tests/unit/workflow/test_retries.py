@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from snakemake.iocontainers import Wildcards
 from snakemake.resources import Resources
 
-from plm_embed.workflow.retries import by_cause, watch_failures
+from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
 from support.campaign_runs import snakemake, working_folder
 
 
@@ -28,6 +29,7 @@ class Job(SimpleNamespace):
             wildcards_dict=wildcards,
             attempt=1,
             restart_times=3,
+            resources={"runtime": 5, "mem_mb": 2000},
         )
 
     def is_group(self) -> bool:
@@ -118,6 +120,27 @@ def test_never_more_than_the_site_gives(fail: Any, tmp_path: Path) -> None:
     fail(job, cause="memory", at_most=1500)
     fail(job, cause="time", at_most=30)
     assert asked(tmp_path, job) == (30, 1500)
+
+
+def test_each_failure_is_said_with_its_reason(
+    fail: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "0001.log"
+    job = Job(log=(str(log),), submission="0001")
+    with caplog.at_level(logging.INFO):
+        fail(job, cause="time")
+        fail(job, cause="memory")
+        log.write_text("plm-embed: unfinished: not all buckets:\n  bucket 0001: lost\n")
+        fail(job)
+        assert log not in REASONS
+        fail(job, cause="refused", said="sbatch: Invalid account")
+    assert [re.sub("^plm-embed: embed 0001 failed: ", "", said) for said in caplog.messages] == [
+        "the time limit of 5 minutes was over; it is tried again",
+        "it needed more than the 2,000 MB that it asked for; it is tried again",
+        "not all buckets: bucket 0001: lost; it is tried again",
+        "sbatch: Invalid account; it is not tried again: it would fail in the same way",
+    ]
+    assert REASONS.pop(log) == "sbatch: Invalid account"
 
 
 def test_what_is_of_no_use_is_not_tried_again(fail: Any, tmp_path: Path) -> None:

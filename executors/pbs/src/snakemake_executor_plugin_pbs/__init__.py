@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
@@ -176,7 +177,18 @@ class Executor(RemoteExecutor):
         if first:
             told = f". The call was: {call}" if call else "."
             self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{told}")
-        fail_for_good(self.workflow.scheduler, job)
+        scheduler = self.workflow.scheduler
+        # that the run ends for another reason is no reason
+        said = {} if stop_reason(scheduler) else {"said": f"PBS refuses it: {reason}"}
+        fail_for_good(job)
+        self.report_job_error(SubmittedJobInfo(job, aux={"cause": "refused"} | said))
+
+    def print_job_error(
+        self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any
+    ) -> None:
+        """Not of what was refused: its reason is told, and there is neither a command nor a log."""
+        if (job_info.aux or {}).get("cause") != "refused":
+            super().print_job_error(job_info, msg, **more)
 
     def _on_crash(self, error: Exception) -> None:
         self.workflow.scheduler.executor_error_callback(error)
@@ -220,6 +232,7 @@ class Executor(RemoteExecutor):
                 info.aux = {
                     "pbs": watched,
                     "cause": verdict.cause,
+                    "said": f"PBS job {watched.id}: {verdict.words}",
                     **({"at_most": most} if most else {}),
                 }
             self.report_job_error(info, msg=msg, aux_logs=[watched.log])

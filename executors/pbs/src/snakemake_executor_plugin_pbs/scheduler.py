@@ -40,13 +40,11 @@ def stop_reason(scheduler: Any) -> str:
     return ""
 
 
-def fail_for_good(scheduler: Any, job: Any) -> None:
-    """Let a job fail without the block of text that Snakemake prints for a failed command, and
-    without a retry.
+def fail_for_good(job: Any) -> None:
+    """Let a job that fails now not be tried again.
 
     Snakemake tries again while restart_times > attempt - 1. The property `attempt` would also
     evaluate the job's resources anew, and the scheduler would then take back other amounts than it
     gave.
     """
     job._attempt = max(job.attempt, job.restart_times + 1)
-    scheduler.error_callback(job)

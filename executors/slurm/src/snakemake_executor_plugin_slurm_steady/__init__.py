@@ -26,12 +26,15 @@ from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterf
 from . import plain, step
 from .controller import Controller, cancel_named
 from .quoting import between_double_quotes, quoted_for_the_shell
-from .refusals import Refusals
+from .refusals import AGAIN, Refusals, in_words
 from .scheduler import fail_for_good, stop_without_deadlock
 from .settings import ExecutorSettings
 from .states import States
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
+
+UNAVAILABLE = " Detailed failure reason unavailable (status command is not 'sacct')."
+"""What the plain plugin says of each job that failed, where squeue was asked: of no use."""
 
 # Snakemake imports all executor plugins when it starts, also in a job, which runs with another
 # executor: nowhere else does this plugin meet the Snakemake of its own jobs.
@@ -129,16 +132,29 @@ class Executor(PlainExecutor):
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str = "", **more: Any) -> None:
         """Say why in `aux`, for whoever decides what the next attempt asks for.
 
-        "cause" is "time", "memory" or "refused" (for good), "at_most" what the partition gives.
+        "cause" is "time", "memory" or "refused" (for good), "at_most" what the partition gives,
+        "said" the reason in words.
         """
         why = self._states.why.pop(str(job_info.external_jobid), {})
         if job_info.external_jobid is None:
+            told = msg
             refused, msg = self._refusals.told_once(msg)
-            why = {"cause": "refused"} if refused else {}
+            why = {"said": in_words(told)}
+            why |= {"cause": "refused"} if refused else {}
+        msg = msg.replace(UNAVAILABLE, "")
         if why.get("cause") == "refused":
             fail_for_good(job_info.job)
         job_info.aux = (job_info.aux or {}) | why
         super().report_job_error(job_info, msg, **more)
+
+    def print_job_error(
+        self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any
+    ) -> None:
+        """One line where the reason was told before, instead of all that is known of the job."""
+        if msg == AGAIN:
+            self.logger.error(f"{job_info.job}: {msg}")
+        else:
+            super().print_job_error(job_info, msg, **more)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Cancel all jobs of this run, whatever the status loop or sbatch did when Ctrl-C came."""

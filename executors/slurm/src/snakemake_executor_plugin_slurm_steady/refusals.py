@@ -13,6 +13,17 @@ _CALL = "\n    sbatch call:"
 AGAIN = "SLURM refuses it for the same reason. "
 
 
+_SAID = re.compile(r"The error message was '(?:sbatch: (?:error: )?)?(.*?)'\.$", re.DOTALL)
+
+
+def in_words(message: str) -> str:
+    """Why a submission failed: what sbatch said, without the call, on one line."""
+    reason = message.partition(_CALL)[0].removeprefix("Job submission failed with exception: ")
+    if found := _SAID.search(reason):
+        reason = f"sbatch: {found[1]}"
+    return " ".join(reason.split())
+
+
 class Refusals:
     """The refusals of a run."""
 

@@ -53,7 +53,7 @@ class States:
         self._told: set[str] = set()
         self._hopeless: set[str] = set()
         self.why: dict[str, dict[str, Any]] = {}
-        """Of jobs that failed: "cause" and "at_most", as `aux` has them."""
+        """Of jobs that failed: "cause", "at_most" and "said", as `aux` has them."""
 
     def await_(self, jobs: Iterable[str]) -> None:
         """Take these jobs for those that are waited for, and keep what is known of them."""
@@ -85,9 +85,12 @@ class States:
         found = {job: _first_word(words) for job, words in states.items()}
         for job in self._active:
             found[job] = await self._settled(job, _state_of(job, found))
-            cause = CAUSES.get(found[job])
+            cause, remedy = CAUSES.get(found[job]), REMEDIES.get(found[job], "")
+            if remedy and found[job] != "UNKNOWN":
+                words = {"said": f"SLURM job {job}: {remedy.partition('. ')[0]}"}
+                self.why[job] = words | self.why.get(job, {})
             if cause:
-                self.why[job] = {"cause": cause, "at_most": await at_most(job, cause)}
+                self.why[job] |= {"cause": cause, "at_most": await at_most(job, cause)}
             if found[job] in REMEDIES and job not in self._hopeless:
                 logger.warning(f"SLURM job {job}: {REMEDIES[found[job]]}.")
             if found[job] in LIMBO:
@@ -117,7 +120,8 @@ class States:
             if not held and NEVER.search(reason):
                 self._hopeless.add(job)
                 if job in before:
-                    self.why[job] = {"cause": "refused"}
+                    said_of_it = f"SLURM job {job} can never start: {reason}"
+                    self.why[job] = {"cause": "refused", "said": said_of_it}
                     await said("scancel", job)
             if reason in self._told or not (held or job in self._hopeless):
                 continue

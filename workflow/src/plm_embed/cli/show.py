@@ -153,7 +153,8 @@ def plan(
         lengths=lengths,
     )
     plans = planning.plan(question)
-    results = Path(read_config(configfile, question.settings)["results"])
+    config = read_config(configfile, question.settings, awaited=lengths is not None)
+    results = Path(config["results"])
     for found in plans:
         kept = results / found.model / PLAN
         if not (found.stored and kept.exists()):

@@ -23,11 +23,9 @@ from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
 from plm_embed.store.store import Store
-from plm_embed.store.write_parts import PartRows, write_part
+from plm_embed.store.write_parts import BYTES_PER_PART, PartRows, write_part
 
 log = logging.getLogger(__name__)
-BYTES_PER_PART = 512 << 20
-"""A part is published at the latest when it holds this much; bounds the job's memory."""
 
 
 class Buffer:

@@ -74,6 +74,7 @@ class Dispatch:
         self._attempt_at = dict.fromkeys(self._claimed(), 0.0)
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
+        self._users = False  # whether no device will work before a user has mended something
         self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
         self._workers: dict[int, Worker] = {}
         self._changed = threading.Condition()
@@ -107,7 +108,7 @@ class Dispatch:
             )
         elif left and not self._stopping:
             self.problems += [*self._broken, f"no working device left for {left}"]
-        self.passing = self.passing or bool(left) or self._stopping
+        self.passing = self.passing or (bool(left) and not self._users) or self._stopping
 
     def stop(self) -> None:
         """Take no new bucket and ask the workers to publish what they have."""
@@ -157,7 +158,8 @@ class Dispatch:
                     else WorkerError(f"{type(error).__name__}: {error}")
                 )
                 self._workers.pop(slot, None)
-                in_a_row = FAILURES_IN_A_ROW if failure.blames == "device" else in_a_row + 1
+                final = failure.blames == "device" or (failure.blames == "user" and not taken)
+                in_a_row = FAILURES_IN_A_ROW if final else in_a_row + 1
                 log.warning(
                     "worker %d: %s%s", slot, f"bucket {taken[0].stem}: " if taken else "", failure
                 )
@@ -166,6 +168,7 @@ class Dispatch:
                 self._note(taken[0], time.monotonic() - began, computed, failure)
             elif failure and in_a_row >= FAILURES_IN_A_ROW and not self._stopping:
                 self._broken.append(str(failure))
+                self._users = self._users or failure.blames == "user"
         if slot in self._workers:
             self._workers.pop(slot).close()
 

@@ -31,7 +31,7 @@ from plm_embed.jobs.completion_record import (
     WorkerInfo,
     write_completion,
 )
-from plm_embed.jobs.compute_vectors import BYTES_PER_PART, Computation
+from plm_embed.jobs.compute_vectors import Computation
 from plm_embed.jobs.finished_bucket import read_bucket
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
@@ -46,6 +46,7 @@ from plm_embed.store.blocks import locate
 from plm_embed.store.replaced import current_parts
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import BYTES_PER_PART
 
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
@@ -215,6 +216,9 @@ class Embedder:
                 return False
             locate(whole, self.store.folder.parent)
         except (PlmEmbedError, FileNotFoundError) as error:
+            if not output.exists():
+                log.info("bucket %s: nothing computed yet", bucket.stem)
+                return False
             log.info("bucket %s is not complete: %s", bucket.stem, error)
             return False
         return True

@@ -92,9 +92,11 @@ class Worker:
         except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode or 0
-            names = {number.value: number.name for number in signal.Signals}
+            memory = "; out of memory?" if -code == signal.SIGKILL else ""
             raise WorkerError(
-                f"killed by {names.get(-code, -code)}" if code < 0 else f"ended with {code}"
+                f"a worker was killed (signal {-code}{memory})"
+                if code < 0
+                else f"a worker ended with {code}"
             ) from None
         if isinstance(answer, tuple):
             self._process.join()

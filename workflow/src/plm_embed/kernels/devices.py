@@ -23,18 +23,22 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """`auto` is the visible CUDA device if there is one, else the CPU.
 
     DeviceError when a GPU is wanted, or given by CUDA_VISIBLE_DEVICES as schedulers do, and cannot
-    be used: a job with a GPU that computes on the CPU would waste both.
+    be used: a job with a GPU that computes on the CPU would waste both. ConfigError where no
+    attempt could help: torch without CUDA, or no GPU shown.
     """
     available = torch.cuda.is_available()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     given = visible.strip() not in NO_GPU
     if not available and (wanted == "cuda" or (wanted == "auto" and given)):
         build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
-        raise DeviceError(
+        words = (
             f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
             f"CUDA_VISIBLE_DEVICES: {visible})\n"
             "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"
         )
+        if not torch.version.cuda or visible in ("", "-1"):
+            raise ConfigError(words, key="speed.device")
+        raise DeviceError(words)
     return torch.device("cuda", 0) if available and wanted != "cpu" else torch.device("cpu")
 
 

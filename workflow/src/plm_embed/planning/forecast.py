@@ -1,12 +1,13 @@
 """What `plm-embed plan` says, and keeps as `plan.json` in the folder of the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.proposals import Proposal
+from plm_embed.typed_json import IF_KNOWN
 
 PLAN = "plan.json"
 
@@ -57,6 +58,8 @@ class Plan:
     bytes: dict[str, int]
     """That will be written, by what they are."""
     free_bytes: int
+    files: int = field(default=0, metadata=IF_KNOWN)
+    """That will be written, but for the sequences of other models."""
     site: str
     recognized: str
     """What the site was recognized by, '' where it was named."""

@@ -2,6 +2,7 @@
 where, what disk.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
 from plm_embed.planning.costs import Work
 from plm_embed.planning.forecast import Forecast, Plan
-from plm_embed.planning.proposals import Proposal, command, cut_alike, proposals
+from plm_embed.planning.proposals import Proposal, command, cut_alike, names_account, proposals
 from plm_embed.planning.remaining import Outstanding, outstanding
-from plm_embed.planning.sizes import table_bytes, vector_bytes
+from plm_embed.planning.sizes import estimated_table_bytes, file_count, table_bytes, vector_bytes
 from plm_embed.planning.speeds import (
     Trial,
     best_speeds,
@@ -29,11 +30,15 @@ from plm_embed.planning.speeds import (
     workers_here,
 )
 from plm_embed.planning.weights import weights_bytes, weights_in_words
+from plm_embed.sites import slurm
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
+
+SBATCH_ACCOUNT = "SBATCH_ACCOUNT"
+"""The variable by which sbatch takes an account."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,9 @@ def plan(question: Question) -> list[Plan]:
 
     Submissions of all models are cut alike, for the one that takes longest.
     """
-    config = read_config(question.configfile, question.settings)
+    # with a table of lengths the input need not be here
+    without_input = question.lengths is not None
+    config = read_config(question.configfile, question.settings, awaited=without_input)
     here, site = _where(question.site or config["site"])
     with given_input(config, question.lengths, question.measure) as given:
         drafts = [
@@ -103,7 +110,9 @@ def plan(question: Question) -> list[Plan]:
     on_cpu = all(draft.on_cpu for draft in drafts)
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
     words = tuple(_command(question, config, site, ways[0], here if submits else None))
-    missing = _missing(site) if submits else ""
+    missing = _missing(site, here) if submits else ""
+    if missing.startswith(SBATCH_ACCOUNT):
+        words = (f"{SBATCH_ACCOUNT}=NAME", *words)
     free = shutil.disk_usage(existing(Path(config["results"]))).free
     return [
         _plan(
@@ -142,6 +151,8 @@ def _draft(
     sizes = vector_bytes(config, model, given.lengths)
     if given.sequences:
         sizes = table_bytes(given.sequences, given.accepted) | sizes
+    else:
+        sizes = estimated_table_bytes(given.records, given.unique, given.residues) | sizes
     sizes |= weights_bytes(config, model)
     forecasts = tuple(
         Forecast(speed, device_hours(todo, speed, jobs_of(config))) for speed in speeds
@@ -153,18 +164,19 @@ def _draft(
             "--device A100",
             key="--device",
         )
-    shown = tuple(one for one in forecasts if _shown(one, chosen, question, here))
+    kinds = (queue.get("gpu_type", "") for queue in (site.get("queues") or {}).values())
+    labels = {costs.device_label(kind.upper().replace("_", " ")) for kind in kinds}
+    shown = tuple(one for one in forecasts if _shown(one, chosen, question, labels))
     return _Draft(config, model, found, todo, shown, chosen, sizes)
 
 
-def _shown(one: Forecast, chosen: Forecast, question: Question, here: Here) -> bool:
-    """Whether a plan tells of a device: of all, or of those that are here, were measured, or may be
+def _shown(one: Forecast, chosen: Forecast, question: Question, labels: set[str]) -> bool:
+    """Whether a plan tells of a device: of all, or of those that are here, were measured, or are
     at the site.
     """
     speed = one.speed
-    founded = speed.here or speed.basis.startswith("measured")
-    any_gpu = bool(here.site) and not costs.gpu_table()["sites"].get(here.site)
-    return question.all_gpus or one is chosen or founded or any_gpu
+    founded = speed.here or speed.basis.startswith("measured") or speed.device in labels
+    return question.all_gpus or one is chosen or founded
 
 
 def _plan(
@@ -184,6 +196,8 @@ def _plan(
     found, chosen = draft.found, draft.chosen
     mine = chosen.speed.here or chosen.speed.basis == "measured here"
     local = chosen.hours is not None and mine and alone
+    buckets = draft.config["buckets"] if local else ways[0].buckets
+    minutes = draft.config["speed"]["flush_minutes"]
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         model=draft.model.name,
@@ -203,6 +217,7 @@ def _plan(
         local_hours=local_hours(chosen, draft.jobs) if local else None,
         bytes=draft.bytes,
         free_bytes=free_bytes,
+        files=file_count(draft.bytes["store"], buckets, chosen.hours or 0.0, minutes),
         site=here.site,
         recognized=here.why if here.site else "",
         missing=missing,
@@ -228,7 +243,11 @@ def _where(named: str) -> tuple[Here, dict[str, Any]]:
         return Here("", ""), {}
 
 
-def _missing(site: Mapping[str, Any]) -> str:
+def _missing(site: Mapping[str, Any], here: Here) -> str:
+    """What the command lacks, in words that begin with the variable if it is that."""
+    if here.why and site.get("scheduler") == "slurm" and not names_account("slurm"):
+        several = [] if os.environ.get(SBATCH_ACCOUNT) else slurm.accounts()
+        return f"{SBATCH_ACCOUNT}: one of {', '.join(several)}" if len(several) > 1 else ""
     if site.get("account", {}).get("required") and not account_of(site):
         return f"an account: {account_words(site)}"
     return ""

@@ -16,6 +16,9 @@ from plm_embed.wording import duration, readable
 
 BAR = 40
 BINS = 12
+LARGE_HOURS = 8.0
+"""GPU-hours from which on it matters how many GPUs work at a time."""
+GPUS_AT_A_TIME = 8, 64
 
 
 def show(plans: Sequence[Plan], console: Console) -> None:
@@ -36,7 +39,7 @@ def show(plans: Sequence[Plan], console: Console) -> None:
     console.print("\n[bold]time[/] of one device at work")
     console.print(_times(first) if len(plans) == 1 else _times_of_models(plans))
     for note in dict.fromkeys(_notes(plans)):
-        console.print(f"  [dim]{note}[/]", soft_wrap=True)
+        console.print(f"  [dim]{escape(note)}[/]")
     local = [plan.local_hours for plan in plans if plan.local_hours is not None]
     if len(local) == len(plans):
         others = "" if first.site else "; other GPUs: --gpus all; a cluster: --site NAME"
@@ -55,8 +58,9 @@ def show(plans: Sequence[Plan], console: Console) -> None:
             "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime, in "
             "hours; "
             "waste: of the GPU-hours paid[/]",
-            soft_wrap=True,
         )
+        for line in _remarks(plans):
+            console.print(f"  {line}")
     console.print("\n[bold]bytes[/]")
     bytes_ = _bytes(plans)
     total = sum(bytes_.values())
@@ -64,8 +68,8 @@ def show(plans: Sequence[Plan], console: Console) -> None:
     room = "enough" if first.free_bytes > total else "[bold red]NOT ENOUGH[/]"
     console.print(
         f"  {sizes}; {readable(total)} in all; {readable(first.free_bytes)} free: {room}",
-        soft_wrap=True,
     )
+    console.print(f"  files: about {sum(plan.files for plan in plans):,}")
     console.print("\n[bold]run it[/]" + (f", with {first.missing}" if first.missing else ""))
     console.print("  " + shlex.join(first.command), soft_wrap=True, highlight=False, markup=False)
 
@@ -86,7 +90,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "model", plan.model
     yield "weights", _weights(plan)
     yield from _input(plan)
-    yield "not computed", _spared(plan)
+    yield "already there", _spared(plan)
     yield (
         "to compute",
         f"{plan.todo.sequences:,} sequences, {plan.todo.tokens:,} tokens, "
@@ -98,7 +102,7 @@ def _shared_facts(plans: Sequence[Plan]) -> Iterator[tuple[str, str]]:
     yield from _input(plans[0])
     for plan in plans:
         yield plan.model, _weights(plan)
-        yield "", f"not computed: {_spared(plan)}"
+        yield "", f"already there: {_spared(plan)}"
 
 
 def _input(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -165,8 +169,8 @@ def histogram(lengths: Mapping[int, int]) -> Iterator[str]:
 
 def _spared(plan: Plan) -> str:
     if plan.stored is None:
-        return "nothing that is stored has these settings yet"
-    return f"{plan.stored:,} are in the store" + (
+        return "nothing with these settings"
+    return f"{plan.stored:,} in the store" + (
         f", {plan.reused:,} in earlier results" if plan.reused else ""
     )
 
@@ -210,15 +214,33 @@ def _known_hours(each: Sequence[float | None]) -> str:
     return _hours(sum(known)) if len(known) == len(each) else "?"
 
 
+def _remarks(plans: Sequence[Plan]) -> Iterator[str]:
+    """Why the command sets buckets, and when all of a large campaign is done."""
+    first = together(*next(iter(_ways(plans))))
+    if any(word == f"buckets={first.buckets}" for word in plans[0].command):
+        takes = duration(3600 * first.hours_each)
+        yield f"buckets={first.buckets}: a job then takes {takes}, and is worth its wait"
+    work = (1 - first.wasted) * first.charged_hours
+    if work > LARGE_HOURS:
+        most = first.submissions * first.nodes * first.gpus_per_node
+        numbers = [*(number for number in GPUS_AT_A_TIME if number < most), most]
+        times = ", ".join(f"{duration(3600 * work / n)} with {n:,}" for n in numbers)
+        yield f"done after about {times} GPUs at a time"
+
+
 def _submissions(ways: Sequence[Proposal]) -> Table:
     table = Table(box=None, pad_edge=True)
-    for title in ("queue", "jobs", "max", "size", "buckets", "limit", "takes", "node-h", "waste"):
+    limited = any(one.jobs_at_once for one in ways)
+    for title in (
+        *("queue", "jobs", *(["max"] if limited else [])),
+        *("size", "buckets", "limit", "takes", "node-h", "waste"),
+    ):
         table.add_column(title, justify="left" if title == "queue" else "right", no_wrap=True)
     for one in ways:
         table.add_row(
-            one.queue if one.fits else f"{one.queue}: too short",
+            one.queue + ": too short" * (not one.fits) + ": preempts" * one.preempts,
             f"{one.submissions:,}",
-            f"{one.jobs_at_once:,}" if one.jobs_at_once else "",
+            *([f"{one.jobs_at_once:,}" if one.jobs_at_once else ""] if limited else []),
             f"{one.nodes} x {one.gpus_per_node}",
             f"{one.buckets:,}",
             f"{one.walltime_minutes // 60}:{one.walltime_minutes % 60:02d}",

@@ -4,7 +4,7 @@ waste.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import Shape, shape
+from plm_embed.typed_json import IF_KNOWN
 
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""
@@ -44,6 +45,8 @@ class Proposal:
     wasted: float
     jobs_at_once: int | None
     fits: bool
+    preempts: bool = field(default=False, metadata=IF_KNOWN)
+    """Whether jobs of the queue end when others demand their nodes."""
 
 
 def proposals(site: dict[str, Any], gpu_hours: float) -> list[Proposal]:
@@ -111,6 +114,7 @@ def _propose(
         wasted=1 - gpu_hours / charged if charged else 0.0,
         jobs_at_once=queue.get("max_jobs"),
         fits=usable > 0 and minutes <= 60 * limit,
+        preempts=bool(queue.get("preempts")),
     )
 
 
@@ -208,6 +212,12 @@ def _profile(name: str) -> dict[str, Any]:
             if (path := folder / name / file).is_file():
                 return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     return {}
+
+
+def names_account(profile: str) -> bool:
+    """Whether a profile names the account to charge."""
+    pairs = _pairs(_profile(profile), "default-resources")
+    return any(pair.startswith("slurm_account=") for pair in pairs)
 
 
 def _pairs(profile: Mapping[str, Any], key: str) -> list[str]:

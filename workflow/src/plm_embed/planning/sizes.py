@@ -21,9 +21,18 @@ from plm_embed.sequence_windows import stored_residues
 from plm_embed.sequences.summary import SUMMARY, read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import CHUNK_ROWS
+from plm_embed.store.write_parts import BYTES_PER_PART
 from plm_embed.workflow.config import Config
 
 log = logging.getLogger(__name__)
+BYTES_PER_SEQUENCE, BYTES_PER_RESIDUE = 70, 0.54
+"""Of a bucket's file: the key, and residues as Parquet packs those of proteins."""
+BYTES_PER_RECORD = 80
+"""Of a record in each of members, index and records.parquet: key, id, a line of header."""
+FILES_PER_BUCKET = 8
+"""Besides its parts: two of its sequences, completion record, notes of its submission and of an
+attempt, log, benchmark, what Snakemake notes of its job. (docs/scale.md)
+"""
 _MATRICES = frozenset({"per_residue", "per_token"})
 
 _PIECE, _PIECES, _ENOUGH = 2_000, 8, 1 << 20
@@ -69,6 +78,25 @@ def table_bytes(sequences: Path, accepted: int) -> dict[str, int]:
         "index": files["members"] + 4 * accepted,
         "records": files["records.parquet"] + 4 * accepted,
     }
+
+
+def estimated_table_bytes(records: int, unique: int, residues: int) -> dict[str, int]:
+    """The same from counts alone, for ids and headers of usual length."""
+    buckets = round(BYTES_PER_SEQUENCE * unique + BYTES_PER_RESIDUE * residues)
+    return {
+        "sequences": buckets + 2 * BYTES_PER_RECORD * records,
+        "index": BYTES_PER_RECORD * records,
+        "records": BYTES_PER_RECORD * records,
+    }
+
+
+def file_count(store_bytes: int, buckets: int, device_hours: float, flush_minutes: float) -> int:
+    """Files that a campaign of one model makes, its master and the notes of Snakemake among them.
+
+    A part ends after so many minutes, or when it is full.
+    """
+    each = device_hours * 60 / buckets / flush_minutes, store_bytes / buckets / BYTES_PER_PART
+    return buckets * (FILES_PER_BUCKET + math.ceil(max(1.0, *each)))
 
 
 def _padded(rows: int, chunk: int) -> int:

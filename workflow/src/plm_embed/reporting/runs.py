@@ -1,6 +1,6 @@
 """What was computed when, and by which worker, from completion records and notes of attempts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -106,6 +106,13 @@ def workers_of(attempts: Iterable[Attempt], runs: Iterable[Run]) -> list[str]:
         mine = [here[bucket] for bucket in one.buckets if bucket in here]
         owners.append((mine or list(here.values()))[0])
     return owners
+
+
+def without_end(attempt: Attempt, finished: Container[str]) -> str:
+    """What became of an attempt without an end, by the names of the buckets that are finished."""
+    if all(bucket in finished for bucket in attempt.buckets):
+        return "killed without a word: by a time limit, for its memory, or by hand"
+    return "no end: killed, or still at work"
 
 
 def moment(text: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.facts import Facts
-from plm_embed.reporting.runs import Run, place
+from plm_embed.reporting.runs import Run, place, without_end
 from plm_embed.wording import duration, readable
 
 LISTED = 10
@@ -40,7 +40,7 @@ def _attempts(attempts: list[Attempt]) -> str:
     if outcomes["failed"]:
         text += f"; {outcomes['failed']:,} failed"
     if outcomes["no end"]:
-        text += f"; {outcomes['no end']:,} without an end: killed, or still at work"
+        text += f"; {outcomes['no end']:,} without an end"
     return text
 
 
@@ -67,13 +67,14 @@ def _repeats_time(facts: Facts, repeats: int) -> str:
 
 def failures(facts: Facts) -> list[dict[str, str]]:
     """The last attempts that did not complete: submission, when, where, why."""
+    finished = {run.bucket for run in facts.runs}
     found = [one for one in facts.attempts if one.outcome != "complete"][-LISTED:]
     return [
         {
             "submission": one.submission,
             "started": one.started[:19].replace("T", " "),
             "place": place(one.host, one.job),
-            "reason": one.reason or "no end: killed, or still at work",
+            "reason": without_end(one, finished) if one.outcome == "no end" else one.reason,
         }
         for one in found
     ]

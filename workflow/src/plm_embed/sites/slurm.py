@@ -29,7 +29,11 @@ def slurm_site() -> dict[str, Any]:
     """Partitions with GPUs, as queues. ConfigError without SLURM, without an answer, or without
     such a partition.
     """
-    return site_of(partition_lines())
+    site = site_of(partition_lines())
+    preempted = preemptible(_answer("sinfo", "--noheader", "--format", "%P|%M|%p"))
+    for name in preempted & site["queues"].keys():
+        site["queues"][name]["preempts"] = True
+    return site
 
 
 def partition_lines() -> list[str]:
@@ -57,6 +61,18 @@ def partition_lines() -> list[str]:
             key="site",
         )
     return answer.stdout.splitlines()
+
+
+def preemptible(lines: Iterable[str]) -> set[str]:
+    """Of lines of name, mode and tier, the partitions whose jobs those of a higher tier may end."""
+    found = [line.strip().split("|") for line in lines]
+    tiers = {
+        name.rstrip("*"): (mode.upper() != "OFF", int(tier))
+        for name, mode, tier in (fields for fields in found if len(fields) == 3)
+        if tier.isdecimal()
+    }
+    highest = max((tier for _, tier in tiers.values()), default=0)
+    return {name for name, (ends, tier) in tiers.items() if ends and tier < highest}
 
 
 def without_gpus(lines: Iterable[str]) -> tuple[list[str], str]:

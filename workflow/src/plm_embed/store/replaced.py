@@ -121,6 +121,13 @@ def part_names(folder: Path) -> list[str]:
     return sorted(filter(_PART_NAME.fullmatch, os.listdir(folder))) if folder.is_dir() else []  # noqa: PTH208
 
 
+def stored_vectors(store: Path) -> int:
+    """Vectors in a store, of the settings that were written to last; by names alone."""
+    folders = [path for path in store.glob("*/parts") if path.is_dir()]
+    newest = max(folders, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return PartList(newest).rows if newest else 0
+
+
 class PartList:
     """The parts that are in a folder now, by name, but for those that `plm-embed compact` has
     replaced. The folder is listed once, however many ranges are asked for.
@@ -144,6 +151,11 @@ class PartList:
         start = bisect_left(self._reach, first)
         stop = bisect_right(self._names, last, start, key=lambda name: name[:8])
         return [self._folder / name for name in self._names[start:stop] if first <= name[9:17]]
+
+    @property
+    def rows(self) -> int:
+        """Vectors in all of them; what two parts both hold counts twice."""
+        return sum(int(name.split("-")[2]) for name in self._names)
 
     def all(self) -> list[Path]:
         """Every one of them."""

@@ -23,6 +23,8 @@ from plm_embed.store.hdf5 import (
 )
 
 SCHEMA_VERSION = 1
+BYTES_PER_PART = 512 << 20
+"""A part is published at the latest when it holds this much; bounds the job's memory."""
 
 
 @dataclass(frozen=True)

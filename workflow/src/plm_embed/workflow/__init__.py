@@ -30,7 +30,7 @@ from plm_embed.workflow.config_handover import (
     notes_file,
     quote_words,
 )
-from plm_embed.workflow.ending import said_of_failure, said_of_success
+from plm_embed.workflow.ending import end_unfinished, said_of_success
 from plm_embed.workflow.resources import (
     gather_minutes,
     host_memory_mb,
@@ -41,11 +41,12 @@ from plm_embed.workflow.resources import (
     records_minutes,
     validate_minutes,
 )
-from plm_embed.workflow.retries import by_cause, watch_failures
+from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
 from plm_embed.workflow.run_note import note_end, note_start
 from plm_embed.workflow.site import Given, layer
 
 __all__ = [
+    "REASONS",
     "Given",
     "PlmEmbedError",
     "adapter_files",
@@ -59,6 +60,7 @@ __all__ = [
     "check_reuse",
     "check_version",
     "checked",
+    "end_unfinished",
     "forget",
     "freeze",
     "frozen_file",
@@ -81,7 +83,6 @@ __all__ = [
     "quote_words",
     "reading",
     "records_minutes",
-    "said_of_failure",
     "said_of_success",
     "submissions",
     "validate_minutes",

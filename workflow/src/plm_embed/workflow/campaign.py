@@ -106,7 +106,7 @@ def plan_line(config: Config) -> str:
         f"plm-embed: {config['model']}{_standing(config)}, {buckets}; "
         f"{records}; {store} in {config['store']}"
     )
-    return f"{line}; not computed: {saved}" if saved else line
+    return f"{line}; already there: {saved}" if saved else line
 
 
 def _standing(config: Config) -> str:

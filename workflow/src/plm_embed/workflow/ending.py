@@ -5,17 +5,25 @@ Three lines each, for the screen on which Snakemake has said much more.
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import VALIDATION, Validation, read_validation
 from plm_embed.sequences.summary import known_summary
+from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.failures import Failure, alike, failures
+from plm_embed.workflow.run_note import began_at, note_end
 
 REPORT = "report.html"
 PROOF = "checksums.sha256"
 GATHERED = "gathered.json"
+STOPS = {
+    "Terminating processes on user request": "stopped by you (Ctrl-C)",
+    "Will exit after finishing currently running jobs": "stopped by SIGTERM",
+}
+"""What Snakemake's log says of a run that did not end by itself, and what that was."""
 AGAIN = "when it is mended, run the same command again: what is finished stays"
 
 
@@ -38,19 +46,73 @@ def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
     yield _line("next", f"plm-embed watch {shlex.quote(str(results))} --once")
 
 
-def said_of_failure(results: Path, models: Iterable[str], since_ns: int) -> Iterator[str]:
-    """Lines about a run that failed: what the first step to fail says, and where the rest is."""
-    causes = list(alike(failures(results, models, since_ns)))
+def end_unfinished(
+    results: Path,
+    stores: Mapping[str, Path],
+    logs: Iterable[Path],
+    reasons: Mapping[Path, str],
+) -> list[str]:
+    """Note how a run ended that did not complete, and the lines about it.
+
+    `stores` by model; `logs` of Snakemake; `reasons`: what executors say of jobs that failed, by
+    the logs of their rules.
+    """
+    if how := _stopped(logs):
+        note_end(results, "stopped")
+        return list(said_of_stop(results, stores, how))
+    said = list(said_of_failure(results, stores, began_at(results), reasons))
+    note_end(results, "failed", " ".join(said[0].split()[1:]))
+    return said
+
+
+def said_of_stop(results: Path, stores: Mapping[str, Path], how: str) -> Iterator[str]:
+    """Lines about a run that somebody stopped: what there is of it, and how it goes on."""
+    stored = [f"{stored_vectors(store):,}" for store in stores.values()]
+    counted = ""
+    with suppress(PlmEmbedError):
+        if summary := known_summary(results / "sequences"):
+            counted = f" of {summary.unique:,}"
+    kept = ", ".join(
+        f"{count}{counted} sequences{f' of {model}' * (len(stores) > 1)}"
+        for model, count in zip(stores, stored, strict=True)
+    )
+    yield _line("stopped", f"{how.removeprefix('stopped ')}; stored: {kept}")
+    yield _line("next", "give the same command again: it goes on where it was")
+
+
+def _stopped(logs: Iterable[Path]) -> str:
+    for log in logs:
+        with suppress(OSError):
+            text = log.read_text(encoding="utf-8", errors="replace")
+            for words, how in STOPS.items():
+                if words in text:
+                    return how
+    return ""
+
+
+def said_of_failure(
+    results: Path, models: Iterable[str], since_ns: int, reasons: Mapping[Path, str]
+) -> Iterator[str]:
+    """Lines about a run that failed: what the first step to fail says, and where the rest is.
+
+    What a scheduler says of a job (`reasons`, by log) counts more than its log: of a time limit
+    that has no more than a signal.
+    """
+    found = {failure.log: failure for failure in failures(results, models, since_ns)}
+    found |= {log: Failure(log, reason) for log, reason in reasons.items()}
+    causes = list(alike(list(found.values())))
     watch = f"plm-embed watch {shlex.quote(str(results))} --once"
     if not causes:
         yield _line(
             "failed",
-            "a step ended without a word, as after a kill or without memory; its log is above",
+            "a step ended without a word, as after a kill; what Snakemake says of it is above",
         )
         yield _line("next", "run the same command again: what is finished stays")
         return
     yield _line("failed", f"{_how_many(causes)}{_cause(causes[0])}")
-    yield _line("log", str(causes[0][0].log))
+    log = causes[0][0].log
+    if log.is_file() and log.stat().st_size:  # a job that was refused has none, or an empty one
+        yield _line("log", str(log))
     yield _line("next", f"{AGAIN}; all failures: {watch}" if len(causes) > 1 else AGAIN)
 
 

@@ -14,6 +14,8 @@ from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 
 READING = ("deduplicate", "scan", "split", "collect")
 """Steps, by the names of their logs, that the models of a campaign share."""
+STOPPED = "stopped by a signal"
+"""In what the embed jobs of a run say that somebody stopped."""
 _TAIL_BYTES = 4096
 _ERROR = re.compile("plm-embed: (?:error|unfinished): ")
 

@@ -3,12 +3,12 @@ for more than the site gives; and what is of no use is not tried again.
 
 Snakemake tells the functions and expressions of resources only the number of the attempt. Executors
 say why a job failed in `aux` of what they report: "cause" is "time", "memory" or "refused" (for
-good), "at_most" what the partition or queue gives at most, in minutes or MB. The main process takes
-that down for its jobs, which ask the same functions.
+good), "at_most" what the partition or queue gives at most, in minutes or MB, "said" the reason in
+words. The main process takes that down for its jobs, which ask the same functions.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.typed_json import from_json, to_plain
+from plm_embed.workflow.failures import error_at_the_end
 
 CAUSES = {"runtime": "time", "mem_mb": "memory"}
 """What must have been short for a resource to grow."""
 USERS_ERROR = b"plm-embed: error: "
 """A log with a line that begins so says what a user has to mend; see `cli.main`."""
 TAIL_BYTES = 65536
+REASONS: dict[Path, str] = {}
+"""Why jobs of this run failed in the end, as their executor says it, by the logs of their rules."""
 _NOTES: dict[str, Path] = {}
 """The notes of each rule, by its name; none of rules of a workflow that uses this one as a module.
 """
@@ -110,13 +113,19 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
         notes = next(filter(None, map(_NOTES.get, job.rules)), None)
         if notes is None:
             return
-        if why.get("cause") == "refused" or _users_error(job.log, notes):
+        reason = _reason(why, job)
+        said = f"plm-embed: {_name(job)} failed: {reason or _last_words(job.log, notes)}"
+        hopeless = why.get("cause") == "refused" or _users_error(job.log, notes)
+        again = job.restart_times >= job.attempt and not hopeless
+        if again:
+            said += "; it is tried again"
+        elif hopeless and job.restart_times:
+            said += "; it is not tried again: it would fail in the same way"
+        self.logger.info(said)
+        if reason and not again:
+            REASONS.update(dict.fromkeys(map(Path, job.log), reason))
+        if hopeless:
             job.attempt = job.restart_times + 1  # Snakemake tries again as long as it is not above
-            if job.restart_times:
-                self.logger.info(
-                    f"Job {job.jobid} ({job.name}) is not tried again: it would fail in the same "
-                    "way."
-                )
         elif not job.is_group():
             note = AttemptFailure(
                 job=_job(job.rule.name, job.wildcards_dict),
@@ -131,17 +140,40 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
     executor.report_job_error, real_executor.handle_job_error = report_job_error, handle_job_error
 
 
+def _name(job: Any) -> str:
+    """embed 0003; of a group, its own name."""
+    return " ".join([job.name, *([] if job.is_group() else job.wildcards_dict.values())])
+
+
+def _reason(why: Mapping[str, Any], job: Any) -> str:
+    """Why an attempt failed, as its executor knows it; '' when only its log may say it."""
+    if why.get("cause") == "time" and (minutes := job.resources.get("runtime")):
+        return f"the time limit of {minutes} minutes was over"
+    if why.get("cause") == "memory" and (megabytes := job.resources.get("mem_mb")):
+        return f"it needed more than the {megabytes:,} MB that it asked for"
+    return str(why.get("said", ""))
+
+
+def _last_words(logs: Iterable[Any], notes: Path) -> str:
+    """The error that the log ends with, on one line."""
+    found = (error_at_the_end(log) for log in _of_this_run(logs, notes))
+    return " ".join(next(filter(None, found), "without a word in its log").split())
+
+
 def _users_error(logs: Iterable[Any], notes: Path) -> bool:
     """Whether a log that is younger than this run ends with what a user has to mend."""
+    for log in _of_this_run(logs, notes):
+        with log.open("rb") as handle:
+            handle.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            if any(line.startswith(USERS_ERROR) for line in handle):
+                return True
+    return False
+
+
+def _of_this_run(logs: Iterable[Any], notes: Path) -> Iterator[Path]:
+    """Logs that are there and younger than this run."""
     began = notes.with_suffix(".json").stat().st_mtime
     for log in map(Path, logs):
-        try:
-            if log.stat().st_mtime < began:
-                continue
-            with log.open("rb") as handle:
-                handle.seek(max(0, log.stat().st_size - TAIL_BYTES))
-                if any(line.startswith(USERS_ERROR) for line in handle):
-                    return True
-        except FileNotFoundError:
-            continue
-    return False
+        with suppress(FileNotFoundError):
+            if log.stat().st_mtime >= began:
+                yield log

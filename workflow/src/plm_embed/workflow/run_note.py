@@ -19,6 +19,7 @@ from plm_embed.jobs.claims import alive
 from plm_embed.typed_json import from_json, to_plain
 
 NOTE = "run.json"
+Outcome = Literal["complete", "failed", "stopped", "no end"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,9 @@ class Call:
     started: str
     ended: str = ""
     """'' while it runs and for ever after a kill."""
-    outcome: Literal["complete", "failed", "no end"] = "no end"
+    outcome: Outcome = "no end"
+    reason: str = ""
+    """What it said of a failure, or ''."""
 
     @property
     def at_work(self) -> bool:
@@ -49,16 +52,24 @@ def note_start(results: Path, models: Sequence[str]) -> None:
         write_json(results / NOTE, to_plain(call))
 
 
-def note_end(results: Path, outcome: Literal["complete", "failed"]) -> int:
-    """Say how the run ended; when its note was written, in nanoseconds, 0 where there is none."""
+def note_end(results: Path, outcome: Outcome, reason: str = "") -> None:
+    """Say how the run ended."""
     path = results / NOTE
     with suppress(OSError):
         call, began = read_call(path), path.stat().st_mtime_ns
         if call:
-            write_json(path, to_plain(replace(call, ended=_now(), outcome=outcome)))
+            ended = replace(call, ended=_now(), outcome=outcome, reason=reason)
+            write_json(path, to_plain(ended))
             # its time stays that of the start, by the clock that the logs beside it go by
             os.utime(path, ns=(began, began))
-            return began
+
+
+def began_at(results: Path) -> int:
+    """When the last run began, in nanoseconds, by the clock of the logs; 0 where there is no
+    note.
+    """
+    with suppress(OSError):
+        return (results / NOTE).stat().st_mtime_ns
     return 0
 
 

@@ -21,7 +21,7 @@ from plm_embed.reporting.plots.charts import (
     logarithmic,
     short,
 )  # fmt: skip
-from plm_embed.reporting.runs import Run, moment, workers_of
+from plm_embed.reporting.runs import Run, moment, without_end, workers_of
 from plm_embed.wording import duration
 
 WORKERS_WITH_BARS = 16
@@ -146,6 +146,7 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
     begin, end = min(starts), max(ends + starts)
     x = clock("time (UTC)", begin, end)
     unit = 100 / len(workers)
+    finished = {run.bucket for run in runs}
 
     room = 0.5 if named else 0.9  # names stand above the bars
 
@@ -160,7 +161,7 @@ def timeline(runs: Sequence[Run], attempts: Sequence[Attempt]) -> Chart:
     for one, name in zip(attempts, owners, strict=True):
         table.append(("attempt", one.submission, name, one.started, one.ended, one.outcome))
         if one.outcome == "no end":
-            tip = f"submission {one.submission}: killed, or still at work"
+            tip = f"submission {one.submission}: {without_end(one, finished)}"
             middle = round(unit * (lane[name] + 0.7), 2)
             marks.append(Mark(x.percent(moment(one.started)), middle, "sx", tip))
         else:

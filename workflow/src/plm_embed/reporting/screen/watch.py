@@ -6,14 +6,16 @@ looking every few seconds costs a shared filesystem next to nothing, from any ma
 folder.
 """
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
+from plm_embed.jobs.claims import alive
 from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
@@ -21,11 +23,12 @@ from plm_embed.keys import bucket_names
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.runs import moment
-from plm_embed.reporting.screen.watch_steps import Status, Step, Steps
+from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
 from plm_embed.reporting.small_files import Kept, names, time_of
 from plm_embed.sequences.summary import Summary, read_summary
+from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.ending import PROOF
-from plm_embed.workflow.failures import Failure, error_at_the_end, model_logs
+from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs
 from plm_embed.workflow.run_note import NOTE, Call, read_call
 
 SILENT_AFTER_SECONDS = 120.0
@@ -59,6 +62,8 @@ class State:
     buckets: int
     done: int
     queued: int
+    starting: int
+    """Jobs that have begun and not said a word yet."""
     workers: tuple[WorkerState, ...]
     failures: tuple[Failure, ...]
     fraction: float
@@ -105,7 +110,7 @@ class Look:
         """
         working = any(one.at_work for one in self.models)
         if self.run:
-            return self.finished or not (self.run.at_work or (working and not self.failed))
+            return not self.run.at_work and (self.finished or self.failed or not working)
         return self.finished or (self.failed and not working)
 
 
@@ -169,7 +174,7 @@ class Watch:
     def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
         folder = self.results / model
         done = self._finished(folder)
-        workers = list(self._workers(folder, done))
+        workers = list(self._workers(folder, done, run))
         running = {worker.beat.bucket for worker in workers if not worker.trouble}
         waiting = [name for name in self._sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
@@ -183,19 +188,28 @@ class Watch:
         rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
         complete = bool(self._sizes) and not waiting and not running
         began = (time_of(self.results / NOTE) or 0) if run else 0
-        embed = self._embed_failures(model, began) if not complete else []
+        logs = self._embed_logs(model, began) if not complete else []
+        embed = self._embed_failures(logs, run)
         steps = tuple(self._all_steps(folder, complete, bool(embed), bool(running), began))
+        if run and run.ended:
+            steps = tuple(_idle(step) for step in steps)
+        fraction = 1.0 if complete else 1 - left / tokens if tokens else 0.0
+        if run and not run.at_work and not running and not complete and summary:
+            # parts of buckets that are not finished; while workers are at work they count those
+            stored = stored_vectors(folder / "store") / (summary.unique or 1)
+            fraction = max(fraction, min(stored, 1.0))
         return State(
             folder=folder,
             steps=steps,
             buckets=len(self._sizes),
             done=len(done),
             queued=len(waiting),
+            starting=self._starting(logs) if run and run.at_work else 0,
             workers=tuple(
                 sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
             ),
             failures=(*self._steps.failures(steps), *embed),
-            fraction=1.0 if complete else 1 - left / tokens if tokens else 0.0,
+            fraction=fraction,
             tokens=tokens,
             tokens_per_second=rate,
             eta=0.0 if complete else left / rate if rate else None,
@@ -210,15 +224,27 @@ class Watch:
         yield Step("embed", "done" if complete else status)
         yield from self._steps.after_embed(folder.name, complete, began)
 
-    def _embed_failures(self, model: str, began: int) -> list[Failure]:
+    def _embed_logs(self, model: str, began: int) -> list[Path]:
+        """Of submissions that this run has begun and that are not done."""
+        logs = (log for log in model_logs(self.results, model) if log.parent.name == "embed")
+        return [log for log in logs if (time_of(log) or 0) >= began]
+
+    def _embed_failures(self, logs: Sequence[Path], run: Call | None) -> list[Failure]:
         """Submissions whose log ends with an error; one that is repeated begins a new log."""
-        logs = [log for log in model_logs(self.results, model) if log.parent.name == "embed"]
-        found = {
-            log: self._kept.read(log, error_at_the_end)
-            for log in logs
-            if (time_of(log) or 0) >= began
-        }
-        return [Failure(log, reason) for log, reason in found.items() if reason]
+        found = {log: self._kept.read(log, error_at_the_end) for log in logs}
+        by_hand = run is not None and run.outcome == "stopped"
+        return [
+            Failure(log, reason)
+            for log, reason in found.items()
+            if reason and not (by_hand and STOPPED in reason)
+        ]
+
+    def _starting(self, logs: Sequence[Path]) -> int:
+        """Jobs whose log has nothing but the command: they load their libraries, or were killed."""
+        oldest = (time.time() - STUCK_AFTER_SECONDS) * 1e9
+        return sum(
+            self._kept.read(log, last_line) == "" and (time_of(log) or 0) > oldest for log in logs
+        )
 
     def _finished(self, folder: Path) -> set[str]:
         """Buckets with a completion record that is not older than the bucket, or named by a
@@ -246,8 +272,11 @@ class Watch:
                 self._told[path] = written
         return done
 
-    def _workers(self, folder: Path, done: set[str]) -> Iterator[WorkerState]:
-        """Living workers, and silent ones whose bucket nobody else has finished or taken over."""
+    def _workers(self, folder: Path, done: set[str], run: Call | None) -> Iterator[WorkerState]:
+        """Living workers, and silent ones whose bucket nobody else has finished or taken over.
+
+        Jobs may outlive a run that was killed, as long as they give signs of life.
+        """
         now = time.time()
         newest: dict[str, Beat] = {}
         for name in (one for one in names(folder / FOLDER) if one.endswith(".json")):
@@ -261,7 +290,21 @@ class Watch:
                 beat.progressed is not None and now - moment(beat.progressed) > STUCK_AFTER_SECONDS
             )
             silent = age > SILENT_AFTER_SECONDS
+            if run and not run.at_work and (silent or _ended_with(run, beat)):
+                continue
             yield WorkerState(beat, age, "silent" if silent else "stuck" if stuck else "")
+
+
+def _ended_with(run: Call, beat: Beat) -> bool:
+    """Whether a worker has given no sign of life since its run ended, or was killed with it."""
+    if run.ended:
+        return moment(beat.updated) <= moment(run.ended)
+    return beat.host == socket.gethostname() and not alive(beat.pid)
+
+
+def _idle(step: Step) -> Step:
+    """A step of a run that is over."""
+    return replace(step, status="waits") if step.status == "at work" else step
 
 
 def _bucket_files(sequences: Path, buckets: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:

@@ -77,13 +77,13 @@ class Steps:
             return Step(name, "waits")
         log = max(newer, key=lambda one: written[one])
         age = max(0.0, time.time() - written[log] / 1e9)
-        return Step(name, "at work", log, self._kept.read(log, _last_line) or "", age)
+        return Step(name, "at work", log, self._kept.read(log, last_line) or "", age)
 
     def _error(self, log: Path | None) -> str:
         return (log and self._kept.read(log, error_at_the_end)) or ""
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
     """Of what a step says; '' while there is nothing but the command."""
     with log.open("rb") as handle:
         handle.seek(max(0, handle.seek(0, 2) - _TAIL_BYTES))

@@ -57,6 +57,7 @@ def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
         yield _side_by_side(look.models)
     else:
         yield from _alone(look.models[0], look, marks)
+    yield from _told(look)
     yield from _failures(look.models)
     if look.run and not look.run.at_work and any(one.failures for one in look.models):
         yield Text(f"next: {AGAIN}")
@@ -69,13 +70,15 @@ def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
 def _run(look: Look) -> str:
     """What is known of the call of Snakemake."""
     run = look.run
-    if look.finished:
+    if look.finished and not (run and run.at_work):
         return "finished: every step is done, and the result is validated"
     if run is None:
         return "no run is known here"
     when = datetime.fromisoformat(run.ended or run.started).astimezone()
     if run.at_work:
         return f"a run is at work on {run.host} since {when:%a %H:%M}"
+    if run.outcome == "stopped":
+        return f"no run is at work; the last one was stopped {when:%a %H:%M}"
     if run.ended:
         return f"no run is at work; the last one ended {when:%a %H:%M} ({run.outcome})"
     return "no run is at work; the last one was killed"
@@ -121,8 +124,9 @@ def _standing(step: Step, look: Look) -> Text:
     if step.status == "failed":
         return Text(f"{step.name} failed", "bold red")
     if step.status == "waits":
-        why = "it waits for its turn" if not look.run or look.run.at_work else "nothing is at work"
-        return Text(f"{step.name} has not begun: {why}")
+        if look.run and not look.run.at_work:
+            return Text(f"{step.name} is not done: nothing is at work")
+        return Text(f"{step.name} has not begun: it waits for its turn")
     said = f": {step.last}" if step.last else ""
     return Text(f"{step.name} is at work, last word {duration(step.age)} ago{said}")
 
@@ -134,6 +138,8 @@ def _embedding(state: State) -> Text:
         f"{workers:,} worker{'s' * (workers != 1)}, "
         f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued"
     )
+    if state.starting:
+        line.append(f" ({state.starting:,} job{'s' * (state.starting != 1)} starting)")
     if state.tokens_per_second:
         line.append(f", {state.tokens_per_second:,.0f} tokens/s")
     if troubled := sum(bool(worker.trouble) for worker in state.workers):
@@ -180,6 +186,14 @@ def _name(step: Step) -> str:
     return step.name if step.status == "at work" else f"{step.name} {step.status}"
 
 
+def _told(look: Look) -> Iterator[RenderableType]:
+    """What only the run knows of its failure, from the scheduler."""
+    reason = look.run.reason if look.run and not look.run.at_work and not look.finished else ""
+    logs = [one.reason.splitlines()[0] for state in look.models for one in state.failures]
+    if reason and not any(one in reason for one in logs):
+        yield Text.assemble(("FAILED ", "bold red"), reason)
+
+
 def _failures(states: Sequence[State]) -> Iterator[RenderableType]:
     """Every cause once, with the log of the first step that it ended."""
     found = list(dict.fromkeys(failure for state in states for failure in state.failures))
@@ -197,10 +211,10 @@ def _workers(states: Sequence[State], rows: int | None) -> Iterator[RenderableTy
     found.sort(key=lambda one: not one[1].trouble)
     table = FittedTable(
         (
-            *("worker", "device", "model", "bucket", "done", "tokens/s", "left"),
+            *("worker", "job", "device", "model", "bucket", "done", "tokens/s", "left"),
             *("sequences", "memory", "load", "last sign", ""),
         ),
-        ("memory", "sequences", "load", "device", "left", "model", "tokens/s", "bucket"),
+        ("memory", "sequences", "load", "device", "job", "left", "model", "tokens/s", "bucket"),
     )
     for model, worker in found[:rows]:
         cells = _cells(model if len(states) > 1 else "", worker)
@@ -217,6 +231,7 @@ def _cells(model: str, worker: WorkerState) -> tuple[str, ...]:
     rate, load, eta = beat.tokens_per_second, beat.utilization, beat.eta_seconds
     return (
         beat.host if beat.gpu is None else f"{beat.host} GPU {beat.gpu}",
+        (beat.job or "").partition(".")[0],
         device_label(beat.device)[:32],
         model,
         beat.bucket,
