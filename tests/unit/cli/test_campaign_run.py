@@ -125,25 +125,23 @@ def test_inputs_and_models_may_come_to_a_campaign_that_has_begun(
         write(inputs=both, model=[MODEL, "prott5", "prot_bert"])
 
 
-def test_a_run_at_work_is_named_and_the_lock_of_a_killed_one_taken_away(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_at_work_is_named_and_its_lock_left_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configuration(given(), [])
-    command = Command.of(config, "", 2)
-    answers = [(1, ["Error: Directory cannot be locked. Please"]), (0, [])]
-    monkeypatch.setattr(campaign_call, "_snakemake", lambda _: answers.pop(0))
-    monkeypatch.setattr(campaign_call.subprocess, "run", lambda words, **_: asked.append(words[-1]))
-    asked: list[str] = []
+    campaign_call.refuse_beside_another(here)
     note_start(here, [MODEL])
-    with pytest.raises(PlmEmbedError, match=rf"at work here \(process {os.getpid()} on .*--unlock"):
-        campaign_call.execute(command, here)
-    answers.insert(0, (1, ["Error: Directory cannot be locked. Please"]))
-    monkeypatch.setattr("plm_embed.workflow.run_note.alive", lambda _: False)
-    assert campaign_call.execute(command, here) and asked == ["--unlock"]
-    assert "the last run was killed: its lock is taken away" in capsys.readouterr().err
+    with pytest.raises(PlmEmbedError, match=rf"at work here \(process {os.getpid()}, .*run.json"):
+        campaign_call.refuse_beside_another(here)
+    with monkeypatch.context() as killed:
+        killed.setattr("plm_embed.workflow.run_note.alive", lambda _: False)
+        campaign_call.refuse_beside_another(here)
     note_end(here, "complete")
-    answers.append((1, ["Error: Directory cannot be locked. Please"]))
-    with pytest.raises(PlmEmbedError, match="another Snakemake works on these files"):
+    campaign_call.refuse_beside_another(here)
+
+    locked = (1, ["Error: Directory cannot be locked. Please"])
+    monkeypatch.setattr(campaign_call, "_snakemake", lambda _: locked)
+    command = Command.of(configuration(given(), []), "", 2)
+    with pytest.raises(PlmEmbedError, match=r"or was killed; wait for .*--unlock`, then"):
         campaign_call.execute(command, here)
 
 

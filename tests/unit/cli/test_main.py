@@ -125,31 +125,57 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_validate_finds_its_files_in_a_results_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = Path("results/m")
-    for path in (folder, Path("w/m")):
+@pytest.fixture
+def campaign(tmp_path: Path) -> Path:
+    """A results folder with what validate looks for, of a run in the folder `ran`."""
+    folder = tmp_path / "results" / "m"
+    for path in (folder / "embedded", folder.parent / "sequences"):
         path.mkdir(parents=True)
-    (folder / "config.yaml").write_text("# a head\nweights_folder: w\nstore: s\n", encoding="utf-8")
-    (folder / "master_esm2_embeddings.h5").touch()
+    for path in (tmp_path / "ran" / "w" / "m", tmp_path / "ran" / "s"):
+        path.mkdir(parents=True)
+    for name in ("master_esm2_embeddings.h5", "records.parquet", "master_esm2_embeddings.parquet"):
+        (folder / name).touch()
+    (folder / "config.yaml").write_text(
+        f'# a head\n# Paths are relative to "{tmp_path}/ran"\nweights_folder: w\nstore: s\n'
+        "validate: {spot_checks: 100}\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("named", ["results", "results/m", "."])
+def test_validate_finds_its_files_in_a_results_folder(
+    named: str, campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(campaign if named == "." else tmp_path)
+    (tmp_path / "other.parquet").touch()
     asked: dict[str, object] = {}
     monkeypatch.setattr("plm_embed.master.validate.validate", lambda **given: asked.update(given))
-    done = CliRunner().invoke(group, ["validate", "results", "--index", "other.parquet"])
+    done = CliRunner().invoke(group, ["validate", named, "--index", f"{tmp_path}/other.parquet"])
     assert done.exit_code == 0, done.output
     assert asked == {
-        "sequences": Path("results/sequences"),
-        "embedded": folder / "embedded",
-        "store": Path("s"),
-        "weights": Path("w/m"),
-        "master": folder / "master_esm2_embeddings.h5",
-        "index": Path("other.parquet"),
-        "records": folder / "records.parquet",
-        "spot_checks": 16,
-        "report": folder / "validation.json",
-        "checksums": folder / "checksums.sha256",
+        "sequences": campaign.parent / "sequences",
+        "embedded": campaign / "embedded",
+        "store": tmp_path / "ran" / "s",
+        "weights": tmp_path / "ran" / "w" / "m",
+        "master": campaign / "master_esm2_embeddings.h5",
+        "index": tmp_path / "other.parquet",
+        "records": campaign / "records.parquet",
+        "spot_checks": 100,
+        "report": campaign / "validation.json",
+        "checksums": campaign / "checksums.sha256",
     }
+    CliRunner().invoke(group, ["validate", named, "--spot-checks", "2"])
+    assert asked["spot_checks"] == 2
+
+
+def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path) -> None:
+    (campaign / "checksums.sha256").touch()
+    for name in ("records.parquet", "../sequences"):
+        (campaign / name).rename(campaign / "elsewhere")
+        done = CliRunner().invoke(group, ["validate", str(campaign)])
+        assert done.exit_code == 2 and "not found; name it with --" in done.output
+        (campaign / "elsewhere").rename(campaign / name)
+    assert (campaign / "checksums.sha256").exists()
     done = CliRunner().invoke(group, ["validate"])
     assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
 

@@ -2,17 +2,14 @@
 
 import asyncio
 import atexit
-import contextlib
 import os
 import shlex
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -22,7 +19,7 @@ from snakemake_interface_executor_plugins.logging import LoggerExecutorInterface
 from snakemake_interface_executor_plugins.settings import CommonSettings
 from snakemake_interface_executor_plugins.workflow import WorkflowExecutorInterface
 
-from .cancel import delete_all
+from .cancel import delete_all, second_interrupt_explained
 from .commands import Pbs
 from .job_script import script_text
 from .ledger import Entry, Ledger
@@ -179,7 +176,7 @@ class Executor(RemoteExecutor):
             self.logger.error(f"Job {job.jobid} ({job.name}) is not submitted: {reason}{told}")
         scheduler = self.workflow.scheduler
         # that the run ends for another reason is no reason
-        said = {} if stop_reason(scheduler) else {"said": f"PBS refuses it: {reason}"}
+        said = {"said": "withdrawn" if stop_reason(scheduler) else f"PBS refuses it: {reason}"}
         fail_for_good(job)
         self.report_job_error(SubmittedJobInfo(job, aux={"cause": "refused"} | said))
 
@@ -252,12 +249,15 @@ class Executor(RemoteExecutor):
         """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C
         came.
         """
-        with self._second_interrupt_explained():
+        with second_interrupt_explained(self.logger.info, self._leave):
             left = self._delete_what_is_left(self.logger.info)
             if left:
                 self.logger.error(
                     f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
                 )
+
+    def _leave(self) -> None:
+        atexit.unregister(self._delete_what_is_left)
 
     def _delete_what_is_left(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
         """Also, in silence, when Snakemake ends without a word to its executor: by Ctrl-C when its
@@ -274,32 +274,9 @@ class Executor(RemoteExecutor):
             self._pbs, self._ledger, names, patience=_CANCEL_PATIENCE, pause=pause, say=say
         )
 
-    @contextlib.contextmanager
-    def _second_interrupt_explained(self) -> Iterator[None]:
-        """An impatient second Ctrl-C is answered in words, a third one ends the deleting."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        presses = 0
-
-        def on_interrupt(_number: int, _frame: FrameType | None) -> None:
-            nonlocal presses
-            presses += 1
-            if presses > 1:
-                raise KeyboardInterrupt
-            self.logger.info(
-                "Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running."
-            )
-
-        before = signal.signal(signal.SIGINT, on_interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
     def shutdown(self) -> None:
         """End both threads; at a normal end no job is left."""
-        atexit.unregister(self._delete_what_is_left)
+        self._leave()
         for reason, count in self._refused.items():
             if count > 1:
                 self.logger.error(

@@ -1,9 +1,15 @@
-"""Deleting every job of a run, with retries, and naming those that could not be deleted."""
+"""Deleting every job of a run, with retries, and naming those that could not be deleted. What an
+impatient user is told meanwhile.
+"""
 
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 
 from .commands import AwayError, Pbs, number
 from .ledger import Entry, Ledger
@@ -86,3 +92,30 @@ def _find_ids(pbs: Pbs, ledger: Ledger, left: dict[str, Entry], looks: dict[str,
         if looks[name] >= _LOOKS_FOR_LOST:
             ledger.remove(name)
             del left[name]
+
+
+@contextmanager
+def second_interrupt_explained(
+    say: Callable[[str], None], leave: Callable[[], None]
+) -> Iterator[None]:
+    """An impatient second Ctrl-C is answered in words, a third one ends the deleting: `leave` is
+    called, and the jobs go on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    presses = 0
+
+    def on_interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            leave()
+            raise KeyboardInterrupt
+        say("Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running.")
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -66,6 +66,8 @@ class Executor(PlainExecutor):
         if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after __init__
             stop_without_deadlock()
             atexit.register(self._cancel_what_is_left)
+            # earlier than that: the pool of the submission would first work off what is in line
+            threading._register_atexit(self._controller.give_up)  # type: ignore[attr-defined]
             self._can_be_stopped = True
         super().run_jobs(jobs)
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -34,8 +35,7 @@ def execute(command: Command, results: Path) -> bool:
     began = time.time_ns()
     code, lines = _snakemake(command)
     if code and any(_LOCKED in line for line in lines):
-        _unlock(command, results)
-        code, lines = _snakemake(command)
+        raise _locked(command, results)
     if code:
         raise PlmEmbedError(_cause(lines, results, began), path=results)
     return not any(line.startswith(_NOTHING) for line in lines)
@@ -61,29 +61,33 @@ def _snakemake(command: Command) -> tuple[int, list[str]]:
     return process.returncode, lines
 
 
-def _unlock(command: Command, results: Path) -> None:
-    """Take away the lock of a run that was killed. PlmEmbedError while one may be at work."""
+def refuse_beside_another(results: Path) -> None:
+    """PlmEmbedError while a run of this machine is at work in the folder: its configuration stays
+    as it is.
+    """
     call = read_call(results / NOTE)
-    by_hand = f"`{shlex.join([*command.shown, '--unlock'])}`, then the same command again"
-    if call and call.at_work:
+    if call and call.at_work and call.host == socket.gethostname():
         since = datetime.fromisoformat(call.started).astimezone()
         raise PlmEmbedError(
-            f"{results}: a run is at work here (process {call.pid} on {call.host}, since "
-            f"{since:%Y-%m-%d %H:%M}): wait for it, or stop it",
+            f"{results}: a run is at work here (process {call.pid}, since {since:%Y-%m-%d %H:%M}): "
+            "wait for it, or stop it",
             path=results,
-            remedy=f"if that is another process: {by_hand}",
+            remedy=f"if that is another process, remove {results / NOTE}",
         )
-    if not call or call.ended:
-        raise PlmEmbedError(
-            f"{results}: another Snakemake works on these files, or was killed",
-            path=results,
-            remedy=f"wait for it, or stop it; if there is none: {by_hand}",
-        )
-    click.echo("the last run was killed: its lock is taken away", err=True)
-    subprocess.run(
-        [sys.executable, "-m", "snakemake", *command.words, "--unlock"],
-        stdin=subprocess.DEVNULL, capture_output=True, check=False,
-    )  # fmt: skip
+
+
+def _locked(command: Command, results: Path) -> PlmEmbedError:
+    """What to do about a lock. Nobody takes it away unasked: it is that of all campaigns of the
+    working folder.
+    """
+    call = read_call(results / NOTE)
+    where = f" on {call.host}" if call and call.at_work else ""
+    return PlmEmbedError(
+        f"{results}: another Snakemake works in this folder{where}, or was killed",
+        path=results,
+        remedy=f"wait for it, or stop it; if there is none: "
+        f"`{shlex.join([*command.shown, '--unlock'])}`, then the same command again",
+    )
 
 
 def _cause(lines: Sequence[str], results: Path, began: int) -> str:

@@ -189,10 +189,17 @@ def _different(there: Config, now: Config) -> list[str]:
 
 def _by_model(config: Config, models: Sequence[str]) -> Config:
     """With weights and adapters named for each of these models, however they were given."""
-    return config | {
-        key: {name: source_of(config[key], find_model(name)) for name in models}
+    found = [find_model(name) for name in models]
+    shipped = {model.name: str(model.shipped or "") for model in found}
+    named = {
+        key: {model.name: source_of(config[key], model) for model in found}
         for key in ("weights", "adapter")
     }
+    return (
+        config
+        | named
+        | {"weights": {name: path or shipped[name] for name, path in named["weights"].items()}}
+    )
 
 
 def _flat(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:

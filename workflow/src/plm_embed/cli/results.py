@@ -2,9 +2,11 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from plm_embed.cli.options import (
     EXISTING,
@@ -199,7 +201,7 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
-    options that are not given; settings of the run are read from its config.yaml.
+    options that are not given, as the run's own config.yaml has it.
 
     \b
     Examples:
@@ -208,12 +210,24 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
     """
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
+    from plm_embed.reading.find import find_master
+    from plm_embed.reporting.repeat import kept_config
 
-    known = _places(results) if results else {}
-    places = known | {name: path for name, path in given.items() if path}
-    if absent := [name for name in given if name not in places]:
-        option = "weights" if absent[0] == "weights_folder" else absent[0]
-        raise click.UsageError(f"give a results folder, or --{option}")
+    settings: dict[str, Any] = {}
+    if results:
+        there = find_master(results).absolute()
+        settings = yaml.safe_load(kept_config(there.parent)) or {}
+        given = {**_places(there, settings), **{key: path for key, path in given.items() if path}}
+    for name, path in given.items():
+        option = "weights" if name == "weights_folder" else name
+        if path is None:
+            raise click.UsageError(f"give a results folder, or --{option}")
+        if results and name not in ("report", "checksums") and not path.exists():
+            raise click.UsageError(f"{path}: not found; name it with --{option}")
+    asked = click.get_current_context().get_parameter_source("spot_checks")
+    if asked is ParameterSource.DEFAULT:
+        spot_checks = settings.get("validate", {}).get("spot_checks", spot_checks)
+    places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
     problems = run(
         sequences=places["sequences"],
@@ -240,25 +254,23 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
         say(f"valid: {len(found.checks)} checks, {found.counts.vectors or 0:,} vectors")
 
 
-def _places(results: Path) -> dict[str, Path]:
-    """Where the workflow keeps what validate reads and writes of the one model of a folder."""
-    from plm_embed.reading.find import find_master
-    from plm_embed.reporting.repeat import kept_config
+def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
+    """Where the workflow keeps what validate reads and writes of a master; paths in the settings of
+    its run are relative to the folder in which it ran.
+    """
+    from plm_embed.reporting.repeat import ran_in
 
-    master = find_master(results)
     folder = master.parent
-    settings = yaml.safe_load(kept_config(folder)) or {}
+    began, store = ran_in(folder), folder / "store"
     weights = Path(settings.get("weights_folder") or "resources/weights", folder.name)
-    if not weights.is_dir():
-        raise click.UsageError(f"no folder {weights} here: name the weights with --weights")
     return {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
-        "store": Path(settings.get("store") or folder / "store"),
+        "store": store if store.is_dir() else began / (settings.get("store") or store),
         "master": master,
         "index": master.with_suffix(".parquet"),
         "records": folder / "records.parquet",
-        "weights_folder": weights,
+        "weights_folder": began / weights,
         "report": folder / "validation.json",
         "checksums": folder / "checksums.sha256",
     }

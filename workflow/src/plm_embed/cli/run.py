@@ -74,7 +74,7 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
-    from plm_embed.cli.campaign_call import execute
+    from plm_embed.cli.campaign_call import execute, refuse_beside_another
     from plm_embed.models.registry import find_model
     from plm_embed.workflow.ending import said_of_success
 
@@ -88,6 +88,7 @@ def run(
     }
     config = campaign.configuration({key: item for key, item in given.items() if item}, settings)
     command = campaign.Command.of(config, profile, cores)
+    refuse_beside_another(results)
     configfile = campaign.write_configuration(config, command)
     again, folder = shlex.join(command.shown), configfile.parent
     click.echo(f"{configfile} says what is done; to run it again, or extended: {again}", err=True)

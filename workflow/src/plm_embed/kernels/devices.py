@@ -30,13 +30,14 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
     given = visible.strip() not in NO_GPU
     if not available and (wanted == "cuda" or (wanted == "auto" and given)):
-        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+        built = torch.version.cuda or torch.version.hip
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else built or "CPU only"
         words = (
             f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
             f"CUDA_VISIBLE_DEVICES: {visible})\n"
             "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"
         )
-        if not torch.version.cuda or visible in ("", "-1"):
+        if not built or visible in ("", "-1"):
             raise ConfigError(words, key="speed.device")
         raise DeviceError(words)
     return torch.device("cuda", 0) if available and wanted != "cpu" else torch.device("cpu")

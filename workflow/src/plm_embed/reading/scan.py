@@ -21,7 +21,9 @@ Metric = Literal["cosine", "dot", "euclidean"]
 PIECE_BYTES = 5 << 18
 """Of the rows, as fp32, that are converted and compared at a time, in a core's cache."""
 PIECES = 16
-"""That are read and ranked at a time: fewer cost more calls."""
+"""That are read and ranked at a time, at most: fewer cost more calls."""
+SCORES = 1 << 20
+"""Of rows and queries that are ranked at a time: while all are good, each takes 40 bytes."""
 _SURELY_FINITE = 2.0**32
 """A square sum below it: `as_float32` makes 65,536 or more of what is not."""
 _THREADS = 16
@@ -63,7 +65,8 @@ class Scan:
 
     def best(self) -> Rows:
         """(q, kept), best first. StoreError for numbers that are not finite."""
-        count, rows = len(self.queries), PIECES * self._piece
+        count = len(self.queries)
+        rows = max(min(PIECES, SCORES // (count * self._piece)), 1) * self._piece
         turned = np.array(self.queries.T, order="C")
         if self.metric == "euclidean":
             turned *= 2  # 2 x.y - y.y: of -|x - y|^2 what differs from row to row
@@ -79,7 +82,7 @@ class Scan:
             return hits.best(self.kept) if len(at) > len(every) else hits
 
         with one_blas_thread() as alone:
-            threads = min(cores(), _THREADS) if alone else 1
+            threads = min(cores(), _THREADS) if alone else 2  # one reads while one multiplies
             # in the order of the rows, so that of equals the first ones stay
             for hits in spread(better, range(0, len(self.embeddings), rows), threads):
                 if len(hits.row):

@@ -15,11 +15,14 @@ CONFIG = "config.yaml"
 """In the folder of the model: every setting of the run that made the report."""
 
 
+_RELATIVE = "# Paths are relative to "
+
+
 def keep_config(settings: Mapping[str, Any], folder: Path) -> None:
     """Write the checked configuration that a run was started with into the folder of a model."""
     head = (
         f"# The configuration that plm-embed {__version__} ran with, defaults included.\n"
-        f"# Paths are relative to {json.dumps(str(Path.cwd()))}\n"
+        f"{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
     )
     text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100)
     with atomic_path(folder / CONFIG) as temporary:
@@ -30,6 +33,12 @@ def kept_config(folder: Path) -> str:
     """The text of the copy, '' when there is none."""
     path = folder / CONFIG
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def ran_in(folder: Path) -> Path:
+    """The folder that paths in the copy are relative to; the present one when nothing says it."""
+    lines = (line for line in kept_config(folder).splitlines() if line.startswith(_RELATIVE))
+    return Path(json.loads(next(lines, "").removeprefix(_RELATIVE) or '"."'))
 
 
 def command(folder: Path) -> str:

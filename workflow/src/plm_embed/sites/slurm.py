@@ -67,7 +67,7 @@ def preemptible(lines: Iterable[str]) -> set[str]:
     """Of lines of name, mode and tier, the partitions whose jobs those of a higher tier may end."""
     found = [line.strip().split("|") for line in lines]
     tiers = {
-        name.rstrip("*"): (mode.upper() != "OFF", int(tier))
+        name.rstrip("*"): (bool({"CANCEL", "REQUEUE"} & {*mode.upper().split(",")}), int(tier))
         for name, mode, tier in (fields for fields in found if len(fields) == 3)
         if tier.isdecimal()
     }

@@ -57,24 +57,26 @@ def end_unfinished(
     `stores` by model; `logs` of Snakemake; `reasons`: what executors say of jobs that failed, by
     the logs of their rules.
     """
+    said = list(said_of_failure(results, stores, began_at(results), reasons))
     if how := _stopped(logs):
         note_end(results, "stopped")
-        return list(said_of_stop(results, stores, how))
-    said = list(said_of_failure(results, stores, began_at(results), reasons))
+        # of jobs that had failed for good by then
+        return [*(said[:1] if reasons else []), *said_of_stop(results, stores, how)]
     note_end(results, "failed", " ".join(said[0].split()[1:]))
     return said
 
 
 def said_of_stop(results: Path, stores: Mapping[str, Path], how: str) -> Iterator[str]:
     """Lines about a run that somebody stopped: what there is of it, and how it goes on."""
-    stored = [f"{stored_vectors(store):,}" for store in stores.values()]
-    counted = ""
+    summary = None
     with suppress(PlmEmbedError):
-        if summary := known_summary(results / "sequences"):
-            counted = f" of {summary.unique:,}"
+        summary = known_summary(results / "sequences")
+    stored = {model: stored_vectors(store) for model, store in stores.items()}
     kept = ", ".join(
-        f"{count}{counted} sequences{f' of {model}' * (len(stores) > 1)}"
-        for model, count in zip(stores, stored, strict=True)
+        # a store may hold vectors of other inputs, too
+        f"{count:,}{f' of {summary.unique:,}' if summary and count <= summary.unique else ''}"
+        f" sequences{f' of {model}' * (len(stores) > 1)}"
+        for model, count in stored.items()
     )
     yield _line("stopped", f"{how.removeprefix('stopped ')}; stored: {kept}")
     yield _line("next", "give the same command again: it goes on where it was")

@@ -23,6 +23,8 @@ CAUSES = {"runtime": "time", "mem_mb": "memory"}
 USERS_ERROR = b"plm-embed: error: "
 """A log with a line that begins so says what a user has to mend; see `cli.main`."""
 TAIL_BYTES = 65536
+WITHDRAWN = "withdrawn"
+"""What an executor says of a job that it did not submit, because the run ends: it did not fail."""
 REASONS: dict[Path, str] = {}
 """Why jobs of this run failed in the end, as their executor says it, by the logs of their rules."""
 _NOTES: dict[str, Path] = {}
@@ -121,7 +123,8 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
             said += "; it is tried again"
         elif hopeless and job.restart_times:
             said += "; it is not tried again: it would fail in the same way"
-        self.logger.info(said)
+        if why.get("said") != WITHDRAWN:
+            self.logger.info(said)
         if reason and not again:
             REASONS.update(dict.fromkeys(map(Path, job.log), reason))
         if hopeless:
@@ -151,19 +154,23 @@ def _reason(why: Mapping[str, Any], job: Any) -> str:
         return f"the time limit of {minutes} minutes was over"
     if why.get("cause") == "memory" and (megabytes := job.resources.get("mem_mb")):
         return f"it needed more than the {megabytes:,} MB that it asked for"
-    return str(why.get("said", ""))
+    said = str(why.get("said", ""))
+    return "" if said == WITHDRAWN else said
 
 
 def _last_words(logs: Iterable[Any], notes: Path) -> str:
     """The error that the log ends with, on one line."""
-    found = (error_at_the_end(log) for log in _of_this_run(logs, notes))
-    return " ".join(next(filter(None, found), "without a word in its log").split())
+    for log in _of_this_run(logs, notes):
+        with suppress(OSError):  # on a shared file system it may be gone by now
+            if found := error_at_the_end(log):
+                return " ".join(found.split())
+    return "without a word in its log"
 
 
 def _users_error(logs: Iterable[Any], notes: Path) -> bool:
     """Whether a log that is younger than this run ends with what a user has to mend."""
     for log in _of_this_run(logs, notes):
-        with log.open("rb") as handle:
+        with suppress(OSError), log.open("rb") as handle:
             handle.seek(max(0, log.stat().st_size - TAIL_BYTES))
             if any(line.startswith(USERS_ERROR) for line in handle):
                 return True
@@ -174,6 +181,9 @@ def _of_this_run(logs: Iterable[Any], notes: Path) -> Iterator[Path]:
     """Logs that are there and younger than this run."""
     began = notes.with_suffix(".json").stat().st_mtime
     for log in map(Path, logs):
-        with suppress(FileNotFoundError):
-            if log.stat().st_mtime >= began:
-                yield log
+        try:
+            younger = log.stat().st_mtime >= began
+        except FileNotFoundError:
+            continue
+        if younger:
+            yield log

@@ -197,7 +197,8 @@ class Watch:
         if run and not run.at_work and not running and not complete and summary:
             # parts of buckets that are not finished; while workers are at work they count those
             stored = stored_vectors(folder / "store") / (summary.unique or 1)
-            fraction = max(fraction, min(stored, 1.0))
+            # a store that has more than all holds vectors of other inputs, too
+            fraction = max(fraction, stored if stored <= 1 else 0.0)
         return State(
             folder=folder,
             steps=steps,
