@@ -65,7 +65,7 @@ from plm_embed.io.files import atomic_path
 from plm_embed.master.gather import create_master
 from plm_embed.master.planned import make_plan
 from plm_embed.store.hdf5 import connect
-from plm_embed.store.write_behind import VectorWriter
+from plm_embed.store.rawio import VectorWriter
 sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
 began = time.perf_counter()
 plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.threads import OneAtATime
 from plm_embed.store import blocks, rawio
-from plm_embed.store import write_behind as pipeline
 from plm_embed.store.hdf5 import connect, create_vectors, read_bits, write_bits
 from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered, write_block
 from support.campaigns import EVERYTHING, make_campaign
@@ -124,7 +123,7 @@ def test_gather_by_hdf5_gives_the_same_bytes(tmp_path: Path, monkeypatch) -> Non
     campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
     campaign.gather()
     expected = campaign.master.read_bytes()
-    for module in (blocks, pipeline):
+    for module in (blocks, rawio):
         monkeypatch.setattr(module, "extents", lambda _: None)
     campaign.gather()
     assert campaign.master.read_bytes() == expected

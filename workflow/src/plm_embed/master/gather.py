@@ -29,9 +29,9 @@ from plm_embed.sequences.summary import RecordNumbers, make_again, verified
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
+from plm_embed.store.rawio import VectorWriter
 from plm_embed.store.store import store_folder
 from plm_embed.store.verify_parts import HashAhead
-from plm_embed.store.write_behind import VectorWriter
 from plm_embed.store.write_parts import write_checksums
 
 MEMBER_COLUMNS = ("key", "id", "source", "number", "events", "length")

@@ -16,19 +16,23 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import atomic_path
-from plm_embed.io.parquet import record_batches
+from plm_embed.io.parquet import read_table, record_batches
 from plm_embed.io.sorting import KeySorter
 from plm_embed.keys import KEY, key_words
-from plm_embed.reading.find import MAKE_AGAIN
+from plm_embed.reading.find import MAKE_AGAIN, masters
+from plm_embed.wording import some
 
 ABSENT, SEVERAL = -1, -2
 """In place of a row: no record has the id, or records with different sequences share it."""
 
+_COUNTED = 1_000_000
+"""Records among which shared ids are counted, in memory and in a second."""
 _SUFFIX = ".ids.arrow"
 _SORT_BYTES = 500_000_000
 _BATCH_ROWS = 1 << 14
@@ -212,3 +216,21 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pending = found.slice(found.num_rows - 1)
     if pending is not None:
         yield pending
+
+
+def shared_ids(folder: Path) -> str:
+    """How many ids stand for several different sequences in the index of this folder, and the first
+    of them; '' when there are none, nothing is gathered yet, or there are too many records to look
+    through.
+    """
+    index = next((path.with_suffix(".parquet") for path in masters(folder)), folder)
+    if not index.is_file() or pq.read_metadata(index).num_rows > _COUNTED:
+        return ""
+    lines = read_table(index, ["id", "row"], MAKE_AGAIN)
+    rows = lines.filter(pc.not_equal(lines["id"], "")).group_by("id", use_threads=False)
+    counted = rows.aggregate([("row", "count_distinct")])
+    shared = counted.filter(pc.greater(counted["row_count_distinct"], 1))["id"].to_pylist()
+    if not shared:
+        return ""
+    count = "1 id stands" if len(shared) == 1 else f"{len(shared):,} ids stand"
+    return f"{count} for several different sequences: {some(shared)}"

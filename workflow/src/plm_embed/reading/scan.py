@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
-from plm_embed.io.blas import one_blas_thread
-from plm_embed.io.threads import cores, spread
+from plm_embed.io.threads import cores, one_blas_thread, spread
 from plm_embed.reading.rows import Rows
 from plm_embed.store.float32 import all_finite, as_float32
 

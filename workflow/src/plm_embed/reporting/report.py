@@ -16,14 +16,14 @@ from plm_embed.fingerprint import POOLING_DEFINITIONS
 from plm_embed.io.files import atomic_path, size
 from plm_embed.io.terminal import printable
 from plm_embed.master.validation_record import Counts, Norms, Validation
+from plm_embed.reading.ids import shared_ids
 from plm_embed.reporting import outcome, repeat
-from plm_embed.reporting.checks import MEANINGS
 from plm_embed.reporting.citing import checksums, citation, methods, provenance
 from plm_embed.reporting.facts import LISTED, Facts
+from plm_embed.reporting.outcome import MEANINGS
 from plm_embed.reporting.outputs import CRATE, outputs
 from plm_embed.reporting.plots import figures, sample_figures
 from plm_embed.reporting.plots.charts import Cell
-from plm_embed.reporting.shared_ids import shared_ids
 from plm_embed.reporting.skipped import NAME as SKIPPED
 from plm_embed.reporting.usage import comparison, effort, failures
 from plm_embed.sequences.summary import Summary

@@ -12,10 +12,10 @@ from plm_embed.jobs.completion_record import campaign_records, savings
 from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.models import published
 from plm_embed.reading.find import MAKE_AGAIN, MASTERS, masters
+from plm_embed.reading.ids import shared_ids
 from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import license_of, model_folders, outdated, weights_of
 from plm_embed.reporting.outputs import reader
-from plm_embed.reporting.shared_ids import shared_ids
 from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
 from plm_embed.workflow.ending import REPORT

@@ -23,7 +23,7 @@ from plm_embed.io.files import sha256_file, sync
 from plm_embed.store.blocks import Located, blocks
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.store.parts import read_part
-from plm_embed.store.rawio import extents
+from plm_embed.store.rawio import VectorWriter, extents
 from plm_embed.store.replaced import (
     PartList,
     Replacement,
@@ -34,7 +34,6 @@ from plm_embed.store.replaced import (
 )
 from plm_embed.store.reuse import devices_of
 from plm_embed.store.store import Store, read_fingerprint
-from plm_embed.store.write_behind import VectorWriter
 from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
 log = logging.getLogger(__name__)

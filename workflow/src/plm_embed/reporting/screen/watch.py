@@ -6,7 +6,6 @@ looking every few seconds costs a shared filesystem next to nothing, from any ma
 folder.
 """
 
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,15 +14,14 @@ from pathlib import Path
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
-from plm_embed.jobs.claims import alive
-from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
-from plm_embed.reporting.runs import moment
 from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
+from plm_embed.reporting.screen.watch_workers import STUCK_AFTER_SECONDS, WorkerState
+from plm_embed.reporting.screen.watch_workers import workers as workers_of
 from plm_embed.reporting.small_files import Kept, names, time_of
 from plm_embed.sequences.summary import Summary, read_summary
 from plm_embed.store.replaced import stored_vectors
@@ -31,23 +29,8 @@ from plm_embed.workflow.ending import PROOF
 from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs
 from plm_embed.workflow.run_note import NOTE, Call, read_call
 
-SILENT_AFTER_SECONDS = 120.0
-"""A worker that has not written its heartbeat for longer is taken for dead or cut off."""
-STUCK_AFTER_SECONDS = 1200.0
-"""A worker that writes heartbeats but finishes no batch for longer may sit on a broken device."""
 _MARKS = (f"{{}}/{RECORD}", "{}/embedded", "logs/{}/weights.log")
 """What is in a results folder of a model, by its name, as soon as anything is."""
-
-
-@dataclass(frozen=True)
-class WorkerState:
-    """One worker: its heartbeat (see `heartbeats`), seconds since its last sign of life, and what
-    is wrong or ''.
-    """
-
-    beat: Beat
-    age: float
-    trouble: str
 
 
 @dataclass(frozen=True)
@@ -174,7 +157,7 @@ class Watch:
     def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
         folder = self.results / model
         done = self._finished(folder)
-        workers = list(self._workers(folder, done, run))
+        workers = list(workers_of(folder, done, run, self._kept))
         running = {worker.beat.bucket for worker in workers if not worker.trouble}
         waiting = [name for name in self._sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
@@ -272,35 +255,6 @@ class Watch:
             if named and written >= self._seen:
                 self._told[path] = written
         return done
-
-    def _workers(self, folder: Path, done: set[str], run: Call | None) -> Iterator[WorkerState]:
-        """Living workers, and silent ones whose bucket nobody else has finished or taken over.
-
-        Jobs may outlive a run that was killed, as long as they give signs of life.
-        """
-        now = time.time()
-        newest: dict[str, Beat] = {}
-        for name in (one for one in names(folder / FOLDER) if one.endswith(".json")):
-            beat = self._kept.read(folder / FOLDER / name, read_beat)
-            if beat and beat.bucket not in done:
-                other = newest.get(beat.bucket, beat)
-                newest[beat.bucket] = max(other, beat, key=lambda one: (one.started, one.updated))
-        for beat in newest.values():
-            age = max(0.0, now - moment(beat.updated))
-            stuck = (
-                beat.progressed is not None and now - moment(beat.progressed) > STUCK_AFTER_SECONDS
-            )
-            silent = age > SILENT_AFTER_SECONDS
-            if run and not run.at_work and (silent or _ended_with(run, beat)):
-                continue
-            yield WorkerState(beat, age, "silent" if silent else "stuck" if stuck else "")
-
-
-def _ended_with(run: Call, beat: Beat) -> bool:
-    """Whether a worker has given no sign of life since its run ended, or was killed with it."""
-    if run.ended:
-        return moment(beat.updated) <= moment(run.ended)
-    return beat.host == socket.gethostname() and not alive(beat.pid)
 
 
 def _idle(step: Step) -> Step:

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from plm_embed.planning.costs import device_label
 from plm_embed.reporting.screen.fitted_table import FittedTable
-from plm_embed.reporting.screen.watch import Look, State, WorkerState
+from plm_embed.reporting.screen.watch import Look, State
 from plm_embed.reporting.screen.watch_steps import Status, Step
+from plm_embed.reporting.screen.watch_workers import WorkerState
 from plm_embed.wording import duration
 from plm_embed.workflow.ending import AGAIN, said_of_success
 from plm_embed.workflow.failures import alike

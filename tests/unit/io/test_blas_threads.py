@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from plm_embed.io import blas
-from plm_embed.io.blas import one_blas_thread
+from plm_embed.io import threads as io_threads
+from plm_embed.io.threads import one_blas_thread
 
 
 def numpy_threads() -> int | None:
@@ -39,7 +39,7 @@ def test_it_is_left_as_it_was_by_the_last_caller() -> None:
 
 
 def test_another_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_NAMES", ("no_such_{}",))
+    monkeypatch.setattr(io_threads, "_OPENBLAS", ("no_such_{}",))
     with one_blas_thread() as alone:
         assert not alone
 
