@@ -39,5 +39,5 @@ def test_the_plan_fits_the_partitions_of_this_cluster(cluster: Cluster, tmp_path
     assert "gpu" in partitions and "cpu" not in partitions
     assert all(0 < one["walltime_minutes"] <= 2 * 24 * 60 for one in told["proposals"])
     assert told["device"] == "A100", "the type that the first node with GPUs has"
-    assert told["command"][:3] == ["snakemake", "--profile", "slurm"]
+    assert told["command"][:4] == ["SBATCH_ACCOUNT=NAME", "snakemake", "--profile", "slurm"]
     assert f"embed:slurm_partition={told['proposals'][0]['queue']}" in told["command"]

@@ -138,7 +138,8 @@ def test_each_failure_is_said_with_its_reason(
         "the time limit of 5 minutes was over; it is tried again",
         "it needed more than the 2,000 MB that it asked for; it is tried again",
         "not all buckets: bucket 0001: lost; it is tried again",
-        "sbatch: Invalid account; it is not tried again: it would fail in the same way",
+        # the executor has told why
+        "plm-embed: embed 0001 failed; it is not tried again: it would fail in the same way",
     ]
     assert REASONS.pop(log) == "sbatch: Invalid account"
 

@@ -116,8 +116,10 @@ def watch_failures(executor: Any, real_executor: Any) -> None:
         if notes is None:
             return
         reason = _reason(why, job)
-        said = f"plm-embed: {_name(job)} failed: {reason or _last_words(job.log, notes)}"
-        hopeless = why.get("cause") == "refused" or _users_error(job.log, notes)
+        refused = why.get("cause") == "refused"  # which the executor has told, once for all jobs
+        words = "" if refused else f": {reason or _last_words(job.log, notes)}"
+        said = f"plm-embed: {_name(job)} failed{words}"
+        hopeless = refused or _users_error(job.log, notes)
         again = job.restart_times >= job.attempt and not hopeless
         if again:
             said += "; it is tried again"
