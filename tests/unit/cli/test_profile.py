@@ -80,6 +80,14 @@ def test_what_is_open_is_asked_on_a_terminal(slurm: Path) -> None:
         **{"gpu": 1, "scratch": "'/local'", "slurm_partition": "'big'", "gpu_model": "'h100'"},
     }
 
+    edited = Path("mine", "profile.yaml")
+    edited.write_text(edited.read_text(encoding="utf-8") + "# my line\n", encoding="utf-8")
+    done = profile("--output", "mine", "--queue", "big", "--account", "lab")
+    assert done.returncode == 0 and "(the one before is profile.yaml.before)" in done.stderr
+    assert "# my line" in Path("mine", "profile.yaml.before").read_text(encoding="utf-8")
+    done = profile("--output", "mine", "--queue", "big", "--account", "nope")
+    assert done.returncode == 1 and "--account nope: yours are lab, other" in done.stderr
+
     Path("mine", "profile.yaml").write_text("executor: slurm\n", encoding="utf-8")
     done = profile("--output", "mine", "--queue", "big", "--account", "lab")
     assert done.returncode == 1 and "is a profile of your own" in done.stderr

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from plm_embed.workflow.profile import Said
 
 
+OLD = "profile.yaml.before"
+
+
 @click.command()
 @click.argument("site", default="")
 @click.option("--output", type=PATH, help="Folder to write it to; without it, it is printed.")
@@ -73,10 +76,15 @@ def profile(
         f"{made.WRITTEN}plm-embed"
     ):
         raise PlmEmbedError(f"{path}: is a profile of your own; name another --output", path=path)
+    kept = ""
+    if path.exists() and path.read_text(encoding="utf-8") != text:  # somebody may have edited it
+        path.replace(output / OLD)
+        kept = f" (the one before is {OLD})"
     path.write_text(text, encoding="utf-8")
+    named = f"--profile {shlex.quote(str(output))}"
     click.echo(
-        f"{path}: checked and written; now: snakemake --profile {shlex.quote(str(output))}, or "
-        f"plm-embed run ... --profile {shlex.quote(str(output))}",
+        f"{path}: checked and written{kept}; now: plm-embed run ... {named}, or "
+        f"snakemake {named} --configfile ...",
         err=True,
     )
 
@@ -128,7 +136,14 @@ def _ask_slurm(site: Mapping[str, Any], values: dict[str, str]) -> None:
     if not values["queue"]:
         words = "QOS" if key == "qos" else "partition with GPUs"
         values["queue"] = default if _known(site) else _one(words, "--queue", queues, default)
-    values["account"] = values["account"] or _one("account", "--account", slurm.accounts())
+    yours = slurm.accounts()
+    if (
+        values["account"] and yours and values["account"].lower() not in yours
+    ):  # sbatch may not check it
+        raise ConfigError(
+            f"--account {values['account']}: yours are {', '.join(yours)}", key="--account"
+        )
+    values["account"] = values["account"] or _one("account", "--account", yours)
     if _known(site):
         return
     lines = slurm.partition_lines()
