@@ -137,9 +137,8 @@ def _ask_slurm(site: Mapping[str, Any], values: dict[str, str]) -> None:
         words = "QOS" if key == "qos" else "partition with GPUs"
         values["queue"] = default if _known(site) else _one(words, "--queue", queues, default)
     yours = slurm.accounts()
-    if (
-        values["account"] and yours and values["account"].lower() not in yours
-    ):  # sbatch may not check it
+    # sbatch may not check it
+    if values["account"] and yours and values["account"].lower() not in yours:
         raise ConfigError(
             f"--account {values['account']}: yours are {', '.join(yours)}", key="--account"
         )
