@@ -4,7 +4,7 @@ where, what disk.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +12,19 @@ from typing import Any
 
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.fingerprint import LongSequences
-from plm_embed.io.threads import cores
 from plm_embed.models.registry import Model, find_model
 from plm_embed.planning import costs
 from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
 from plm_embed.planning.costs import Work
 from plm_embed.planning.forecast import Forecast, Plan
-from plm_embed.planning.proposals import Proposal, command, cut_alike, names_account, proposals
+from plm_embed.planning.proposals import (
+    Proposal,
+    command,
+    cut_alike,
+    local_command,
+    names_account,
+    proposals,
+)
 from plm_embed.planning.remaining import Outstanding, outstanding
 from plm_embed.planning.sizes import estimated_table_bytes, file_count, table_bytes, vector_bytes
 from plm_embed.planning.speeds import (
@@ -109,7 +115,13 @@ def plan(question: Question) -> list[Plan]:
         )
     on_cpu = all(draft.on_cpu for draft in drafts)
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    words = tuple(_command(question, config, site, ways[0], here if submits else None))
+    file, told = question.configfile, question.settings
+    name = "" if here.why else here.site
+    words = tuple(
+        command(ways[0], name, site, file, config, given=told)
+        if submits
+        else local_command(file, told)
+    )
     missing = _missing(site, here) if submits else ""
     if missing.startswith(SBATCH_ACCOUNT):
         words = (f"{SBATCH_ACCOUNT}=NAME", *words)
@@ -286,23 +298,3 @@ def _chosen(
         or (not question.site and one.speed.basis == "measured here")
     )
     return next(fitting, None) or next(one for one in forecasts if one.speed.device == "A100")
-
-
-def _command(
-    question: Question, config: Config, site: dict[str, Any], proposal: Proposal, here: Here | None
-) -> Iterator[str]:
-    """The call that runs the plan: at a site, or on this machine."""
-    if here:
-        yield from command(
-            proposal,
-            "" if here.why else here.site,
-            site,
-            question.configfile,
-            config,
-            given=question.settings,
-        )
-        return
-    yield from ("snakemake", "--cores", str(cores()))
-    if question.configfile:
-        yield from ("--configfile", str(question.configfile))
-    yield from ("--config", *question.settings) if question.settings else ()

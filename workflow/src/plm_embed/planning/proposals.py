@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from plm_embed.io.threads import cores
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import Shape, shape
@@ -201,6 +202,14 @@ def command(
             "--set-resources",
             *(f"{name}={value}" for name, value in (kept | chosen).items()),
         )
+
+
+def local_command(configfile: Path | None, given: Sequence[str]) -> Iterator[str]:
+    """The words of the call that runs it on this machine; given: the words after --config."""
+    yield from ("snakemake", "--cores", str(cores()))
+    if configfile:
+        yield from ("--configfile", str(configfile))
+    yield from ("--config", *given) if given else ()
 
 
 def _profile(name: str) -> dict[str, Any]:
