@@ -11,6 +11,7 @@ CLUSTERS ?= 3
 GPU_PYTHON ?= python3
 GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
+CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 
 BIN := .venv/bin
 # pip would compile some ten thousand files one after the other
@@ -36,14 +37,14 @@ test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-campaigns: .venv/installed-test
-	$(BIN)/python -m pytest tests/workflow/test_workflow.py tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
+	$(BIN)/python -m pytest $(CAMPAIGNS) tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
 
 test-long:
 	$(MAKE) --no-print-directory --jobs=1 test-workflow test-pbs
 
 # the longest files first, so that none of them is alone at the end
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest tests/workflow tests/unit -m "workflow and not slurm" --ignore tests/workflow/test_workflow.py --durations=5 -n $(WAITING) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/workflow tests/unit -m "workflow and not slurm" $(addprefix --ignore=,$(CAMPAIGNS)) --durations=5 -n $(WAITING) --dist loadfile --no-loadscope-reorder
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(WAITING)

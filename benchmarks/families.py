@@ -40,7 +40,8 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.kernels.devices import device_name
 from plm_embed.models import weights
 from plm_embed.models.encoder import kmers
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import find_model
 
 CPU = torch.device("cpu")
 BUDGETS = (512, 1024, 2048, 4096)

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -82,6 +82,14 @@ seconds = time.perf_counter() - began
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
 print(json.dumps([seconds, int(peak) * 1.024e-3]))
 """
+
+
+class Round(NamedTuple):
+    cp_seconds: float
+    vectors_seconds: float
+    gather_seconds: float
+    cpu_seconds: float
+    peak_mb: float
 
 
 def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: int) -> None:
@@ -265,15 +273,7 @@ def main() -> None:
             copied = run_cp(folder)
             vectors, _, _ = run_gather(folder, VECTORS)
             gathered, cpu, peak = run_gather(folder)
-            rounds.append(
-                {
-                    "cp_seconds": copied,
-                    "vectors_seconds": vectors,
-                    "gather_seconds": gathered,
-                    "cpu_seconds": cpu,
-                }
-                | {"peak_mb": peak}
-            )
+            rounds.append(Round(copied, vectors, gathered, cpu, peak))
             print(
                 f"cp + sync {size / copied / 1e6:6.0f} MB/s   vectors alone "
                 f"{size / vectors / 1e6:6.0f} MB/s   "
@@ -281,20 +281,18 @@ def main() -> None:
             )
     finally:
         shutil.rmtree(folder)
-    cp = statistics.median(each["cp_seconds"] for each in rounds)
-    ours = statistics.median(each["gather_seconds"] for each in rounds)
-    vectors = statistics.median(each["vectors_seconds"] for each in rounds)
+    cp, vectors, ours, _, _ = map(statistics.median, zip(*rounds, strict=True))
     result: dict[str, Any] = {
         "rows": rows,
         "bytes": size,
         "buckets": options.buckets,
         "parts_per_bucket": options.parts,
-        "rounds": rounds,
+        "rounds": [each._asdict() for each in rounds],
         "cp_mb_per_s": round(size / cp / 1e6),
         "gather_mb_per_s": round(size / ours / 1e6),
         "ratio": round(cp / ours, 2),
         "vectors_ratio": round(cp / vectors, 2),
-        "peak_mb": round(max(each["peak_mb"] for each in rounds)),
+        "peak_mb": round(max(each.peak_mb for each in rounds)),
         "machine": {"system": platform.platform(), "cpus": os.cpu_count(), "load": os.getloadavg()},
     }
     print(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from plm_embed.models.encoder.description import Learned
 from plm_embed.models.families.nt import MAX_TOKENS
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 
 
 @dataclass(frozen=True)

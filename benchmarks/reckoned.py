@@ -25,8 +25,8 @@ from plm_embed.kernels.packed import Packed
 from plm_embed.kernels.packed import pack as packed
 from plm_embed.models.encoder.description import Buckets, Slopes
 from plm_embed.models.encoder.tensors import tensor_shapes
+from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS, pack
-from plm_embed.models.registry import Model
 from plm_embed.planning.gpu_time import Kernel, Rates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

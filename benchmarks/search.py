@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import plm_embed
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
-from plm_embed.reading.approximate import build
+from plm_embed.reading.search.approximate import build
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import TOKENS
-from plm_embed.models.registry import Model
 
 ROUNDS = 5
 LENGTHS = {

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.keys import bucket_names, bucket_of, key
 from plm_embed.sequences.alphabet import PROTEIN
+from plm_embed.sequences.columns import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 
 SOURCES = ("inputs/a.fasta", "inputs/b.csv")
@@ -76,27 +77,9 @@ def counted(**fields: Any) -> Summary:
 
 
 def write_sequences(folder: Path, records: list[dict[str, Any]], buckets: int) -> None:
-    text = dict.fromkeys(
-        ["source", "id", "header", "status", "reason", "detail", "events", "key", "function"],
-        pa.string(),
-    )
-    types = text | {"number": pa.int64(), "length": pa.int32()}
-    order = [
-        "source",
-        "number",
-        "id",
-        "header",
-        "status",
-        "reason",
-        "detail",
-        "events",
-        "key",
-        "length",
-        "function",
-    ]
-    schema = pa.schema([(name, types[name]) for name in order])
+    schema = records_schema(["function"])
     member_order = ["key", "id", "source", "number", "events", "length", "function"]
-    members_schema = pa.schema([(name, types[name]) for name in member_order])
+    members_schema = pa.schema([schema.field(name) for name in member_order])
     bucket_schema = pa.schema(
         [("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())]
     )

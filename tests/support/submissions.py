@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.jobs.completion_record import Completion, read_completion
+from plm_embed.jobs.dispatch import Plan
 from plm_embed.keys import key
 
 ALPHABET = "LAGVSERTIDPKQNFYMHWCX" * 40
@@ -25,6 +26,11 @@ def write_buckets(folder: Path, *sizes: int) -> list[Path]:
         paths.append(folder / f"{number:04d}.parquet")
         pq.write_table(table, paths[-1])
     return paths
+
+
+def plan_of(folder: Path, prepared: Path, buckets: list[Path], workers: int) -> Plan:
+    """A submission of these buckets, its store and records in the folder, without a time limit."""
+    return Plan(tuple(buckets), prepared, folder / "store", folder, workers=workers, minutes=0)
 
 
 def start(

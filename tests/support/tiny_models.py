@@ -9,7 +9,7 @@ from plm_embed.models.families.esmc import ESMC
 from plm_embed.models.families.nt import NT_V1, NT_V2
 from plm_embed.models.families.protbert import PROTBERT
 from plm_embed.models.families.t5 import ANKH, PROSTT5, PROSTT5_3DI, PROTT5
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 
 # ProtBERT's tiny model has a shorter table of positions than the published ones, DNABERT's fewer
 # tokens

@@ -15,7 +15,7 @@ from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.master.validation_record import read_validation
 from plm_embed.models.manifest import read_record
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 from plm_embed.reading.exports.export import export
 from support import tiny_campaign, tiny_steps
 from support.families import TINY, add_model, source, write_dnabert_s

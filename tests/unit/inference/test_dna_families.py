@@ -10,11 +10,11 @@ import pytest
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, Pooling
-from plm_embed.inference import batches
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.vector_stream import VectorStream
+from plm_embed.models import packing
 from plm_embed.models.family import pooling_problems
 from plm_embed.sequence_windows import span_ends
 from support.families import TINY, golden, relative, source
@@ -60,7 +60,7 @@ def test_vectors_are_the_references(
 def test_batches_are_filled_by_the_true_number_of_tokens(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCHES_AHEAD", 2)
+    monkeypatch.setattr(packing, "BATCHES_AHEAD", 2)
     sequences = [*make_dna(150, 300), *make_dna(10, 300, "N"), "A" * 2000]
     stream = stream_of(model, sequences, 512)
     todo = list(range(len(sequences)))
@@ -83,7 +83,7 @@ def test_a_vector_does_not_depend_on_what_is_tokenized_with_it(model: LanguageMo
 
 def test_pieces_that_memory_did_not_hold_are_tokenized_again(model: LanguageModel) -> None:
     sequences = make_dna(30, 200)
-    ahead = batches.TokensAhead(
+    ahead = packing.TokensAhead(
         model._ready(),
         [len(each) for each in sequences],
         lambda pieces: [sequences[at] for at in pieces],

@@ -25,7 +25,8 @@ from plm_embed.io.download import BLOCK
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
 from plm_embed.models.manifest import Source
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import MODELS
 from support.checkpoints import (
     TINY_ESM2,
     random_state,

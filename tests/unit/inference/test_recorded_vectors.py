@@ -23,7 +23,8 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.kernels.devices import device_name
 from plm_embed.keys import key
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
 

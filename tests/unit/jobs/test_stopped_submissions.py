@@ -11,10 +11,9 @@ import pytest
 from plm_embed.errors import PassingError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import dispatch
-from plm_embed.jobs.dispatch import Plan
 from plm_embed.jobs.submission import embed_buckets
 from plm_embed.jobs.worker import WorkerError
-from support.submissions import published, records, start, wait_for_parts, write_buckets
+from support.submissions import plan_of, published, records, start, wait_for_parts, write_buckets
 
 pytestmark = pytest.mark.workflow
 
@@ -110,14 +109,7 @@ def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
             told.set()
 
     monkeypatch.setattr(dispatch, "Worker", Computing)
-    plan = Plan(
-        tuple(write_buckets(tmp_path, 3)),
-        prepared,
-        tmp_path / "store",
-        tmp_path,
-        workers=1,
-        minutes=0,
-    )
+    plan = plan_of(tmp_path, prepared, write_buckets(tmp_path, 3), 1)
     with pytest.raises(
         PassingError, match=r"^not all buckets are embedded:\n  stopped by a signal; run it again"
     ):

@@ -15,7 +15,7 @@ from plm_embed.jobs.dispatch import Plan
 from plm_embed.jobs.submission import embed_buckets, read_submission
 from plm_embed.jobs.worker import WorkerError
 from support.checkpoints import spoil_golden
-from support.submissions import published, records, start, write_buckets
+from support.submissions import plan_of, published, records, start, write_buckets
 
 pytestmark = pytest.mark.workflow
 
@@ -67,14 +67,7 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
         raise error
 
     monkeypatch.setattr(dispatch, "Worker", fail)
-    plan = Plan(
-        tuple(write_buckets(tmp_path, 3)),
-        prepared,
-        tmp_path / "store",
-        tmp_path,
-        workers=2,
-        minutes=0,
-    )
+    plan = plan_of(tmp_path, prepared, write_buckets(tmp_path, 3), 2)
     with pytest.raises(PlmEmbedError, match=str(error.args[-1])):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert not (tmp_path / "done.json").exists()
@@ -111,14 +104,7 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
     monkeypatch.setattr(dispatch, "Worker", Failing)
     monkeypatch.setattr(submission, "worker_shares", lambda *_: [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    plan = Plan(
-        tuple(write_buckets(tmp_path, 3, 2)),
-        prepared,
-        tmp_path / "store",
-        tmp_path,
-        workers=2,
-        minutes=0,
-    )
+    plan = plan_of(tmp_path, prepared, write_buckets(tmp_path, 3, 2), 2)
     embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
     assert read_submission(tmp_path / "done.json").buckets == ("0000", "0001")
     assert (started.count("0"), started.count("1")) == (3, 1)
@@ -166,14 +152,7 @@ def test_more_workers_than_gpus_is_said_in_words(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    plan = Plan(
-        tuple(write_buckets(tmp_path, 3)),
-        prepared,
-        tmp_path / "store",
-        tmp_path,
-        workers=4,
-        minutes=0,
-    )
+    plan = plan_of(tmp_path, prepared, write_buckets(tmp_path, 3), 4)
     with pytest.raises(PlmEmbedError, match=r"4 workers for 2 visible GPUs \(0, 1\)"):
         embed_buckets(plan, Settings(), tmp_path / "done.json")
 

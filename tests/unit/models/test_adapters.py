@@ -16,7 +16,8 @@ from plm_embed.errors import WeightsError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import MODELS
 from plm_embed.models.sources import adapters, checkpoints
 from plm_embed.models.sources.source_files import layout_of
 from plm_embed.models.weights import load, remedy

@@ -17,7 +17,7 @@ from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.manifest import Manifest, Source
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 700)

@@ -22,8 +22,9 @@ from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
 from plm_embed.models.families.esm.tokens import tokenize
 from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.registry import MODELS
 from plm_embed.sequences.alphabet import PROTEIN
 from support import checkpoints
 from support.checkpoints import mean_of

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.checkpoints import Checkpoint
 from plm_embed.models.sources.checkpoints import read as read_as
 from plm_embed.models.sources.source_files import layout_of

@@ -11,7 +11,7 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
-from plm_embed.reading.approximate import build
+from plm_embed.reading.search.approximate import build
 from support.campaigns import Campaign, make_campaign
 
 

@@ -19,9 +19,9 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
-from plm_embed.reading import nearest, scan
-from plm_embed.reading.nearest import SCORES, Neighbors, Search, table
-from plm_embed.reading.scan import Metric
+from plm_embed.reading.search import nearest, scan
+from plm_embed.reading.search.nearest import SCORES, Neighbors, Search, table
+from plm_embed.reading.search.scan import Metric
 from support.tiny_campaign import make_stages
 from support.tiny_steps import MODEL
 

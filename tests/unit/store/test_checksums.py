@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
 from plm_embed.reading.exports.export import export
-from plm_embed.reading.master import open_vectors
+from plm_embed.reading.opening import open_vectors
 from plm_embed.store import checksums
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
 from support.made_up_sequences import make_records

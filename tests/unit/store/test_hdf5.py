@@ -10,7 +10,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
-from plm_embed.reading.master import open_vectors
+from plm_embed.reading.opening import open_vectors
 from plm_embed.store.float32 import as_float32
 from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.reuse import fingerprints

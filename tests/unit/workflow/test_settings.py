@@ -18,7 +18,7 @@ from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.settings import Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports.export import Format
-from plm_embed.reading.scan import Metric
+from plm_embed.reading.search.scan import Metric
 from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table

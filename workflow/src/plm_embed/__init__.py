@@ -80,7 +80,7 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     """
     from pathlib import Path
 
-    from plm_embed.reading.master import open_vectors
+    from plm_embed.reading.opening import open_vectors
 
     return open_vectors(Path(path), _embed_like)
 
@@ -125,7 +125,7 @@ def load(
     set_up("embed")
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
-        from plm_embed.inference.prepare_weights import weights_folder
+        from plm_embed.inference.weights_cache import weights_folder
         from plm_embed.models.registry import find_model
 
         folder = weights_folder(find_model(model), weights, adapter)

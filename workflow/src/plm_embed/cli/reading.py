@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from plm_embed.reading.exports.export import Format
-    from plm_embed.reading.scan import Metric
+    from plm_embed.reading.search.scan import Metric
 
 SUFFIXES = (".tsv", ".csv", ".parquet")
 
@@ -151,7 +151,7 @@ def index(*, results: Path, metric: "Metric", name: str, recall: float) -> None:
     Example:
       plm-embed index results
     """
-    from plm_embed.reading.approximate import TRIAL, TRIED, build
+    from plm_embed.reading.search.approximate import TRIAL, TRIED, build
 
     note = build(results, metric, name, recall)
     say(

@@ -10,7 +10,8 @@ from plm_embed.errors import WeightsError
 from plm_embed.fingerprint import Fingerprint, Pooling, has_matrix, pooling_and_layer
 from plm_embed.inference.inputs import Given, named_sequences
 from plm_embed.inference.language_model import Array, LanguageModel
-from plm_embed.inference.prepare_weights import CAMPAIGNS, weights_folder
+from plm_embed.inference.prepare_weights import CAMPAIGNS
+from plm_embed.inference.weights_cache import weights_folder
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.store.hdf5 import decode, encode

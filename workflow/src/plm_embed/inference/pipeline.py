@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
-from plm_embed.inference.batches import Packer
-from plm_embed.inference.pooling import pool_batch
 from plm_embed.models.packed_batch import TOKENS, Batch, Engine
+from plm_embed.models.packing import Packer
+from plm_embed.models.pooling import pool_batch
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""

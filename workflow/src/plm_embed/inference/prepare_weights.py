@@ -5,10 +5,8 @@ Campaigns share a weights folder. What is right in it is never written again, an
 other weights.
 """
 
-import errno
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +28,9 @@ from plm_embed.models.manifest import (
     read_manifest,
     write_manifest,
 )
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 from plm_embed.models.sources import adapters, checkpoints, source_files
-from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config, in_python
+from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config
 
 log = logging.getLogger(__name__)
 CAMPAIGNS = Path("resources", "weights")
@@ -237,67 +235,9 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     return "known answers" if error <= bound else "no"
 
 
-def weights_cache() -> Path:
-    """Where models lie that were downloaded or converted without a campaign: PLM_EMBED_WEIGHTS, or
-    ~/.cache/plm-embed/weights (below XDG_CACHE_HOME).
+def content_of(model: Model, source: Path | None, adapter: Path) -> str:
+    """A SHA-256 of what lies in an adapter and in the file or folder that it is merged into: what
+    was trained further is another model, and what was moved the same one.
     """
-    if named := os.environ.get("PLM_EMBED_WEIGHTS"):
-        return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "plm-embed" / "weights"
-
-
-def weights_folder(
-    model: Model, weights: str | Path | None, adapter: str | Path | None = None
-) -> Path:
-    """The weights folder of a model, made when there is none yet.
-
-    `weights` is a weights folder, a folder of them (a campaign's `weights_folder`), or what
-    `weights:` of the configuration may be; None stands for the cache, and a download. An `adapter`
-    is merged into a published file or folder. WeightsError when it holds another model, or cannot
-    be had.
-    """
-    if adapter is not None:
-        return _adapted(model, weights, Path(adapter).expanduser().absolute())
-    if weights is None:
-        folder = weights_cache() / model.name
-        # only downloads lie there under this name; what was damaged since is found when it is read
-        return folder if (folder / MANIFEST).is_file() else _prepared(model, None, folder)
-    given = Path(weights).expanduser().absolute()
-    for folder in (given, given / model.name):
-        if (folder / MANIFEST).is_file():
-            if (there := read_manifest(folder).model) != model.name:
-                raise WeightsError(f"{folder} holds {there}, not {model.name}", path=folder)
-            return folder
-    # fine-tuned weights of one model lie side by side
-    folder = weights_cache() / f"{model.name}-{hashlib.sha256(bytes(given)).hexdigest()[:8]}"
-    return _prepared(model, given, folder)
-
-
-def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
-    given = None if weights is None else Path(weights).expanduser().absolute()
-    if given and any((folder / MANIFEST).is_file() for folder in (given, given / model.name)):
-        raise WeightsError(
-            f"weights: {given} is a folder of converted weights: an adapter is merged into the "
-            "published file or folder. Name that, or no weights for a download.",
-            path=given,
-        )
-    # by their contents: what was trained further is another model, and what was moved the same one
-    base = _combined(_digests(given, model)[1]) if given else ""
-    both = f"{base}\n{_digest(_adapter(adapter, model))}"
-    named = hashlib.sha256(both.encode()).hexdigest()[:8]
-    return _prepared(model, given, weights_cache() / f"{model.name}-{named}", adapter)
-
-
-def _prepared(model: Model, source: Path | None, folder: Path, adapter: Path | None = None) -> Path:
-    try:
-        prepare(model, source, folder, adapter, naming=in_python)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise WeightsError(
-            f"{folder}: {error.strerror or error}",
-            path=folder,
-            remedy="set PLM_EMBED_WEIGHTS to a folder that can be written",
-        ) from error
-    return folder
+    base = _combined(_digests(source, model)[1]) if source else ""
+    return hashlib.sha256(f"{base}\n{_digest(_adapter(adapter, model))}".encode()).hexdigest()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plm_embed.models.encoder.description import Buckets, Encoder, Rotary, Slopes
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 
 ROWS = 16384
 """Rows of one product, which read the same weights once (`models.packed_batch.ROWS`)."""

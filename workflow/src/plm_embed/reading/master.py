@@ -1,4 +1,4 @@
-"""Reading a master and its index: what `plm_embed.open` returns."""
+"""A master and its index, as they are read."""
 
 import hashlib
 import json
@@ -20,7 +20,6 @@ from plm_embed.reading.exports.as_anndata import make_anndata
 from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
 from plm_embed.reading.index import Index
 from plm_embed.reading.rows import Rows
-from plm_embed.reading.store_vectors import StoreVectors, is_store
 from plm_embed.reading.vectors import Embedder, Vectors
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -41,11 +40,6 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 16
 _SPREAD = 4  # standard deviations
-
-
-def open_vectors(path: Path, embedder: Embedder | None = None) -> "Embeddings | StoreVectors":
-    """A master (its .h5, its index, or their folder) or a store. StoreError for anything else."""
-    return StoreVectors(path, embedder) if is_store(path) else Embeddings(path, embedder)
 
 
 class Embeddings(Vectors):

@@ -16,9 +16,9 @@ from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.reading.matrices import Matrices
-from plm_embed.reading.nearest import Search, table
 from plm_embed.reading.rows import Rows, chosen, whole, within
-from plm_embed.reading.scan import Metric
+from plm_embed.reading.search.nearest import Search, table
+from plm_embed.reading.search.scan import Metric
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
@@ -153,7 +153,7 @@ class Vectors(Matrices):
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
         search = Search(self, k, metric, self._pooled(name))
         if index:
-            from plm_embed.reading.approximate import Approximate
+            from plm_embed.reading.search.approximate import Approximate
 
             search = replace(search, index=Approximate(self, metric, search.name))
         if ids is not None:

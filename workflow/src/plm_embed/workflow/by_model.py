@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plm_embed.errors import ConfigError
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import find_model
 from plm_embed.workflow.config import Config, layers_of, source_of
 
 

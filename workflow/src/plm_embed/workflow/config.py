@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
 from plm_embed.sequences.normalize import NO_UNKNOWN, ONE_STRAND, ResiduePolicy
 from plm_embed.wording import did_you_mean

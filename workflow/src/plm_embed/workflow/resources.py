@@ -9,7 +9,8 @@ from pathlib import Path
 
 from plm_embed.fingerprint import storage_bytes
 from plm_embed.keys import bucket_names
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.workflow.config import Config
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plm_embed.models.encoder.description import Buckets, Learned
 
 if TYPE_CHECKING:
-    from plm_embed.models.registry import Model
+    from plm_embed.models.model import Model
 
 _BEFORE = ("emb_layer_norm_before.weight", "emb_layer_norm_before.bias")
 

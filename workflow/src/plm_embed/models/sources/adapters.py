@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.encoder.tensors import tensor_shapes
-from plm_embed.models.registry import Model, find_model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import find_model
 from plm_embed.models.sources.source_files import read_json
 from plm_embed.models.sources.tensor_files import tensors_in
 

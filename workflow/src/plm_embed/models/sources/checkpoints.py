@@ -17,7 +17,8 @@ import torch
 from plm_embed.errors import WeightsError
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.family import Description, Layout
-from plm_embed.models.registry import MODELS, Model
+from plm_embed.models.model import Model
+from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.pickles import unpickle
 from plm_embed.models.sources.source_files import files_of, holds_tensors, read_json
 from plm_embed.models.sources.tensor_files import tensors_in

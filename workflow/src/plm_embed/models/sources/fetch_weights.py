@@ -10,7 +10,7 @@ from plm_embed.errors import PlmEmbedError, WeightsError
 from plm_embed.io.download import download
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 from plm_embed.models.sources.source_files import INDEX, TENSORS, holds_tensors, shard_names
 
 Naming = Callable[[Model, str], str]

@@ -6,7 +6,7 @@ from typing import Any
 
 from plm_embed.errors import WeightsError
 from plm_embed.models.family import Layout
-from plm_embed.models.registry import Model
+from plm_embed.models.model import Model
 
 TENSORS = ("model.safetensors", "pytorch_model.bin")
 """The file of tensors of a Hugging Face folder; the first that is there counts."""

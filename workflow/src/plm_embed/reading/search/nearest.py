@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.rows import Rows
-from plm_embed.reading.scan import Metric, Scan
+from plm_embed.reading.search.scan import Metric, Scan
 from plm_embed.store.hdf5 import Array
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import progress
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.reading.master import Embeddings
-from plm_embed.reading.nearest import PROPOSED, Search
 from plm_embed.reading.rows import Rows
-from plm_embed.reading.scan import Metric
+from plm_embed.reading.search.nearest import PROPOSED, Search
+from plm_embed.reading.search.scan import Metric
 from plm_embed.reading.vectors import Vectors
 from plm_embed.store.float32 import as_float32
 from plm_embed.store.hdf5 import Array
