@@ -18,7 +18,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
 COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib
 
-.PHONY: demo docs pictures test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
+.PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
@@ -34,6 +34,9 @@ test-rest: .venv/installed-test  ## the suites that `make test` leaves out
 	$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-long test-slurm
 
 test-unit: .venv/installed-test
+	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES)
+
+coverage: .venv/installed-test  ## the unit tests again, which then take half as long again, and which lines they leave out
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-campaigns: .venv/installed-test

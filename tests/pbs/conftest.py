@@ -20,6 +20,7 @@ import h5py
 import pytest
 
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
+from support.shared import once
 
 sys.path.insert(0, str(ROOT / "executors" / "pbs" / "tests"))
 
@@ -41,6 +42,8 @@ QUICK = [
     "--jobs",
     "8",
 ]
+GATHERED = "results/esm2_t3_untrained/gathered.json"
+"""What a campaign runs to where only its vectors are looked at."""
 CONFIG = {"buckets": 2, "speed": {"device": "cpu", "flush_minutes": 0.01}}
 
 
@@ -117,7 +120,9 @@ def campaign(tmp_path: Path) -> Campaign:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     """The same campaign on this machine, without a scheduler."""
-    found = Campaign(working_folder(tmp_path_factory.mktemp("local") / "campaign"))
-    done = snakemake(found.folder, "--cores", "2", **CONFIG)
-    assert done.returncode == 0, done.stdout
-    return found
+
+    def make(folder: Path) -> None:
+        done = snakemake(working_folder(folder), "--cores", "2", **CONFIG)
+        assert done.returncode == 0, done.stdout
+
+    return Campaign(once(tmp_path_factory, "undisturbed", make))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from conftest import CONFIG, REAL, Campaign
+from conftest import CONFIG, GATHERED, REAL, Campaign
 from plm_embed.jobs.completion_record import Completion, read_completion
 from support.campaign_runs import ROOT, snakemake_command
 
@@ -51,7 +51,7 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
     """One submission of two nodes with two workers each takes all buckets."""
     resources = ["--set-resources", "embed:nodes=2", "embed:gpu=2", "embed:runtime=60"]
     speed = CONFIG["speed"] | {"buckets_per_submission": 4}  # type: ignore[operator]
-    campaign.run("pbs", *resources, buckets=4, speed=speed)
+    campaign.run("pbs", GATHERED, *resources, buckets=4, speed=speed)
     assert campaign.master() == undisturbed.master()
     assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 1
     assert sum(record.computed for record in records(campaign)) == 129
@@ -61,7 +61,7 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
 def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campaign) -> None:
     """The jobs go on, the same command takes them over, and no sequence is computed twice."""
     first = subprocess.Popen(
-        campaign.command("pbs"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        campaign.command("pbs", GATHERED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and first.poll() is None:
         time.sleep(0.1)
@@ -70,7 +70,7 @@ def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campai
     first.wait()
     unlock = snakemake_command(campaign.folder, "--unlock", **CONFIG)
     subprocess.run(unlock, check=True, capture_output=True)
-    campaign.run("pbs")
+    campaign.run("pbs", GATHERED)
     assert campaign.master() == undisturbed.master()
     rows = sum(
         int(path.stem.split("-")[2]) for path in campaign.vectors.glob("store/*/parts/[0-9a-f]*.h5")
@@ -94,7 +94,7 @@ def test_a_site_of_ones_own_in_ten_lines(
     (folder / "profile.yaml").write_text(profile)
     (folder / "site.yaml").write_text(site)
     pbs.config.queues["gpu"] = Queue("gpu")
-    campaign.run(str(folder))
+    campaign.run(str(folder), GATHERED)
     assert campaign.master() == undisturbed.master()
     job = max(pbs.jobs.values(), key=lambda job: "ngpus" in job.arguments)
     assert "-q gpu -P my_project -l select=1:ncpus=4:ngpus=1:mem=" in job.arguments

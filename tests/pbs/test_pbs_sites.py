@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from conftest import Campaign
+from conftest import GATHERED, Campaign
 from support.campaign_runs import ROOT, snakemake, working_folder
 
 pytestmark = pytest.mark.workflow
@@ -123,7 +123,7 @@ def test_sophia_gives_a_gpu_to_every_job_and_a_deleted_one_comes_again(
     serve("sophia-pbs-01.lab.alcf.anl.gov", tmp_path, monkeypatch, pbs, "by-gpu")
     monkeypatch.setenv("PBS_ACCOUNT", "MyProject")
     with (campaign.folder / "out").open("w") as out:
-        running = subprocess.Popen(campaign.command("pbs"), stdout=out, stderr=out)
+        running = subprocess.Popen(campaign.command("pbs", GATHERED), stdout=out, stderr=out)
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and running.poll() is None:
         time.sleep(0.1)
     with pbs.lock:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, missing
+from daemons import NODES
 from slurm_campaign import Campaign
+
+from support.shared import once
 
 REASON = pytest.StashKey[str]()
 
@@ -46,11 +49,21 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    """A campaign that nothing disturbed, through all rules, validated."""
-    campaign = Campaign(tmp_path_factory.mktemp("undisturbed") / "c", cluster)
-    with campaign.running():
-        pass
-    return campaign
+    """A campaign that nothing disturbed, through all rules, validated; on whichever cluster asked
+    for it first.
+    """
+
+    def make(folder: Path) -> None:
+        campaign = Campaign(folder, cluster)
+        with campaign.running():
+            pass
+        assert set(map(tuple, campaign.states().values())) == {("COMPLETED",)}
+        assert campaign.computed_again() == 0
+        assert not [
+            path for node in NODES for path in (cluster.folder / "scratch" / node).iterdir()
+        ]
+
+    return Campaign(once(tmp_path_factory, "undisturbed", make), cluster)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ weights: {root}/config/demo/{model}.pt
 buckets: {buckets}
 speed:
   device: cpu
-  toks_per_batch: 8000
+  toks_per_batch: 4000
   flush_minutes: {flush_minutes}
 validate:
   spot_checks: 2
@@ -49,11 +49,13 @@ class SnakemakeRun:
         *,
         profile: str = "slurm",
         buckets: int = 2,
-        sequences: int = 320,
+        sequences: int = 160,
         lengths: tuple[int, int] = LENGTHS,
         flush_minutes: float = 0.001,
     ) -> None:
-        """Make the folder with its input, its configuration and the edited profile."""
+        """Make the folder with its input, its configuration and the edited profile; a folder that
+        is there stays as it is.
+        """
         self.folder = folder
         self.buckets = buckets
         self.sequences = sequences
@@ -62,21 +64,27 @@ class SnakemakeRun:
         self.profile = profile
         self.log = folder / "snakemake.log"
         self._process: subprocess.Popen[bytes] | None = None
+        if not folder.exists():
+            self._make(flush_minutes)
+
+    def _make(self, flush_minutes: float) -> None:
+        folder, profile = self.folder, self.profile
         (folder / "config").mkdir(parents=True)
-        values = {"root": ROOT, "model": MODEL, "buckets": buckets, "flush_minutes": flush_minutes}
-        (folder / "config" / "config.yaml").write_text(CONFIG.format(**values))
+        values = {"root": ROOT, "model": MODEL, "buckets": self.buckets}
+        text = CONFIG.format(flush_minutes=flush_minutes, **values)
+        (folder / "config" / "config.yaml").write_text(text)
         random = Random(1)
         with (folder / "proteins.fasta").open("w") as fasta:
-            for number in range(sequences):
+            for number in range(self.sequences):
                 residues = "".join(
-                    random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*lengths))
+                    random.choices("ACDEFGHIKLMNPQRSTVWY", k=random.randint(*self.lengths))
                 )
                 fasta.write(f">p{number}\n{residues}\n")
         # as it is committed: the one here may have the lines of its user's site
         committed = ["git", "-C", str(ROOT), "show", f"HEAD:profiles/{profile}/profile.yaml"]
-        text = subprocess.run(committed, capture_output=True, check=True).stdout
+        content = subprocess.run(committed, capture_output=True, check=True).stdout
         (folder / profile).mkdir()
-        (folder / profile / "profile.yaml").write_bytes(text)
+        (folder / profile / "profile.yaml").write_bytes(content)
         self.edit_profile(*SITE.values())
 
     def edit_profile(self, *replacements: tuple[str, str]) -> None:

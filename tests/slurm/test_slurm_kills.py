@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import psutil
 from cluster import Cluster
 from processes import kill, process_name
-from slurm_campaign import GATHERED, Campaign
+from slurm_campaign import GATHERED, MASTER, Campaign
 from snakemake_run import MODEL
+
+import plm_embed
 
 
 def awaits_sigterm(process: int) -> bool:
@@ -166,7 +169,9 @@ def test_kills_at_random(cluster: Cluster, undisturbed: Campaign, tmp_path: Path
     """
     # slack, in processor time: until the batch is done and the part is written
     flush_seconds, slack = 0.5, 0.5
-    campaign = Campaign(tmp_path / "c", cluster, buckets=5, flush_minutes=flush_seconds / 60)
+    campaign = Campaign(
+        tmp_path / "c", cluster, buckets=5, sequences=320, flush_minutes=flush_seconds / 60
+    )
     campaign.adopt_weights(undisturbed)
     campaign.edit_profile(("retries: 3", "retries: 20"))
     random, seen, lost = Random(4), set[tuple[str, str]](), list[tuple[float, float]]()
@@ -199,5 +204,10 @@ def test_kills_at_random(cluster: Cluster, undisturbed: Campaign, tmp_path: Path
     assert len(lost) >= 4
     assert sum("FAILED" in states for states in campaign.states().values()) >= len(lost) - 2
     assert campaign.computed_again() == 0
-    assert campaign.master() == undisturbed.master()
+    with (
+        plm_embed.open(campaign.folder / MASTER) as found,
+        plm_embed.open(undisturbed.folder / MASTER) as expected,
+    ):  # the first half of its sequences
+        assert len(found) == campaign.sequences
+        assert all(np.array_equal(found[name], expected[name]) for name in expected.ids)
     print(f"work done twice, in seconds per kill: {sorted(lost)}")

@@ -127,9 +127,9 @@ def test_an_edit_while_jobs_wait_changes_nothing(campaign: Campaign, undisturbed
 
 
 def test_a_folder_with_every_character_that_means_something_to_a_shell(
-    cluster: Cluster, undisturbed: Campaign
+    cluster: Cluster, undisturbed: Campaign, tmp_path: Path
 ) -> None:
-    folder = undisturbed.folder.parent / "it's a $HOME & (co); [größe] `x` 日本"
+    folder = tmp_path / "it's a $HOME & (co); [größe] `x` 日本"
     campaign = Campaign(folder, cluster)
     campaign.adopt(undisturbed)
     results = "results of $USER & (co); it's"

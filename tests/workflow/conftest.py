@@ -1,4 +1,4 @@
-"""The demo's campaign, run once for all tests of a worker."""
+"""The demo's campaign, run once for all tests."""
 
 import shutil
 from pathlib import Path
@@ -7,19 +7,22 @@ import pytest
 
 from support.campaign_runs import snakemake, working_folder
 from support.demo import MODEL, ONE_THREAD
+from support.shared import once
 
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's working folder after the workflow ran in it once. Tests that change it work on a
-    copy.
+    """The demo's working folder after the workflow ran in it once. Tests that change it, or run
+    Snakemake in it, work on a copy.
     """
-    folder = working_folder(tmp_path_factory.mktemp("demo") / "work", buckets=2)
-    run = snakemake(folder, *ONE_THREAD)
-    assert run.returncode == 0, run.stdout
-    assert "to follow this run: plm-embed watch results" in run.stdout
-    assert f"\nreport   results/{MODEL}/report.html\nnext     plm-embed summary" in run.stdout
-    return folder
+
+    def make(folder: Path) -> None:
+        run = snakemake(working_folder(folder, buckets=2), *ONE_THREAD)
+        assert run.returncode == 0, run.stdout
+        assert "to follow this run: plm-embed watch results" in run.stdout
+        assert f"\nreport   results/{MODEL}/report.html\nnext     plm-embed summary" in run.stdout
+
+    return once(tmp_path_factory, "demo", make)
 
 
 @pytest.fixture
@@ -30,7 +33,9 @@ def copy(demo: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def by_input(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same campaign, deduplicated anew by a job per input file."""
-    folder = Path(shutil.copytree(demo, tmp_path_factory.mktemp("by_input") / "work"))
-    run = snakemake(folder, *ONE_THREAD, deduplicate="by_input")
-    assert run.returncode == 0, run.stdout
-    return folder
+
+    def make(folder: Path) -> None:
+        run = snakemake(shutil.copytree(demo, folder), *ONE_THREAD, deduplicate="by_input")
+        assert run.returncode == 0, run.stdout
+
+    return once(tmp_path_factory, "by_input", make)

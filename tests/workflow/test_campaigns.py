@@ -15,6 +15,7 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.manifest import read_manifest, read_record
 from plm_embed.models.registry import MODELS
+from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import read_summary
 from support import checkpoints
@@ -50,8 +51,8 @@ def test_the_demo_ends_with_a_proven_master(demo: Path) -> None:
         assert embeddings.dim == 32
 
 
-def test_a_second_run_has_nothing_to_do(demo: Path) -> None:
-    run = snakemake(demo, *ONE_THREAD)
+def test_a_second_run_has_nothing_to_do(copy: Path) -> None:
+    run = snakemake(copy, *ONE_THREAD)
     assert run.returncode == 0
     assert "Nothing to be done" in run.stdout
     assert re.search(
@@ -203,6 +204,24 @@ def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
     assert rows_in_store(copy) == before + 1
     index = pq.read_table(copy / INDEX).to_pylist()
     assert {row["id"] for row in index if row["source"] == "more.fasta"} == {"new", "known"}
+
+
+def test_a_campaign_takes_everything_from_an_earlier_one(demo: Path, tmp_path: Path) -> None:
+    later = working_folder(tmp_path / "later", buckets=2)
+    run = snakemake(later, *ONE_THREAD, reuse=[str(demo / MASTER)])
+    assert run.returncode == 0, run.stdout
+    records = completion_records(later)
+    assert [(record.computed, record.found) for record in records] == [(0, 0), (0, 0)]
+    assert sum(record.reused for record in records) == sum(record.unique for record in records) > 0
+    assert compare(demo / MASTER, later / MASTER, 0).equal
+    plan = snakemake(later, "-n")
+    assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
+    other = {
+        "embedding": {"pooling": ["max"]},
+        "reuse": [str(demo / f"results/{MODEL}/store")],
+    }
+    refused = snakemake(later, "-n", **other)
+    assert refused.returncode and "pooling is ['mean'] there, ['max'] here" in refused.stdout
 
 
 def first_sequence(folder: Path) -> str:

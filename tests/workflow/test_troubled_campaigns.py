@@ -15,6 +15,7 @@ import h5py
 import psutil
 import pytest
 
+from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
 from support.campaign_runs import snakemake, snakemake_command, working_folder
 from support.demo import (
@@ -137,6 +138,31 @@ def test_a_missing_part_is_named_with_what_to_run(copy: Path) -> None:
     assert part.name in run.stdout
     repaired = snakemake(copy, *ONE_THREAD, "--forcerun", "embed")
     assert repaired.returncode == 0, repaired.stdout
+
+
+def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
+    copy: Path, tmp_path: Path
+) -> None:
+    master = copy / MASTER
+    before, old = digests(copy), Path(shutil.copy(master, tmp_path))
+    part = parts(copy)[0]
+    with h5py.File(part, "r+") as file:
+        next(iter(file["representations"].values()))[0, 0] = 7
+    fingerprint = part.parents[1] / "fingerprint.json"
+    fingerprint.write_text(fingerprint.read_text().replace("esm2", "esm3"))
+    refused = snakemake(copy, *ONE_THREAD, "--forcerun", "gather")
+    assert (
+        refused.returncode
+        and "its bytes are not those that were written; run `snakemake --forcerun embed`"
+        in refused.stdout
+    )
+    assert digests(copy) == before
+    assert "gather" in snakemake(copy, "-n").stdout  # it is not taken for finished
+    healed = snakemake(copy, *ONE_THREAD, "--forcerun", "embed")
+    assert healed.returncode == 0, healed.stdout
+    assert compare(old, master, 0).equal and report(copy).status == "passed"
+    assert part.with_name(f"{part.name}.damaged").exists() and part.exists()
+    assert "Nothing to be done" in snakemake(copy, "-n").stdout
 
 
 def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:

@@ -2,19 +2,14 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import h5py
 import pytest
 
 from plm_embed.master.gather_record import forget, write_record
-from plm_embed.master.validation_record import read_validation
-from plm_embed.reading.diff import compare
-from support.campaign_runs import snakemake, working_folder
 from support.campaigns import make_campaign
 from support.made_up_sequences import make_records
 
@@ -74,35 +69,3 @@ def test_a_killed_gather_leaves_the_master_that_was_there(tmp_path: Path) -> Non
     run.kill()
     assert run.wait() < 0, "it ended before it could be killed"
     assert [digest(path) for path in campaign.outputs] == before
-
-
-@pytest.mark.workflow
-def test_a_damaged_part_is_named_by_gather_and_healed_by_what_the_message_says(
-    tmp_path: Path,
-) -> None:
-    folder = working_folder(tmp_path / "work")
-    options = {"buckets": 1, "speed": {"scratch": ""}}
-    assert snakemake(folder, "--cores", "2", **options).returncode == 0
-    master = folder / MASTER
-    before, old = digest(master), Path(shutil.copy(master, tmp_path))
-    (part,) = master.parent.glob("store/*/parts/*.h5")
-    with h5py.File(part, "r+") as file:
-        file["emb_keys"]
-        next(iter(file["representations"].values()))[0, 0] = 7
-    fingerprint = part.parents[1] / "fingerprint.json"
-    fingerprint.write_text(fingerprint.read_text().replace("esm2", "esm3"))
-    refused = snakemake(folder, "--cores", "2", "--forcerun", "gather", **options)
-    assert (
-        refused.returncode
-        and "its bytes are not those that were written; run `snakemake --forcerun embed`"
-        in refused.stdout
-    )
-    assert digest(master) == before
-    assert "gather" in snakemake(folder, "-n", **options).stdout  # it is not taken for finished
-    healed = snakemake(folder, "--cores", "2", "--forcerun", "embed", **options)
-    assert healed.returncode == 0, healed.stdout
-    assert compare(old, master, 0).equal
-    proof = read_validation(folder / "results/esm2_t3_untrained/validation.json")
-    assert proof and proof.status == "passed"
-    assert part.with_name(f"{part.name}.damaged").exists() and part.exists()
-    assert "Nothing to be done" in snakemake(folder, "-n", **options).stdout

@@ -15,21 +15,18 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import (
     campaign_records,
     completion_records,
-    read_completion,
     savings,
     write_completion,
 )
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import bucket_of, key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
-from plm_embed.reading.diff import compare
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.reuse import Reuse
 from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, write_bucket
-from support.campaign_runs import snakemake, working_folder
 from support.campaigns import EVERYTHING, MEAN, completion, make_campaign, part_rows
 from support.made_up_sequences import make_records
 
@@ -251,27 +248,3 @@ def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="not a fingerprint"):
         copy(earlier.store)
     assert store.missing(keys).all()
-
-
-@pytest.mark.workflow
-def test_a_campaign_takes_everything_from_an_earlier_one(tmp_path: Path) -> None:
-    master = f"results/{MEAN.model}/master_esm2_embeddings.h5"
-    options = ("--cores", "2", "--set-threads", "embed=1")
-    earlier, later = working_folder(tmp_path / "earlier"), working_folder(tmp_path / "later")
-    assert snakemake(earlier, *options).returncode == 0
-    run = snakemake(later, *options, buckets=2, reuse=[str(earlier / master)])
-    assert run.returncode == 0, run.stdout
-    records = [
-        read_completion(path) for path in later.glob(f"results/{MEAN.model}/embedded/*.json")
-    ]
-    assert [(record.computed, record.found) for record in records] == [(0, 0), (0, 0)]
-    assert sum(record.reused for record in records) == sum(record.unique for record in records) > 0
-    assert compare(earlier / master, later / master, 0).equal
-    plan = snakemake(later, "-n", buckets=2)
-    assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
-    other = {
-        "embedding": {"pooling": ["max"]},
-        "reuse": [str(earlier / f"results/{MEAN.model}/store")],
-    }
-    refused = snakemake(later, "-n", buckets=2, **other)
-    assert refused.returncode and "pooling is ['mean'] there, ['max'] here" in refused.stdout
