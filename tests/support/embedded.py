@@ -9,6 +9,7 @@ from plm_embed.inference.reference import reference_vectors
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion
 from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.jobs.finished_bucket import is_finished
 from plm_embed.keys import key
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket
@@ -19,11 +20,11 @@ def run(
 ) -> Completion:
     bucket = write_bucket(folder, sequences)
     embedder = Embedder(prepared, folder / "store", settings or Settings(scratch=""))
-    assert not embedder.is_complete(bucket, folder / "absent.json")
+    assert not is_finished(bucket, folder / "absent.json", embedder.store)
     record = embedder.embed(bucket, folder / "0000.json")
     # on a device with more memory the sequences that did not fit are tried again
     lacking = any(skip.reason == "out_of_memory" for skip in record.skipped)
-    assert embedder.is_complete(bucket, folder / "0000.json") is not lacking
+    assert is_finished(bucket, folder / "0000.json", embedder.store) is not lacking
     return record
 
 

@@ -12,6 +12,7 @@ from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
 from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.jobs.finished_bucket import is_finished
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
@@ -180,10 +181,10 @@ def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
     path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
     write_completion(path, damage(record))
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
-    assert not embedder.is_complete(bucket, path)
+    assert not is_finished(bucket, path, embedder.store)
     again = embedder.embed(bucket, path)
     assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
-    assert embedder.is_complete(bucket, path)
+    assert is_finished(bucket, path, embedder.store)
 
 
 def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:
@@ -192,9 +193,8 @@ def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
     bucket = tmp_path / "0000.parquet"
-    assert not Embedder(prepared, tmp_path / "store", Settings()).is_complete(
-        bucket, tmp_path / "0000.json"
-    )
+    embedder = Embedder(prepared, tmp_path / "store", Settings())
+    assert not is_finished(bucket, tmp_path / "0000.json", embedder.store)
     again = run(tmp_path, prepared, SEQUENCES[:5])
     assert again.computed == 5
     assert again.parts == record.parts

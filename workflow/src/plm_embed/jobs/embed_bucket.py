@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from plm_embed._version import __version__
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
@@ -32,7 +31,6 @@ from plm_embed.jobs.completion_record import (
     write_completion,
 )
 from plm_embed.jobs.compute_vectors import Computation
-from plm_embed.jobs.finished_bucket import read_bucket
 from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, key_array, keys_sha256
@@ -42,8 +40,6 @@ from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import bucket_table, check_kind
 from plm_embed.sites.scheduler import job_id
-from plm_embed.store.blocks import locate
-from plm_embed.store.replaced import current_parts
 from plm_embed.store.reuse import COPY_BYTES, Reuse, Reused
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import BYTES_PER_PART
@@ -196,32 +192,6 @@ class Embedder:
             self.settings.scratch, 2 * COPY_BYTES, self.store.folder / "scratch"
         ) as scratch:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
-
-    def is_complete(self, bucket: Path, output: Path) -> bool:
-        """Whether `output` is a completion record of this very bucket and fingerprint, whose parts
-        are whole and hold every sequence of the bucket but those that are too long.
-        """
-        try:
-            whole = read_bucket(bucket, output)
-            record = whole.completion
-            if (
-                record.fingerprint != self.store.fingerprint
-                or "out_of_memory" in record.reasons.values()
-            ):
-                return False  # this device may have more memory
-            parts = current_parts(record.parts, self.store.folder)
-            if self.store.infos([self.store.parts_folder / part.name for part in parts]) != list(
-                parts
-            ):
-                return False
-            locate(whole, self.store.folder.parent)
-        except (PlmEmbedError, FileNotFoundError) as error:
-            if not output.exists():
-                log.info("bucket %s: nothing computed yet", bucket.stem)
-                return False
-            log.info("bucket %s is not complete: %s", bucket.stem, error)
-            return False
-        return True
 
     def _loaded(self) -> Engine:
         if self._model is None:

@@ -1,20 +1,25 @@
 """A finished bucket: its keys and its completion record, which names the parts with its vectors.
 
 `gather`, which writes the master, and `validate`, which compares it with the parts, walk over
-these one by one; embed looks whether one is complete.
+these one by one; embed asks whether one is finished before it computes anything.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.jobs.completion_record import EMBED_AGAIN, Completion, read_completion
 from plm_embed.keys import key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table, verified
-from plm_embed.store.blocks import Wanted
+from plm_embed.store.blocks import Wanted, locate
+from plm_embed.store.replaced import current_parts
+from plm_embed.store.store import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,3 +73,25 @@ def read_bucket(path: Path, record: Path) -> Bucket:
         EMBED_AGAIN,
         completion,
     )
+
+
+def is_finished(bucket: Path, record: Path, store: Store) -> bool:
+    """Whether `record` is a completion record of this very bucket for the fingerprint of the store,
+    whose parts are whole and hold every sequence of the bucket but those that are too long.
+    """
+    try:
+        whole = read_bucket(bucket, record)
+        said = whole.completion
+        if said.fingerprint != store.fingerprint or "out_of_memory" in said.reasons.values():
+            return False  # this device may have more memory
+        parts = current_parts(said.parts, store.folder)
+        if store.infos([store.parts_folder / part.name for part in parts]) != list(parts):
+            return False
+        locate(whole, store.folder.parent)
+    except (PlmEmbedError, FileNotFoundError) as error:
+        if not record.exists():
+            log.info("bucket %s: nothing computed yet", bucket.stem)
+            return False
+        log.info("bucket %s is not finished: %s", bucket.stem, error)
+        return False
+    return True

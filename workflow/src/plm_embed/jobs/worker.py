@@ -133,6 +133,7 @@ def serve(
     embedder = None
     try:
         from plm_embed.jobs.embed_bucket import Embedder
+        from plm_embed.jobs.finished_bucket import is_finished
         from plm_embed.kernels import devices
 
         device = devices.choose_device(settings.device)
@@ -143,7 +144,7 @@ def serve(
             bucket, output = connection.recv()
             embedder = embedder or Embedder(weights_folder, store, settings)
             computed = (
-                not embedder.is_complete(bucket, output)
+                not is_finished(bucket, output, embedder.store)
                 and embedder.embed(bucket, output).computed > 0
             )
             _tell(connection, computed)
