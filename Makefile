@@ -14,9 +14,9 @@ WHEELS = $(wildcard wheels/*.whl)
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 
 BIN := .venv/bin
-# pip would compile some ten thousand files one after the other
+# pip would compile some ten thousand files one after the other; containers often tell Python to keep nothing that it compiles
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
-COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x /lib/.*/tests/ .venv/lib workflow/src executors
 
 .PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 

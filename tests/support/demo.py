@@ -8,6 +8,8 @@ from plm_embed.master.validation_record import Validation, read_validation
 
 MODEL = "esm2_t3_untrained"
 MASTER = f"results/{MODEL}/master_esm2_embeddings.h5"
+GATHERED = f"results/{MODEL}/gathered.json"
+"""What a test runs to that looks at vectors alone."""
 INDEX = f"results/{MODEL}/master_esm2_embeddings.parquet"
 ONE_THREAD = ("--cores", "2", "--set-threads", "embed=1")
 

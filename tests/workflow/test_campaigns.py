@@ -21,6 +21,7 @@ from plm_embed.sequences.summary import read_summary
 from support import checkpoints
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from support.demo import (
+    GATHERED,
     INDEX,
     MASTER,
     MODEL,
@@ -181,13 +182,13 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
 
 def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
-    run = snakemake(folder, "--cores", "2", buckets=1, speed={"toks_per_batch": 700})
+    run = snakemake(folder, GATHERED, "--cores", "2", buckets=1, speed={"toks_per_batch": 700})
     assert run.returncode == 0, run.stdout
     assert digests(folder) == digests(demo)
 
 
 def test_another_number_of_buckets_computes_nothing_again(copy: Path, demo: Path) -> None:
-    run = snakemake(copy, *ONE_THREAD, buckets=1)
+    run = snakemake(copy, GATHERED, *ONE_THREAD, buckets=1)
     assert run.returncode == 0, run.stdout
     assert completion_records(copy)[0].computed == 0
     assert digests(copy) == digests(demo)
@@ -199,7 +200,7 @@ def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
     )
     before = rows_in_store(copy)
     inputs = ["config/demo/proteins.fasta", "config/demo/proteins.csv", "more.fasta"]
-    run = snakemake(copy, *ONE_THREAD, inputs=inputs)
+    run = snakemake(copy, GATHERED, *ONE_THREAD, inputs=inputs)
     assert run.returncode == 0, run.stdout
     assert rows_in_store(copy) == before + 1
     index = pq.read_table(copy / INDEX).to_pylist()
@@ -208,13 +209,13 @@ def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
 
 def test_a_campaign_takes_everything_from_an_earlier_one(demo: Path, tmp_path: Path) -> None:
     later = working_folder(tmp_path / "later", buckets=2)
-    run = snakemake(later, *ONE_THREAD, reuse=[str(demo / MASTER)])
+    run = snakemake(later, GATHERED, *ONE_THREAD, reuse=[str(demo / MASTER)])
     assert run.returncode == 0, run.stdout
     records = completion_records(later)
     assert [(record.computed, record.found) for record in records] == [(0, 0), (0, 0)]
     assert sum(record.reused for record in records) == sum(record.unique for record in records) > 0
     assert compare(demo / MASTER, later / MASTER, 0).equal
-    plan = snakemake(later, "-n")
+    plan = snakemake(later, GATHERED, "-n")
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
     other = {
         "embedding": {"pooling": ["max"]},

@@ -19,6 +19,7 @@ from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
 from support.campaign_runs import snakemake, snakemake_command, working_folder
 from support.demo import (
+    GATHERED,
     MASTER,
     MODEL,
     ONE_THREAD,
@@ -111,7 +112,7 @@ def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path:
         locked = snakemake(folder, *ONE_THREAD, **settings)
         assert locked.returncode and "--unlock" in locked.stdout
         assert snakemake(folder, "--unlock").returncode == 0
-    again = snakemake(folder, *ONE_THREAD, **settings)
+    again = snakemake(folder, GATHERED, *ONE_THREAD, **settings)
     assert again.returncode == 0, again.stdout
     (record,) = completion_records(folder)
     assert record.found == kept
@@ -136,7 +137,7 @@ def test_a_missing_part_is_named_with_what_to_run(copy: Path) -> None:
     run = snakemake(copy, *ONE_THREAD)
     assert run.returncode != 0
     assert part.name in run.stdout
-    repaired = snakemake(copy, *ONE_THREAD, "--forcerun", "embed")
+    repaired = snakemake(copy, GATHERED, *ONE_THREAD, "--forcerun", "embed")
     assert repaired.returncode == 0, repaired.stdout
 
 
