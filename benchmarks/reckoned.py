@@ -94,8 +94,9 @@ class Recorder(TorchFunctionMode):
         columns, rows = weight.shape if func is not F.linear else weight.t().shape
         out = kwargs.get("out")
         out = x.new_empty((len(x), rows)) if out is None else out
+        added = [out] if args[0] is out else []  # a sum reads what it writes
         self.note(
-            "product", x, weight, out, flops=2.0 * len(x) * columns * rows, depth=int(columns)
+            "product", x, weight, out, *added, flops=2.0 * len(x) * columns * rows, depth=columns
         )
         return out
 
@@ -146,11 +147,9 @@ def written_down(model: Model) -> Iterator[Recorder]:
             recorder.note(name, qkv, out, flops=flops, length=mean)
             return out
 
-        def norm(
-            x: Tensor, *_: Any, dtype: torch.dtype, terms: Any = (), keep: int = 0, **__: Any
-        ) -> Tensor:
+        def norm(x: Tensor, *_: Any, dtype: torch.dtype, keep: bool, **__: Any) -> Tensor:
             out = x.new_empty(x.shape, dtype=dtype)
-            recorder.note("norms", *(x,) * (1 + (keep > 0)), *terms, out)
+            recorder.note("norms", *(x,) * (1 + keep), out)
             return out
 
         def query_key(qkv: Tensor, _: Any, __: float, rotary: Any) -> None:

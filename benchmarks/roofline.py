@@ -84,10 +84,14 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
     model = find_model(name)
     spent = reckoned.forward(model, length, TOKENS)
     flops, table = flops_per_token(model, length), gpu_table()
-    bytes_outside = sum(each.kernel.bytes for each in spent if each.kernel.kind == "pass")
-    per_width = bytes_outside / TOKENS / model.layers / model.dim
+    passes: dict[str, float] = defaultdict(float)
+    for each in spent:
+        if each.kernel.kind == "pass":
+            passes[each.name] += each.kernel.bytes / TOKENS / model.layers / model.dim
     print(
-        f"\n{name}, {length} tokens: {per_width:.0f} D bytes per token and layer outside products"
+        f"\n{name}, {length} tokens: {sum(passes.values()):.1f} D bytes per token and layer "
+        "outside products:",
+        ", ".join(f"{kind} {each:.1f}" for kind, each in passes.items()),
     )
     rows = []
     for gpu in GPUS:
@@ -95,16 +99,19 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
         at = gpu_time.rates(table, gpu, dtype)
         parts = times(spent, at)
         seconds = sum(parts.values()) / TOKENS
+        least = sum(part for kind, part in parts.items() if kind not in passes) / TOKENS
         planned = gpu_time.seconds_per_token(model, length, 2, at)
         rows.append(
             {
                 "model": name,
                 "length": length,
+                "passes": {kind: round(each, 2) for kind, each in passes.items()},
                 "gpu": gpu,
                 "dtype": dtype,
                 "tokens_per_second": round(1 / seconds),
                 "plan_differs_by": round(planned / seconds - 1, 4),
                 "share_of_matrix_rate": round(flops / seconds / at.matrix_rate(), 3),
+                "without_passes": round(flops / least / at.matrix_rate(), 3),
                 "outside_products": round(1 - parts["product"] / sum(parts.values()), 3),
                 "shares_of_time": {
                     kind: round(part / sum(parts.values()), 3)
@@ -118,7 +125,8 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
         )
         print(
             f"  {gpu:9} {row['tokens_per_second'] / 1e3:6,.0f} k tokens/s, "
-            f"{row['share_of_matrix_rate']:.0%} of the matrix rate; {parts_shown}"
+            f"{row['share_of_matrix_rate']:.0%} of the matrix rate, without passes "
+            f"{row['without_passes']:.0%}; {parts_shown}"
         )
     return rows
 

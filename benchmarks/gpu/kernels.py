@@ -1,8 +1,9 @@
 """What the reckoning of benchmarks/roofline.py rests on, measured: the kernels of one forward pass,
-products by their number of rows, copies.
+products by their number of rows, sums within them, copies.
 """
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import peers
@@ -10,6 +11,8 @@ import torch
 from bench import Bench, draw
 from torch.profiler import ProfilerActivity, profile
 
+from plm_embed.kernels.linear import Linear
+from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import find_model
 
 SHOWN = 20
@@ -20,11 +23,15 @@ COPIED = 1 << 30
 
 
 def kernels(bench: Bench, name: str) -> dict[str, Any]:
-    """All three for one model with random weights, in half precision."""
+    """All of it for one model with random weights, in half precision."""
     model = find_model(name)
     made = peers.engine(model, peers.RandomTensors(model, bench.device), bench.device, bench.half)
     layers = [model.layers]
     found: dict[str, Any] = {"copy_bytes_per_second": _copies(bench)}
+    found["sums"] = {
+        name: _sums(bench, columns, model.dim, made.rows)
+        for name, columns in (("attention", model.inner), ("feed-forward", model.hidden))
+    }
     batch = made.prepare(draw(350, 0.3, 0.98 * made.rows))
     found["profile"] = _profile(bench, lambda: made.forward(batch, layers))
     print("kernels", found, flush=True)
@@ -56,6 +63,32 @@ def _copies(bench: Bench) -> float:
 
     ten()
     return 20 * size / statistics.median(bench.timed(ten) for _ in range(5))
+
+
+def _sums(bench: Bench, columns: int, width: int, rows: int) -> dict[str, float]:
+    """Seconds of a product whose result is added to the residual stream: alone, with the sum
+    within, and with the sum after it. The reckoning says that within it costs nothing.
+    """
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=bench.device).to(DTYPES[bench.half])
+
+    linear, y, out = (
+        Linear(random(width, columns), None),
+        random(rows, columns),
+        random(rows, width),
+    )
+    x = out.float()
+    ways: dict[str, Callable[[], Any]] = {
+        "alone": lambda: linear(y, out=out),
+        "within": lambda: linear.add_to(x, y),
+        "after": lambda: x.add_(linear(y, out=out)),
+    }
+    for call in ways.values():
+        call()
+    return {
+        name: statistics.median(bench.timed(call) for _ in range(9)) for name, call in ways.items()
+    }
 
 
 def _profile(bench: Bench, call: Any) -> list[dict[str, Any]]:

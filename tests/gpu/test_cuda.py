@@ -12,6 +12,7 @@ from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, ran
 
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.kernels import attention
+from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
 from plm_embed.models.families.esm.family import ESM1B, ESM2
 from plm_embed.models.model import Model
@@ -154,6 +155,30 @@ def test_fused_kernels_are_in_use_where_triton_is(dtype: str) -> None:
     pytest.importorskip("triton")
     assert engine_of(WIDE, CUDA, dtype).elementwise.name.startswith("Triton")
     assert "TRITON_INTERPRET" not in os.environ
+
+
+@pytest.mark.parametrize("dtype", ["float32", *half_types()])
+@pytest.mark.parametrize(("columns", "rows"), [(1280, 1280), (5120, 1280), (3072, 1152)])
+def test_a_sum_within_a_product_is_exact_and_blind_to_other_rows(
+    dtype: str, columns: int, rows: int
+) -> None:
+    """650M and ESM C 600M: fp32 is added to what is not rounded before."""
+    random = torch.Generator(CUDA).manual_seed(3)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random, device=CUDA)
+
+    count = ROWS["cuda"]
+    x, y = 100 * draw(count, rows), draw(count, columns).to(DTYPES[dtype])
+    weight = (draw(rows, columns) / columns**0.5).to(DTYPES[dtype])
+    linear, found, alone = Linear(weight, None), x.clone(), torch.zeros_like(x)
+    linear.add_to(found, y)
+    some = slice(100, 300)
+    exact = x[some].double() + y[some].double() @ weight.double().t()
+    assert (found[some] - exact).abs().max() < 1e-4  # of a hundred
+    alone[:200] = x[some]
+    linear.add_to(alone, torch.cat((y[some], torch.zeros_like(y[200:]))))
+    assert torch.equal(alone[:200], found[some])
 
 
 def test_pooling_on_the_device_is_that_of_the_cpu() -> None:

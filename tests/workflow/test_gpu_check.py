@@ -58,6 +58,7 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
         assert row["variants"]["plm-embed bfloat16"]["share_of_matrix_rate"] > 0
     kernels = found["kernels"]
     assert kernels["copy_bytes_per_second"] > 0
+    assert all(seconds > 0 for ways in kernels["sums"].values() for seconds in ways.values())
     assert 0 < len(kernels["profile"]) <= 20
     assert 0.5 < sum(each["share"] for each in kernels["profile"]) <= 1.001
     assert [row["usual"] for row in kernels["rows"].values()] == [False, False, True, False]

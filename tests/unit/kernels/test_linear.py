@@ -40,6 +40,41 @@ def test_relu_in_the_product_is_that_after_it(
     assert torch.equal(Linear(weight, bias)(x, "relu"), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 96)])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_result_is_added_to_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, packed: bool, bias: torch.Tensor | None, dtype: torch.dtype
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    x, y, weight = (torch.randn(each, generator=random) for each in ((5, 96), (5, 32), (96, 32)))
+    y, weight, bias = (each if each is None else each.to(dtype) for each in (y, weight, bias))
+    if not packed:
+        monkeypatch.setattr(linear, "_pack", lambda _: None)
+    exact = F.linear(y.double(), weight.double(), bias if bias is None else bias.double()) + x
+    found = x.clone()
+    Linear(weight, bias).add_to(found, y)
+    assert (found - exact).abs().max() < (2e-5 if dtype == torch.float32 else 0.1)
+
+
+def test_a_sum_within_a_product_asks_torch_for_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA, where torch makes it: a half-precision product is never rounded on its way."""
+
+    def addmm(x: torch.Tensor, *factors: torch.Tensor, out_dtype: torch.dtype, out: Any) -> None:
+        assert out is x and out_dtype == x.dtype == torch.float32
+        x += factors[0].float() @ factors[1].float()
+
+    class OnCuda(torch.Tensor):
+        is_cuda = True
+
+    monkeypatch.setattr(linear, "_pack", lambda _: None)
+    monkeypatch.setattr(torch, "addmm", addmm)
+    x, y = torch.ones(2, 4), torch.full((2, 4), 0.0078125, dtype=torch.bfloat16)
+    weight = torch.eye(4, dtype=torch.bfloat16)
+    Linear(weight, None).add_to(x, y.as_subclass(OnCuda))
+    assert x.unique().tolist() == [1.0078125]
+
+
 def test_without_the_private_operator_torchs_own_path_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -218,14 +218,14 @@ TESTED = SelfTest(1e-6, 0.9999999, batch_invariant=True, attention="a", elementw
 @pytest.mark.parametrize(
     ("engine", "self_test", "expected"),
     [
-        ("packed-1-varlen", TESTED, "promised by the engine"),
-        ("packed-1-varlen", None, "promised by the engine"),  # nothing was computed
+        ("packed-2-varlen", TESTED, "promised by the engine"),
+        ("packed-2-varlen", None, "promised by the engine"),  # nothing was computed
         (
-            "packed-1-varlen",
+            "packed-2-varlen",
             replace(TESTED, batch_invariant=False),
             "promised by the engine, but a self-test of this campaign saw otherwise",
         ),
-        ("packed-1-math", TESTED, "not promised by the engine"),
+        ("packed-2-math", TESTED, "not promised by the engine"),
     ],
 )
 def test_the_master_says_whether_bits_may_depend_on_the_batch(

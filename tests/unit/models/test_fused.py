@@ -20,6 +20,7 @@ from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Norm, Rotary
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.encoder.layers import Loader
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import MODELS
@@ -53,11 +54,11 @@ def test_kernels_agree_with_torch(fused: Elementwise, shape: str, dtype: str) ->
 
 
 def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
-    def add_norm(x: Tensor, terms: list[Tensor], by: Norm, dtype: torch.dtype) -> Tensor:
-        return fused.add_norm(x.clone(), terms, by, dtype)  # x itself stays as it was
+    def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+        return fused.norm(x, replace(by, missing=None), dtype, keep=keep)
 
-    def post_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-        return fused.post_norm(x, term, replace(by, weight=torch.zeros_like(by.weight)), dtype)
+    def add(x: Tensor, linear: Linear, y: Tensor) -> None:
+        fused.add(x.clone(), linear, y)  # x itself stays as it was
 
     def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
         assert rotary is not None
@@ -67,8 +68,8 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
         return fused.up(x, gate or linear, None, activation)
 
     for wrong in (
-        replace(fused, add_norm=add_norm),
-        replace(fused, post_norm=post_norm),
+        replace(fused, norm=norm),
+        replace(fused, add=add),
         replace(fused, query_key=query_key),
         replace(fused, up=up),
     ):
@@ -110,32 +111,28 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 700), st.integers(0, 2), st.integers(0, 10))
+@given(st.integers(1, 40), st.integers(1, 700), st.integers(0, 40))
 def test_a_row_is_normed_alike_in_any_company(
-    fused: Elementwise, rows: int, width: int, count: int, seed: int
+    fused: Elementwise, rows: int, width: int, seed: int
 ) -> None:
+    lacking, keep = seed % 2 == 1, seed % 4 > 1
     random = torch.Generator().manual_seed(seed)
-    x, *terms = (10 * torch.randn((rows, width), generator=random) for _ in range(1 + count))
-    by = Norm(torch.randn(width, generator=random), torch.randn(width, generator=random))
+    x = 10 * torch.randn((rows, width), generator=random)
+    weight, bias, missing = torch.randn((3, width), generator=random)
+    by = Norm(weight, bias, missing=missing if lacking else None)
 
-    def run(rows: slice) -> tuple[Tensor, Tensor]:
-        mine, left = x[rows].clone(), [term[rows] for term in terms]
-        y = fused.add_norm(mine, left, by, torch.float32)
-        assert len(left) == count % 2  # two are added for good, one waits
-        elementwise.add(mine, left)
-        return y, mine
+    def run(rows: slice) -> Tensor:
+        mine = x[rows].clone()
+        y = fused.norm(mine, by, torch.float32, keep=keep)
+        assert torch.equal(mine, y if keep else x[rows])
+        return y
 
-    together, summed = run(slice(None))
-    expected = x.clone()
-    for term in terms:
-        expected += term
-    assert torch.equal(summed, expected)
-    exact = F.layer_norm(
-        expected.double(), (width,), by.weight.double(), by.bias.double(), by.epsilon
-    )
+    together = run(slice(None))
+    whole = x.double() + (missing.double() if lacking else 0)
+    exact = F.layer_norm(whole, (width,), weight.double(), bias.double(), by.epsilon)
     assert torch.allclose(together.double(), exact, atol=2e-5, rtol=1e-4)
     row = seed % rows
-    assert torch.equal(run(slice(row, row + 1))[0][0], together[row])
+    assert torch.equal(run(slice(row, row + 1))[0], together[row])
 
 
 @pytest.mark.parametrize("normed", [False, True])
@@ -190,7 +187,9 @@ def test_activations_in_place(name: str, dtype: str, gated: bool) -> None:
 
 @pytest.mark.workflow
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> None:
+def test_a_whole_model_through_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, fused: Elementwise, dtype: str
+) -> None:
     model = checkpoints.TINY_ESM2
     shape = model.layers, model.dim, model.heads, None
     manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
@@ -201,6 +200,9 @@ def test_a_whole_model_through_the_kernels(fused: Elementwise, dtype: str) -> No
     )
     assert engine.elementwise is PLAIN
     expected = engine.forward(batch, layers)
+    # as on CUDA
+    monkeypatch.setattr(Loader, "late", True)
+    engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
     engine.elementwise = fused
     for layer, found in engine.forward(batch, layers).items():
         for ours, theirs in zip(batch.split(found), batch.split(expected[layer]), strict=True):
@@ -253,11 +255,11 @@ def check(kernel, pointers, constants, warps):
 
 def norms(width):
     vectors = {"x_ptr": "*fp32", "weight_ptr": "*fp32", "bias_ptr": "*fp32"}
-    vectors |= {name: half_type for name in ("first_ptr", "second_ptr", "out_ptr")}
+    vectors |= {"missing_ptr": "*fp32", "out_ptr": half_type}
     block = triton.next_power_of_2(width)
     for layer in (False, True):  # a layer norm with its bias, or an RMS norm
-        for terms, keep in ((0, 0), (1, 0), (2, 1), (1, 2)):
-            kind = {"center": layer, "shift": layer, "terms": terms, "keep": keep}
+        for lacking, keep in ((False, False), (True, False), (True, True)):
+            kind = {"center": layer, "shift": layer, "lacking": lacking, "keep": keep}
             kind |= {"width": width, "block": block, "epsilon": 1e-5}
             check(fused._norm_kernel, vectors, kind, fused._warps(block))
 

@@ -181,7 +181,7 @@ def test_a_large_campaign_is_done_sooner_with_more_gpus_and_fits_80_columns(
     )
     large = planned(asked)
     shown = " ".join(text(large).split())
-    assert " with 8, " in shown and " with 28 GPUs at a time" in shown
+    assert " with 8, " in shown and " with 24 GPUs at a time" in shown
     assert f"files: about {large.files:,}" in shown and large.files > 1000
     assert f"buckets={large.proposals[0].buckets}: a job then takes" in shown
     console = Console(width=80)

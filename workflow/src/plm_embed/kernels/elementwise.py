@@ -4,7 +4,7 @@ activations, all in fp32.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,24 +24,29 @@ ROTATED = 1 << 16
 class Norm:
     """A layer norm, or an RMS norm, which neither centers its input nor has a bias. `weight`,
     `bias` (D,) fp32.
+
+    missing: (D,) fp32, what the input lacks: biases of the products that were added to it.
     """
 
     weight: Tensor
     bias: Tensor | None
     epsilon: float = 1e-5
     rms: bool = False
+    missing: Tensor | None = None
 
 
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary angles, (n, d / 2) fp32."""
 
 
-class _AddNorm(Protocol):
-    def __call__(self, x: Tensor, terms: list[Tensor], by: Norm, dtype: torch.dtype) -> Tensor: ...
+class _Norm(Protocol):
+    def __call__(
+        self, x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False
+    ) -> Tensor: ...
 
 
-class _PostNorm(Protocol):
-    def __call__(self, x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor: ...
+class _Add(Protocol):
+    def __call__(self, x: Tensor, linear: Linear, y: Tensor) -> None: ...
 
 
 class _QueryKey(Protocol):
@@ -60,42 +65,31 @@ class _Up(Protocol):
 class Elementwise:
     """One way to compute them. name: for logs and completion records.
 
-    add_norm: the norm in `dtype` of the residual stream x (n, D) fp32, contiguous, and of the
-    terms that are still to be added to it; those that it adds to x for good leave the list.
-    post_norm: x becomes its norm with a term; returns it in `dtype`. query_key: norms without bias
-    of q and of k in qkv (n, 3, H, d), then their rotation, in place. up: into the feed-forward,
-    its activation, times another linear layer where there is a gate.
+    norm: the norm in `dtype` of the residual stream x (n, D) fp32, contiguous; with `keep` x
+    becomes it. add: x becomes its sum with a linear layer's result for y. query_key: norms without
+    bias of q and of k in qkv (n, 3, H, d), then their rotation, in place. up: into the
+    feed-forward, its activation, times another linear layer where there is a gate.
     """
 
     name: str
-    add_norm: _AddNorm
-    post_norm: _PostNorm
+    norm: _Norm
+    add: _Add
     query_key: _QueryKey
     up: _Up
 
 
-def norm(x: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
+def norm(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
+    if keep:
+        return x.copy_(norm(x, by, torch.float32)).to(dtype)
+    if by.missing is not None:
+        x = x + by.missing
     if by.rms:
         return F.rms_norm(x, x.shape[-1:], by.weight, by.epsilon).to(dtype)
     return F.layer_norm(x, x.shape[-1:], by.weight, by.bias, by.epsilon).to(dtype)
 
 
-def add(x: Tensor, terms: list[Tensor]) -> None:
-    """x becomes its sum with all terms, which leave the list."""
-    for term in terms:
-        x += term
-    terms.clear()
-
-
-def _add_norm(x: Tensor, terms: list[Tensor], by: Norm, dtype: torch.dtype) -> Tensor:
-    add(x, terms)
-    return norm(x, by, dtype)
-
-
-def _post_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-    x += term
-    x.copy_(norm(x, by, torch.float32))
-    return x.to(dtype)
+def _add(x: Tensor, linear: Linear, y: Tensor) -> None:
+    x += linear(y)
 
 
 def _query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
@@ -127,7 +121,7 @@ def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) 
     return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
 
 
-PLAIN = Elementwise("torch", _add_norm, _post_norm, _query_key, _up)
+PLAIN = Elementwise("torch", norm, _add, _query_key, _up)
 
 
 def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> Elementwise:
@@ -156,23 +150,14 @@ def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> El
 def _fused() -> Elementwise:
     from plm_embed.kernels import triton_elementwise as triton
 
-    def normed(
-        x: Tensor, terms: tuple[Tensor, ...], by: Norm, dtype: torch.dtype, keep: int
-    ) -> Tensor:
+    def normed(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         return triton.norm(
-            x, by.weight, by.bias, epsilon=by.epsilon, rms=by.rms, dtype=dtype, terms=terms,
+            x, by.weight, by.bias, by.missing, epsilon=by.epsilon, rms=by.rms, dtype=dtype,
             keep=keep,
         )  # fmt: skip
 
-    def add_norm(x: Tensor, terms: list[Tensor], by: Norm, dtype: torch.dtype) -> Tensor:
-        # to read the first of two terms once more is less than to write its sum
-        y = normed(x, tuple(terms), by, dtype, keep=1 if len(terms) == 2 else 0)
-        if len(terms) == 2:
-            terms.clear()
-        return y
-
-    def post_norm(x: Tensor, term: Tensor, by: Norm, dtype: torch.dtype) -> Tensor:
-        return normed(x, (term,), by, dtype, keep=2)
+    def add(x: Tensor, linear: Linear, y: Tensor) -> None:
+        linear.add_to(x, y)
 
     def query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | None) -> None:
         weights = None if norms is None else (norms[0].weight, norms[1].weight)
@@ -185,7 +170,7 @@ def _fused() -> Elementwise:
             return triton.activate(linear(x), activation)
         return triton.activate(gate(x), activation, linear(x))
 
-    return Elementwise("Triton, activations too", add_norm, post_norm, query_key, up)
+    return Elementwise("Triton, sums within products", normed, add, query_key, up)
 
 
 def _problem(
@@ -219,15 +204,13 @@ def _trial(
     rows, half = 5, dim // heads // 2
     layer = Norm(draw(dim), draw(dim))
     root = Norm(layer.weight, None, 1e-6, rms=True)
-    for by in (layer, root):
-        x, terms = draw(rows, dim), list[Tensor]()
-        for _ in range(3):  # none, one and two terms
-            yield each.add_norm(x, terms, by, dtype)
-            terms.append(draw(rows, dim, kind=dtype))
-        add(x, terms)
+    x, out = draw(rows, dim), Linear(draw(dim, dim, kind=dtype) / dim**0.5, None)
+    for by in (layer, root, replace(layer, missing=draw(dim))):
+        each.add(x, out, draw(rows, dim, kind=dtype))
         yield x.clone()
-        yield each.post_norm(x, draw(rows, dim, kind=dtype), by, dtype)
-        yield x
+        yield each.norm(x, by, dtype)
+        yield each.norm(x, by, dtype, keep=True).clone()  # it may be x itself
+        yield x.clone()
     angle = draw(rows, half)
     norms = Norm(draw(dim), None), Norm(draw(dim), None)
     for pair in (None, norms):

@@ -70,6 +70,20 @@ class Linear:
         y = y if activation is None else _PLAIN[activation](y)
         return y if out is None else out.copy_(y)
 
+    def add_to(self, x: Tensor, y: Tensor) -> None:
+        """x (n, out) fp32 becomes its sum with the result for y, on CUDA within the product: there
+        the sum is no pass over memory. Biases and torch before 2.10 need one.
+        """
+        weight = self._weight
+        same = x.dtype == y.dtype == self.dtype
+        mixed = y.dtype == self.dtype and y.is_cuda and torch.__version__ >= "2.10"
+        if weight is None or self._bias is not None or not (same or mixed):
+            x += self(y)
+        elif same:
+            torch.addmm(x, y, weight.t(), out=x)
+        else:
+            torch.addmm(x, y, weight.t(), out_dtype=x.dtype, out=x)
+
     def _plain(self) -> Tensor:
         """The weights (out, in)."""
         if self._weight is not None:

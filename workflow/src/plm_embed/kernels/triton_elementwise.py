@@ -21,32 +21,27 @@ ACTIVATE_BLOCK, ACTIVATE_WARPS = 1024, 4
 @triton.jit
 def _norm_kernel(  # noqa: PLR0917
     x_ptr,
-    first_ptr,
-    second_ptr,
+    missing_ptr,
     weight_ptr,
     bias_ptr,
     out_ptr,
     width: tl.constexpr,
     block: tl.constexpr,
     epsilon: tl.constexpr,
-    terms: tl.constexpr,
+    lacking: tl.constexpr,
     keep: tl.constexpr,
     center: tl.constexpr,
     shift: tl.constexpr,
 ):
-    """One row per program: the layer norm of x and its `terms`, or the RMS norm without `center`;
-    `shift` adds the bias, `keep` writes x: 1 the sum, 2 the norm.
+    """One row per program: the layer norm of x, or the RMS norm without `center`; `lacking` adds
+    what is missing before, `shift` the bias after it, `keep` writes the norm to x too.
     """
     start = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, block)
     inside = columns < width
     x = tl.load(x_ptr + start + columns, mask=inside, other=0.0)
-    if terms > 0:
-        x += tl.load(first_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
-    if terms > 1:
-        x += tl.load(second_ptr + start + columns, mask=inside, other=0.0).to(tl.float32)
-    if keep == 1:
-        tl.store(x_ptr + start + columns, x, mask=inside)
+    if lacking:
+        x += tl.load(missing_ptr + columns, mask=inside, other=0.0)
     if center:
         mean = tl.sum(x, axis=0) / width
         x = tl.where(inside, x - mean, 0.0)
@@ -55,7 +50,7 @@ def _norm_kernel(  # noqa: PLR0917
     y = x / deviation * weight
     if shift:
         y += tl.load(bias_ptr + columns, mask=inside, other=0.0)
-    if keep == 2:
+    if keep:
         tl.store(x_ptr + start + columns, y, mask=inside)
     tl.store(out_ptr + start + columns, y.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -132,32 +127,29 @@ def norm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    missing: Tensor | None,
     *,
     epsilon: float,
     rms: bool,
     dtype: torch.dtype,
-    terms: tuple[Tensor, ...] = (),
-    keep: int = 0,
+    keep: bool,
 ) -> Tensor:
-    """Layer or RMS norm, in `dtype`, of x (n, D) fp32 plus at most two `terms` (n, D).
-
-    keep: 0 leaves x alone, 1 makes it the sum, 2 the norm. All contiguous.
+    """Layer or RMS norm, in `dtype`, of x (n, D) plus `missing`; with `keep` x becomes it. x and
+    the vectors (D,) are fp32 and contiguous.
     """
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     width = x.shape[1]
     block = triton.next_power_of_2(width)
-    first, second, *_ = (*terms, x, x)
     _norm_kernel[(len(x),)](
         x,
-        first,
-        second,
+        weight if missing is None else missing,
         weight,
         weight if bias is None else bias,
         out,
         width,
         block,
         epsilon,
-        len(terms),
+        missing is not None,
         keep,
         not rms,
         bias is not None,

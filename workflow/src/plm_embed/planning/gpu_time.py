@@ -87,11 +87,8 @@ def of_a_layer(model: Model, length: float, size: int) -> Iterator[Kernel]:
     """What one layer does to a token. The residual stream is fp32: 4 bytes each time that it is
     read or written."""
     encoder, dim, inner, hidden = model.family.encoder, model.dim, model.inner, model.hidden
-    if encoder.order == "pre":
-        # the second of two terms is added with the first one: x is written once for both
-        yield Kernel("norms", "pass", 0, dim * (3 * 4 + 5 * size))
-    else:
-        yield Kernel("norms", "pass", 0, dim * (4 * 4 + 4 * size))
+    kept = 4 if encoder.order == "post" else 0
+    yield Kernel("norms", "pass", 0, 2 * dim * (4 + size + kept))
     yield _product("q, k and v", dim, 3 * inner, size)
     if encoder.query_key_norm or isinstance(encoder.positions, Rotary):
         angles = 4 * inner // model.heads if isinstance(encoder.positions, Rotary) else 0
@@ -104,11 +101,11 @@ def of_a_layer(model: Model, length: float, size: int) -> Iterator[Kernel]:
         4 * inner * size,
         length=length,
     )
-    yield _product("attention's output", inner, dim, size)
+    yield _product("attention's output", inner, dim, size, summed=True)
     for name in ("gate", "up") if encoder.gated else ("up",):
         yield _product(name, dim, hidden, size)
     yield from _activation(encoder, hidden, size)
-    yield _product("down", hidden, dim, size)
+    yield _product("down", hidden, dim, size, summed=True)
 
 
 def around(model: Model, size: int) -> Iterator[Kernel]:
@@ -117,12 +114,12 @@ def around(model: Model, size: int) -> Iterator[Kernel]:
     yield Kernel("embedding", "pass", 0, 16 * dim)
     if encoder.order == "post" and size < 4:
         yield Kernel("to half precision", "pass", 0, dim * (4 + size))
-    sums = 2 * (8 + size) if encoder.order == "pre" else 0
-    yield Kernel("last sums, norm or copy", "pass", 0, dim * (sums + 8))
+    yield Kernel("last norm or copy", "pass", 0, dim * 8)
 
 
-def _product(name: str, columns: int, rows: int, size: int) -> Kernel:
-    moved = size * (columns + rows + columns * rows / ROWS)
+def _product(name: str, columns: int, rows: int, size: int, summed: bool = False) -> Kernel:
+    """`summed`: it is added to the residual stream, which is read and written."""
+    moved = size * (columns + columns * rows / ROWS) + (8 if summed else size) * rows
     return Kernel(name, "product", 2 * columns * rows, moved, depth=columns)
 
 

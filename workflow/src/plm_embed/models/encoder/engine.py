@@ -28,9 +28,9 @@ from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.tokenizer_file import Ids
 
-ARITHMETIC = "packed-1"
-"""Version of the arithmetic; with the label of the attention kernel it is the engine's name in the
-fingerprint.
+ARITHMETIC = {"cpu": "packed-1", "cuda": "packed-2"}
+"""Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
+engine's name in the fingerprint.
 
 It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count,
 on CUDA per GPU type, version of torch and the kernels that completion records name. Only the kernel
@@ -83,8 +83,8 @@ class Engine:
         )
         self._type = load.vector("embed_types.weight")[0] if encoder.token_types else None
         self._norm_before = load.norm("emb_layer_norm_before")
-        self._norm_after = load.norm("emb_layer_norm_after")
         self._layers = [load.layer(f"layers.{i}", factor) for i in range(manifest.layers)]
+        self._norm_after = load.norm("emb_layer_norm_after")
         self._inner = manifest.inner
         self._distances: Distances | None = None
         self.attention = kernel(manifest, device, dtype)
@@ -138,21 +138,24 @@ class Engine:
             Packed(batch.lengths, batch.boundaries, self._distances_for(max(batch.lengths))),
             self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
         )
-        block = self._pre_norm if self._encoder.order == "pre" else self._post_norm
-        left: list[list[Tensor]] = [[] for _ in self._slices(x)]
+        slices = self._slices(x) if self._encoder.order == "post" else []
+        ready = [x[rows].to(way.dtype) for rows in slices]
         for number, layer in enumerate(self._layers[: max(layers)], start=1):
-            block(layer, x, left, way)
+            self._layer(layer, x, ready, way)
             if number in layers:
-                if self._encoder.order == "pre":
-                    for rows, terms in zip(self._slices(x), left, strict=True):
-                        elementwise.add(x[rows], terms)
-                last = number == len(self._layers)
-                found[number] = (
-                    elementwise.norm(x, self._norm_after, torch.float32)
-                    if last and self._norm_after
-                    else x.clone()
-                )
+                found[number] = self._representation(number, x, way)
         return found
+
+    def _representation(self, number: int, x: Tensor, way: "_Way") -> Tensor:
+        """What the residual stream `x` is after a layer: that and what it lacks, or the last norm
+        of it.
+        """
+        if self._norm_after is None:
+            return x.clone()
+        if number == len(self._layers):
+            return way.fused.norm(x, self._norm_after, torch.float32)
+        missing = self._layers[number].attention_norm.missing
+        return x.clone() if missing is None else x + missing
 
     def _embed(self, batch: Batch) -> Tensor:
         x = F.embedding(batch.tokens, self._embedding)  # (T, D)
@@ -194,38 +197,25 @@ class Engine:
     def _slices(self, x: Tensor) -> list[slice]:
         return [slice(at, at + self.rows) for at in range(0, len(x), self.rows)]
 
-    def _pre_norm(self, layer: Layer, x: Tensor, left: list[list[Tensor]], way: "_Way") -> None:
-        """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)).
+    def _layer(self, layer: Layer, x: Tensor, ready: list[Tensor], way: "_Way") -> None:
+        """One layer over the residual stream `x` (T, D), which is changed in place: x + f(norm(x)),
+        or norm(x + f(x)) where the norms follow the sums.
 
-        `left` by each slice of x: the terms that are still to be added to it, which with the norm
-        is one pass over memory.
+        `ready` in the second case: each slice of x in the compute dtype, which the norm wrote.
         """
         qkv = self._room(x, way)
-        for rows, terms in zip(self._slices(x), left, strict=True):
-            y = way.fused.add_norm(x[rows], terms, layer.attention_norm, way.dtype)
+        for at, rows in enumerate(self._slices(x)):
+            y = ready[at] if ready else way.fused.norm(x[rows], layer.attention_norm, way.dtype)
             self._project(layer, y, qkv, rows, way)
         attended = self._attend(qkv, way)
         del qkv
-        for rows, terms in zip(self._slices(x), left, strict=True):
-            terms.append(layer.out(attended[rows]))
-            y = way.fused.add_norm(x[rows], terms, layer.mlp_norm, way.dtype)
-            terms.append(self._feed_forward(layer, y, way))
-
-    def _post_norm(self, layer: Layer, x: Tensor, left: list[list[Tensor]], way: "_Way") -> None:
-        """The same with the norms after the sums: norm(x + f(x)). `left` by each slice: itself in
-        the compute dtype.
-        """
-        qkv = self._room(x, way)
-        for rows, ready in zip(self._slices(x), left, strict=True):
-            y = ready.pop() if ready else x[rows].to(way.dtype)
-            self._project(layer, y, qkv, rows, way)
-        attended = self._attend(qkv, way)
-        del qkv
-        for rows, ready in zip(self._slices(x), left, strict=True):
-            part = layer.out(attended[rows])
-            y = way.fused.post_norm(x[rows], part, layer.attention_norm, way.dtype)
-            part = self._feed_forward(layer, y, way)
-            ready.append(way.fused.post_norm(x[rows], part, layer.mlp_norm, way.dtype))
+        for at, rows in enumerate(self._slices(x)):
+            way.fused.add(x[rows], layer.out, attended[rows])
+            by = layer.attention_norm if ready else layer.mlp_norm
+            y = way.fused.norm(x[rows], by, way.dtype, keep=bool(ready))
+            way.fused.add(x[rows], layer.fc2, self._hidden(layer, y, way))
+            if ready:
+                ready[at] = way.fused.norm(x[rows], layer.mlp_norm, way.dtype, keep=True)
 
     def _room(self, x: Tensor, way: "_Way") -> Tensor:
         return torch.empty((len(x), 3 * self._inner), dtype=way.dtype, device=self.device)
@@ -243,9 +233,9 @@ class Engine:
         heads = self.manifest.heads
         return way.attend(qkv.view(-1, 3, heads, self._inner // heads), way.packed)
 
-    def _feed_forward(self, layer: Layer, y: Tensor, way: "_Way") -> Tensor:
+    def _hidden(self, layer: Layer, y: Tensor, way: "_Way") -> Tensor:
         hidden = way.fused.up(y, layer.fc1, layer.gate, self._encoder.activation)
-        return layer.fc2(hidden.float() if layer.fc2.dtype == torch.float32 else hidden)
+        return hidden.float() if layer.fc2.dtype == torch.float32 else hidden
 
 
 @dataclass(frozen=True)
@@ -270,4 +260,4 @@ def name(manifest: Manifest, device: torch.device, dtype: ComputeDtype) -> str:
     """The engine's name in the fingerprint: version of the arithmetic, label of the attention
     kernel.
     """
-    return "-".join(filter(None, (ARITHMETIC, kernel(manifest, device, dtype).label)))
+    return "-".join(filter(None, (ARITHMETIC[device.type], kernel(manifest, device, dtype).label)))
