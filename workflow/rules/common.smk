@@ -45,12 +45,15 @@ from plm_embed.workflow import (
     printable,
     quote_words,
     records_minutes,
+    spare_collector,
     submissions,
     validate_minutes,
     watch_failures,
     weights_folder,
     workflow_commit,
 )
+
+spare_collector()
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.

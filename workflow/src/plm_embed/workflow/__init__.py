@@ -7,6 +7,7 @@ from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
+from plm_embed.startup import spare_collector
 from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import (
     adapter_files,
@@ -84,6 +85,7 @@ __all__ = [
     "reading",
     "records_minutes",
     "said_of_success",
+    "spare_collector",
     "submissions",
     "validate_minutes",
     "watch_failures",
