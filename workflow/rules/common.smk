@@ -44,6 +44,7 @@ from plm_embed.workflow import (
     plan_line,
     printable,
     quote_words,
+    reading_threads,
     records_minutes,
     spare_collector,
     submissions,

@@ -86,7 +86,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_shipped(path: Path) -> Any:
-    """What a YAML file of this package says; by libyaml, if PyYAML has it, in a tenth of the time."""
+    """What a YAML file of this package says; by libyaml in a tenth of the time."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

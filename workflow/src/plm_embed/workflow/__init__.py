@@ -39,6 +39,7 @@ from plm_embed.workflow.resources import (
     input_size,
     job_memory_mb,
     job_minutes,
+    reading_threads,
     records_minutes,
     validate_minutes,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "printable",
     "quote_words",
     "reading",
+    "reading_threads",
     "records_minutes",
     "said_of_success",
     "spare_collector",
