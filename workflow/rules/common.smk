@@ -44,13 +44,17 @@ from plm_embed.workflow import (
     plan_line,
     printable,
     quote_words,
+    reading_threads,
     records_minutes,
+    spare_collector,
     submissions,
     validate_minutes,
     watch_failures,
     weights_folder,
     workflow_commit,
 )
+
+spare_collector()
 
 # Every job, local or on another node, runs the package of this clone with the interpreter that runs Snakemake,
 # whether or not its environment was activated. With --software-deployment-method conda the environment comes first.

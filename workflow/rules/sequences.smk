@@ -33,7 +33,7 @@ if config["deduplicate"] == "one_job":
             "<benchmarks>/deduplicate.jsonl"
         conda:
             "../../envs/plm-embed.yaml"
-        threads: 2
+        threads: lambda wildcards: reading_threads(input_bytes(config))
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
             runtime=lambda wildcards, attempt: attempt * records_minutes(input_bytes(config)),

@@ -90,6 +90,23 @@ except SystemExit:
     )
 
 
+def test_the_process_that_starts_workers_loads_none_of_their_libraries() -> None:
+    code = """
+import gc, sys
+from plm_embed import startup
+from plm_embed.cli.main import main
+startup.set_up("embed")
+before = gc.get_threshold()
+try:
+    main()
+except SystemExit:
+    print({"torch", "jsonschema", "pandas", "pyarrow.parquet", "h5py"} & set(sys.modules))
+    print(gc.get_threshold()[0] > before[0] == 700)  # of a user's own process it stays
+"""
+    folders = ("--weights", ".", "--embedded", "e", *SOME_STORE)
+    assert plm_embed("embed", "absent.parquet", *folders, code=code).stdout == "set()\nTrue\n"
+
+
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
     assert (

@@ -5,8 +5,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from plm_embed.io.files import atomic_path, exclusive, sha256_file, size, whole_files, write_json
+import plm_embed
+from plm_embed.io.files import (
+    atomic_path,
+    exclusive,
+    read_shipped,
+    sha256_file,
+    size,
+    whole_files,
+    write_json,
+)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -98,3 +108,10 @@ with exclusive(Path({str(final)!r})):
     with exclusive(final):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shipped_files_say_the_same_to_libyaml_and_to_python() -> None:
+    found = list(Path(plm_embed.__file__).parent.rglob("*.yaml"))
+    assert len(found) > 3
+    for path in found:
+        assert read_shipped(path) == yaml.safe_load(path.read_text(encoding="utf-8"))

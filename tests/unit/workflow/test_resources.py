@@ -9,6 +9,7 @@ from plm_embed.workflow.resources import (
     host_memory_mb,
     job_memory_mb,
     job_minutes,
+    reading_threads,
     records_minutes,
     validate_minutes,
 )
@@ -70,3 +71,7 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     )
     # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
     assert validate_minutes(small | {"validate": {"spot_checks": 100}}) == 40 + 3 + 43
+
+
+def test_a_small_input_leaves_a_core_to_the_weights() -> None:
+    assert [reading_threads(size) for size in (0, 49_999_999, 50_000_000, 10**12)] == [1, 1, 2, 2]

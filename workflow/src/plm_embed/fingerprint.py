@@ -10,6 +10,8 @@ from typing import Any, Literal
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
+MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
+"""Of which a sequence has many rows."""
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32).

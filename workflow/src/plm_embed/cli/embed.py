@@ -8,6 +8,7 @@ import click
 
 from plm_embed.cli.options import EXISTING, PATH, STRAND, Step, Workers, choice
 from plm_embed.fingerprint import (
+    MATRICES,
     ComputeDtype,
     LongPolicy,
     LongSequences,
@@ -242,7 +243,6 @@ def embed(
     from plm_embed.jobs.nodes import on_all_nodes
     from plm_embed.jobs.submission import embed_buckets
     from plm_embed.models.manifest import check_record
-    from plm_embed.planning.sizes import announce
     from plm_embed.sequences.summary import present
     from plm_embed.sites.scheduler import job_id
 
@@ -268,7 +268,10 @@ def embed(
     for bucket in buckets:
         present(bucket)
     check_record(weights_folder, embedded.parent)
-    announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
+    if MATRICES.intersection(pooling):
+        from plm_embed.planning.sizes import announce
+
+        announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
     workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
     plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
     energy = None if device == "cpu" else Meter(workers)

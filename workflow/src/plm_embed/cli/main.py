@@ -31,6 +31,7 @@ def main() -> None:
 
     A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
     """
+    startup.spare_collector()
     log_to_stderr()
     try:
         group.main(prog_name="plm-embed", standalone_mode=False)

@@ -85,6 +85,14 @@ def write_json(path: Path, value: Any) -> None:
         )
 
 
+def read_shipped(path: Path) -> Any:
+    """What a YAML file of this package says; by libyaml in a tenth of the time."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_text(encoding="utf-8"), loader)
+
+
 def whole_files(folder: Path, pattern: str) -> list[Path]:
     """The files in a folder that match, by name, but not those that are being written there under a
     hidden name.

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from plm_embed import startup
 from plm_embed.errors import (
     DeviceError,
     PassingError,
@@ -123,6 +124,7 @@ def serve(
     The answers: True for the device, then for each bucket whether anything was computed; or what
     went wrong and who is to blame.
     """
+    startup.spare_collector()
     log_to_stderr()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

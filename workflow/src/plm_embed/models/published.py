@@ -6,18 +6,19 @@ another container, as far as bfloat16 can tell: weights that were changed a litt
 """
 
 from collections.abc import Collection, Mapping
-from importlib.resources import files
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from plm_embed.io.files import read_shipped
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.registry import MODELS
 
-TABLE = files(__package__) / "published.yaml"
-ANSWERS = files(__package__) / "known_answers.npz"
+TABLE = Path(__file__).with_name("published.yaml")
+ANSWERS = Path(__file__).with_name("known_answers.npz")
 TOLERANCE = 0.03
 """Bound on |mean - answer| / |answer|: the one that the project of the answers sets for its own
 bfloat16 kernels.
@@ -125,6 +126,7 @@ def _files(model: str) -> Mapping[str, Any]:
     return found
 
 
+@cache
 def _table() -> dict[str, Any]:
-    table: dict[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    table: dict[str, Any] = read_shipped(TABLE)
     return table

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
 from plm_embed.sequences.tables import Table
 from plm_embed.sites.data import laid_over
@@ -86,6 +85,8 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
             )
         yield read_lengths(lengths)
         return
+    from plm_embed.sequences.deduplicate import deduplicate  # not to read a configuration
+
     folder = Path(config["results"]) / "sequences"
     wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
     policy = residue_policy(config)

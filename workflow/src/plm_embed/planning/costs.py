@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-import yaml
-
 from plm_embed.fingerprint import ComputeDtype, LongSequences
+from plm_embed.io.files import read_shipped
 from plm_embed.jobs.attempts import Attempt, read_attempts
 from plm_embed.jobs.completion_record import Completion, completion_records
 from plm_embed.models.model import Model
@@ -180,7 +178,5 @@ def device_label(device: str, threads: int | None = None) -> str:
 @cache
 def gpu_table() -> dict[str, Any]:
     """The content of gpus.yaml."""
-    table: dict[str, Any] = yaml.safe_load(
-        files(__package__).joinpath("gpus.yaml").read_text(encoding="utf-8")
-    )
+    table: dict[str, Any] = read_shipped(Path(__file__).with_name("gpus.yaml"))
     return table

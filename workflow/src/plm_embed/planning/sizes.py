@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import LongSequences, storage_bytes
+from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
 from plm_embed.io.parquet import record_batches
@@ -33,8 +33,6 @@ FILES_PER_BUCKET = 8
 """Besides its parts: two of its sequences, completion record, notes of its submission and of an
 attempt, log, benchmark, what Snakemake notes of its job. (docs/scale.md)
 """
-_MATRICES = frozenset({"per_residue", "per_token"})
-
 _PIECE, _PIECES, _ENOUGH = 2_000, 8, 1 << 20
 """Letters of a piece, pieces of a sequence, and letters from which on the rest is like them."""
 FILE_BYTES, DATASET_BYTES = 8_000, 3_000
@@ -50,8 +48,8 @@ def vector_bytes(config: Config, model: Model, lengths: Mapping[int, int]) -> di
     policy = LongSequences(**asked["long_sequences"])
     rows = costs.work(model, lengths, policy).sequences
     residues = _residues(lengths, policy) // model.family.letters_per_token
-    pooled = sum(pooling not in _MATRICES for pooling in asked["pooling"]) * layers
-    flat = sum(pooling in _MATRICES for pooling in asked["pooling"]) * layers
+    pooled = sum(pooling not in MATRICES for pooling in asked["pooling"]) * layers
+    flat = sum(pooling in MATRICES for pooling in asked["pooling"]) * layers
 
     checks = [8] * (len(checksums.COLUMNS) + pooled + flat)
     widths: list[int] = [64, 4, 4, *([8] if flat else []), *checks]
@@ -112,7 +110,7 @@ def per_residue_bytes(
 
     `lengths`: how many unique sequences have each length; `dim`: D; `letters`: of a token.
     """
-    if not _MATRICES.intersection(settings.pooling):
+    if not MATRICES.intersection(settings.pooling):
         return 0
     residues = int(_residues(lengths, settings.long_sequences) / letters)
     return residues * dim * len(settings.layers) * storage_bytes(settings.storage_dtype)
@@ -153,7 +151,7 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     Says nothing when there is none, or when the bucket is not in a folder made by deduplicate.
     """
     summary = bucket.parent.parent / SUMMARY
-    asked = _MATRICES.intersection(settings.pooling)
+    asked = MATRICES.intersection(settings.pooling)
     if not asked or not summary.is_file():
         return
     lengths, manifest = read_summary(summary.parent).lengths, read_manifest(weights)

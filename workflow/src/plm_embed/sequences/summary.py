@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plm_embed import keys
 from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
-from plm_embed.io.parquet import read_table
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.typed_json import IF_KNOWN
@@ -203,6 +201,8 @@ def bucket_table(path: Path, columns: list[str]) -> pa.Table:
 
     A bucket in the folder of deduplicate must be the file that the summary names.
     """
+    from plm_embed.io.parquet import read_table  # the rules, which import this, read no tables
+
     sequences = path.parent.parent
     if (sequences / SUMMARY).is_file():
         verified(sequences, f"{path.parent.name}/{path.name}")
@@ -250,7 +250,7 @@ class RecordNumbers:
         """Places of the records that the columns `source` and `number` name. StoreError for an
         unknown one.
         """
-        source = pc.dictionary_encode(table["source"].combine_chunks())
+        source = table["source"].combine_chunks().dictionary_encode()
         paths: list[str] = source.dictionary.to_pylist()
         spans = np.array(
             [(self._first.get(path, 0), self.sources.get(path, -1)) for path in paths],

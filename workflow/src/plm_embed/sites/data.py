@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator
 
 from plm_embed.errors import ConfigError
 from plm_embed.sites.slurm import slurm_site
@@ -50,6 +49,8 @@ def read_site(name: str) -> dict[str, Any]:
 
 def _check(site: dict[str, Any], path: Path) -> None:
     """Raise ConfigError with the first key that is not as the executor's schema wants it."""
+    from jsonschema import Draft202012Validator
+
     schema = json.loads((_pbs_sites() / "schema.json").read_text(encoding="utf-8"))
     for problem in Draft202012Validator(schema).iter_errors(site):
         where = ".".join(map(str, problem.absolute_path)) or "the file"

@@ -7,6 +7,7 @@ from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
+from plm_embed.startup import spare_collector
 from plm_embed.workflow.by_model import by_model, weights_folder
 from plm_embed.workflow.campaign import (
     adapter_files,
@@ -38,6 +39,7 @@ from plm_embed.workflow.resources import (
     input_size,
     job_memory_mb,
     job_minutes,
+    reading_threads,
     records_minutes,
     validate_minutes,
 )
@@ -82,8 +84,10 @@ __all__ = [
     "printable",
     "quote_words",
     "reading",
+    "reading_threads",
     "records_minutes",
     "said_of_success",
+    "spare_collector",
     "submissions",
     "validate_minutes",
     "watch_failures",

@@ -1,14 +1,11 @@
 """The configuration: checked as a whole, and completed with defaults."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jsonschema import Draft202012Validator
-
 from plm_embed.errors import ConfigError, PlmEmbedError
+from plm_embed.io.files import read_shipped
 from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.model import Model
@@ -23,9 +20,7 @@ Config = dict[str, Any]
 
 def schema() -> Config:
     """The JSON Schema of the configuration, with every default."""
-    found: Config = yaml.safe_load(
-        (files(__package__) / "config.schema.yaml").read_text(encoding="utf-8")
-    )
+    found: Config = read_shipped(Path(__file__).with_name("config.schema.yaml"))
     return found
 
 
@@ -37,6 +32,8 @@ def checked(raw: Mapping[str, Any], *, awaited: bool = False) -> Config:
     changes nothing. awaited: rules of another workflow may yet make the inputs. Raises ConfigError
     with one line per problem, all of them at once: the key, its value, what is wrong.
     """
+    from jsonschema import Draft202012Validator  # 0.1 s, for nothing in those who check none
+
     if monsters := [
         f"{key}: is nested too deeply, or holds too large a number"
         for key in raw

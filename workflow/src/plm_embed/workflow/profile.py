@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from plm_embed.io.files import read_shipped
 from plm_embed.workflow.site import Given, layer
 
 Profile = dict[str, Any]
@@ -43,9 +44,7 @@ class Said:
 
 def profile(shipped: Path, said: Said) -> Profile:
     """The shipped profile of the scheduler with what was said."""
-    found: Profile = yaml.safe_load(
-        (shipped / said.scheduler / "profile.yaml").read_text(encoding="utf-8")
-    )
+    found: Profile = read_shipped(shipped / said.scheduler / "profile.yaml")
     embed = {"scratch": said.scratch}
     if said.scheduler == "slurm":
         embed |= {said.queue_key: said.queue, "gpu_model": said.gpu_type}

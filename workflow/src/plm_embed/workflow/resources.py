@@ -18,6 +18,8 @@ BOUND_MINUTES = 240
 LEAST_MINUTES = 30
 FLOPS_PER_SECOND, CPU_FLOPS_PER_SECOND = 1e13, 5e10
 RECORD_BYTES_PER_MINUTE, MASTER_BYTES_PER_MINUTE = 3e8, 9e9
+SMALL_BYTES = 50_000_000
+"""Of input: a second of reading."""
 RESIDUES_PER_ROW = 300  # the mean of UniRef; also bytes of input per record
 
 
@@ -95,6 +97,13 @@ def _vectors_minutes(config: Config) -> int:
     )
     size: float = input_bytes(config) * rows * len(embedding["layers"]) * model.dim * width
     return round(size / MASTER_BYTES_PER_MINUTE)
+
+
+def reading_threads(size: int) -> int:
+    """Cores for reading sequence files of so many bytes. The second one spares a quarter of the
+    time: for small files it does more for another job, such as `weights`.
+    """
+    return 1 if size < SMALL_BYTES else 2
 
 
 def input_size(config: Config, path: str) -> int:

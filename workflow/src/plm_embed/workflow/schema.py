@@ -6,13 +6,15 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from jsonschema.exceptions import ValidationError
 
 from plm_embed.io.terminal import printable
 from plm_embed.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 _LEVELS = 5
 """Of blocks and lists in each other; the schema has three."""
@@ -109,13 +111,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def place_of(error: ValidationError) -> str:
+def place_of(error: "ValidationError") -> str:
     """Where an error is, as in 'embedding.layers[1]'; '' at the top."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
     return "".join(steps).lstrip(".")
 
 
-def in_words(error: ValidationError) -> Iterator[str]:
+def in_words(error: "ValidationError") -> Iterator[str]:
     """Lines that say what is wrong: the key, its value, and what it should be."""
     rule: Any = error.validator_value
     schema: Any = error.schema
