@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, NamedTuple
 
 import h5py
@@ -41,33 +42,35 @@ DIM = 1280
 FINGERPRINT = Fingerprint(
     "esm2_t33_650M_UR50D", "0" * 64, (33,), ("mean",), LongSequences(), "float32", "float16", "x"
 )
-GATHER = """
+PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from plm_embed import startup
 startup.set_up("gather")
-from plm_embed.master.gather import gather
+startup.keep_pandas_out("gather")
+{imports}
 paths = [Path(word) for word in sys.argv[1:]]
 began = time.perf_counter()
-gather(*paths, {"workflow_commit": ""})
+{step}
 seconds = time.perf_counter() - began
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
-print(json.dumps([seconds, int(peak) * 1.024e-3]))
+print(json.dumps([seconds, time.process_time(), int(peak) * 1.024e-3]))
 """
-VECTORS = """
-import json, sys, time
-from pathlib import Path
-from plm_embed import startup
-startup.set_up("gather")
+GATHER = PROGRAM.format(
+    imports="from plm_embed.master.gather import gather",
+    step="gather(*paths, {'workflow_commit': ''})",
+)
+VECTORS = PROGRAM.format(
+    imports="""
 from plm_embed.store.blocks import Memory, blocks, locate
 from plm_embed.jobs.finished_bucket import load_bucket
 from plm_embed.io.files import atomic_path
 from plm_embed.master.gather import create_master
 from plm_embed.master.planned import make_plan
 from plm_embed.store.hdf5 import connect
-from plm_embed.store.rawio import VectorWriter
-sequences, embedded, store, master = (Path(word) for word in sys.argv[1:5])
-began = time.perf_counter()
+from plm_embed.store.rawio import VectorWriter""",
+    step="""
+sequences, embedded, store, master, *_ = paths
 plan, memory, start = make_plan(sequences, embedded, store), Memory(), 0
 with atomic_path(master) as path, connect(path, "w") as file:
     create_master(file, plan)
@@ -77,11 +80,8 @@ with atomic_path(master) as path, connect(path, "w") as file:
             for block in blocks(locate(bucket, store), memory):
                 writer.write("mean_l33", start + block.start, block.bits["mean_l33"])
             start += len(bucket.keys)
-        writer.wait()
-seconds = time.perf_counter() - began
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
-print(json.dumps([seconds, int(peak) * 1.024e-3]))
-"""
+        writer.wait()""",
+)
 
 
 class Round(NamedTuple):
@@ -140,13 +140,8 @@ def make_campaign(folder: Path, rows: int, buckets: int, parts: int, repeats: in
         }
         write_table(folder / f"sequences/members/{bucket}.parquet", pa.table(members))
         none = pa.nulls(len(at), pa.string())
-        more = {
-            "header": members["id"],
-            "status": pa.repeat("accepted", len(at)),
-            "reason": none,
-            "detail": none,
-        }
-        tables.append(pa.table(members | more))
+        more = {"header": members["id"], "status": pa.repeat("accepted", len(at))}
+        tables.append(pa.table(members | more | {"reason": none, "detail": none}))
         record = Completion(
             bucket=bucket,
             unique=len(mine),
@@ -212,13 +207,8 @@ def run_gather(folder: Path, program: str = GATHER) -> tuple[float, float, float
     command = [sys.executable, "-c", program, *(str(folder / name) for name in paths)]
     for name in paths[3:]:  # as is done with the copy
         (folder / name).unlink(missing_ok=True)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    seconds, peak = json.loads(process.stdout.read())
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = status
-    assert status == 0
-    return seconds, usage.ru_utime + usage.ru_stime, peak
+    seconds, cpu, peak = json.loads(subprocess.run(command, stdout=PIPE, check=True).stdout)
+    return seconds, cpu, peak
 
 
 def run_cp(folder: Path) -> float:

@@ -107,6 +107,21 @@ except SystemExit:
     assert plm_embed("embed", "absent.parquet", *folders, code=code).stdout == "set()\nTrue\n"
 
 
+def test_a_step_makes_columns_without_pandas_and_data_frames_all_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    code = """
+import sys
+from plm_embed.cli import main as cli
+cli.group.main(standalone_mode=False)
+print("pandas" in sys.modules)
+import pyarrow
+print(type(pyarrow.table({"column": [1]}).to_pandas()).__name__)
+"""
+    (tmp_path / "in.fasta").write_text(">a\nMKV\n")
+    done = plm_embed("deduplicate", tmp_path / "in.fasta", "--output", tmp_path / "o", code=code)
+    assert done.stdout.splitlines()[-2:] == ["False", "DataFrame"], done.stderr
+
+
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
     assert (

@@ -43,13 +43,13 @@ SEQUENCES = [
 LONGEST_1B = 1022
 
 
-@pytest.fixture(scope="module", params=["esm2", "esm1b", "esm1v"])
+@pytest.fixture(
+    scope="module",
+    params=[checkpoints.TINY_ESM2, checkpoints.TINY_ESM1B, checkpoints.TINY_ESM1V],
+    ids=lambda model: model.name,
+)
 def model(request: pytest.FixtureRequest) -> Model:
-    return {
-        "esm2": checkpoints.TINY_ESM2,
-        "esm1b": checkpoints.TINY_ESM1B,
-        "esm1v": checkpoints.TINY_ESM1V,
-    }[request.param]
+    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +159,8 @@ def test_a_vector_has_the_same_bits_in_any_company(
     model: Model, dtype: str, sequences: list[str], data: st.DataObject
 ) -> None:
     engine = random_engine(model, dtype)
-    sequences += [
-        sequences[0],
-        "M" * len(sequences[0]),
-    ]  # some of equal length, which may share a call
+    # some of equal length, which may share a call
+    sequences += [sequences[0], "M" * len(sequences[0])]
     order = data.draw(st.permutations(range(len(sequences))))
     company = data.draw(st.lists(st.text(PROTEIN.letters, min_size=1, max_size=900), max_size=4))
     mixed = hidden(engine, [*company, *(sequences[i] for i in order)], [1, 2])[len(company) :]
@@ -183,11 +181,8 @@ def test_lengths_at_the_limits_and_the_residues_at_the_ends(
         for sequence, ours, theirs in zip(sequences, found, exact, strict=True):
             for layer in (1, 2):
                 assert ours[layer].shape == (len(sequence) + 2, model.dim)
-                for part in (
-                    slice(None),
-                    slice(1, 2),
-                    slice(-2, -1),
-                ):  # all, the first and the last residue
+                # all, the first and the last residue
+                for part in (slice(None), slice(1, 2), slice(-2, -1)):
                     a, b = ours[layer][part], theirs[layer][part]
                     if dtype == "float32":
                         assert torch.allclose(a, b, atol=2e-5, rtol=1e-5)

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import time
 from hashlib import sha256
 from itertools import accumulate
@@ -11,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.keys import digests
 from plm_embed.sequences import key_process
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.key_process import AHEAD, WORTH_IT, Hasher
+from plm_embed.sequences.key_process import AHEAD, WORTH_IT, Hasher, digests
 from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.tables import Table
 
@@ -42,6 +43,12 @@ def batch(sequences: list[bytes]) -> tuple[bytes, list[int]]:
 @given(st.lists(st.binary(max_size=40)))
 def test_digests_are_those_of_the_pieces(sequences: list[bytes]) -> None:
     assert digests(*batch(sequences)) == expected(sequences)
+
+
+def test_the_process_starts_without_large_libraries() -> None:
+    code = f"import sys, {key_process.__name__}; print({{'numpy', 'pyarrow'}} & set(sys.modules))"
+    started = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert started.stdout == b"set()\n"
 
 
 @settings(max_examples=20)

@@ -6,7 +6,6 @@ A key's place is decided by its first 64 bits: bucket i of n holds the keys with
 
 import hashlib
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +22,6 @@ MAX_BUCKETS = 20_000
 def key(sequence: str) -> str:
     """The SHA-256 of a normalized sequence, 64 lower-case hexadecimal digits."""
     return hashlib.sha256(sequence.encode("ascii")).hexdigest()
-
-
-def digests(text: bytes | memoryview, ends: Sequence[int]) -> bytes:
-    """The keys, 32 bytes each, of the normalized sequences that `text` holds one after the other;
-    `ends`: where each of them ends.
-    """
-    view = memoryview(text)
-    sha256 = hashlib.sha256
-    return b"".join([sha256(view[start:end]).digest() for start, end in pairwise([0, *ends])])
 
 
 def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:

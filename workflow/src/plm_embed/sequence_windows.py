@@ -43,11 +43,12 @@ def window_count(length: int, policy: LongSequences) -> int:
 
 def window_counts(lengths: NDArray[np.int32], policy: LongSequences) -> NDArray[np.int32]:
     """`window_count` of each length (n,)."""
-    distinct, at = np.unique(lengths, return_inverse=True)
-    counts = np.array(
-        [window_count(length, policy) for length in distinct.tolist()], dtype=np.int32
-    )
-    return counts[at]
+    counts = np.ones(len(lengths), dtype=np.int32)
+    long = lengths > policy.max_residues  # the others are in one piece whatever the policy
+    distinct, at = np.unique(lengths[long], return_inverse=True)
+    each = [window_count(length, policy) for length in distinct.tolist()]
+    counts[long] = np.array(each, dtype=np.int32)[at]
+    return counts
 
 
 def whole(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from plm_embed import startup
 from plm_embed.fingerprint import Strand
 from plm_embed.io.terminal import printable
 
@@ -39,6 +40,7 @@ class Step(click.Command):
     def invoke(self, context: click.Context) -> Any:
         if not sys.stderr.isatty():
             print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
+        startup.keep_pandas_out(context.info_name or "")
         return super().invoke(context)
 
 

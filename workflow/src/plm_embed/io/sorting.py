@@ -5,6 +5,7 @@ of key space.
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,26 +18,32 @@ WHOLE = 0, SPACE
 _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows
+_KEPT_SHARE = 4  # part of the memory for sorted rows that need no file
 PIECE = 1 << 24
 """Bytes that are sorted and appended to files at a time."""
 
 
 class Range:
-    """A file of the rows with keys in one range, in the order added; each batch in it is sorted by
-    key.
+    """The rows with keys in one range, in the order added: the first ones in memory, the others in
+    a file; each batch is sorted by key.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.bytes = 0
+        self._kept: list[pa.RecordBatch] = []
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
         self._keys: set[bytes] = (
             set()
         )  # the first two that differ: enough to tell one key from several
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows)
+    def add(self, rows: pa.RecordBatch, keep: bool = False) -> None:
+        """`keep` the rows in memory, if none before them went to the file."""
+        if keep:
+            self._kept.append(rows)
+        else:
+            self._writer.write_batch(rows)
         self.bytes += rows.nbytes
         if len(self._keys) < 2:
             self._keys |= {rows["key"][0].as_py(), rows["key"][rows.num_rows - 1].as_py()}
@@ -47,7 +54,7 @@ class Range:
             self._file.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return read_rows(self.path)
+        return chain(self._kept, read_rows(self.path))
 
     @property
     def one_key(self) -> bool:
@@ -92,6 +99,7 @@ class KeySorter:
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._room = memory // _KEPT_SHARE
         self._spilled: list[Range] = []
         self._bounds: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._files = 0
@@ -131,6 +139,7 @@ class KeySorter:
 
     def _spill(self) -> None:
         rows = self._sort()
+        self._room -= rows.nbytes
         if not self._spilled:
             expected = rows.nbytes / max(self._done(), 1e-6)
             count = int(min(max(expected / PIECE, 2 * expected / self._limit, 2), _MOST_RANGES))
@@ -138,7 +147,7 @@ class KeySorter:
             bounds = [low + (high - low) * number // count for number in range(1, count)]
             self._bounds = np.array(bounds, dtype=np.uint64)
             self._spilled = self._ranges(count)
-        distribute(rows, self._spilled, self._bounds)
+        distribute(rows, self._spilled, self._bounds, keep=self._room >= 0)
 
     def _ranges(self, count: int) -> list[Range]:
         if self._temporary is None:
@@ -231,10 +240,13 @@ def _new_keys(
 
 
 def distribute(
-    rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]
+    rows: pa.RecordBatch,
+    ranges: Sequence[Range],
+    bounds: Sequence[int] | NDArray[np.uint64],
+    keep: bool = False,
 ) -> None:
-    """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them
-    to.
+    """Add sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them to;
+    `keep`: see `Range.add`.
     """
     inner = np.asarray(bounds, dtype=np.uint64)
     ends = [
@@ -244,5 +256,5 @@ def distribute(
     start = 0
     for part, end in zip(ranges, ends, strict=True):
         if end > start:
-            part.write(rows.slice(start, end - start))
+            part.add(rows.slice(start, end - start), keep)
         start = end

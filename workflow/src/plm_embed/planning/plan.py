@@ -99,9 +99,9 @@ def plan(question: Question) -> list[Plan]:
 
     Submissions of all models are cut alike, for the one that takes longest.
     """
+    file, told = question.configfile, question.settings
     # with a table of lengths the input need not be here
-    without_input = question.lengths is not None
-    config = read_config(question.configfile, question.settings, awaited=without_input)
+    config = read_config(file, told, awaited=question.lengths is not None)
     here, site = _where(question.site or config["site"])
     with given_input(config, question.lengths, question.measure) as given:
         drafts = [
@@ -116,7 +116,6 @@ def plan(question: Question) -> list[Plan]:
         )
     on_cpu = all(draft.on_cpu for draft in drafts)
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    file, told = question.configfile, question.settings
     name = "" if here.why else here.site
     words = tuple(
         command(ways[0], name, site, file, config, given=told)

@@ -1,9 +1,10 @@
 """Keys of many sequences, computed by a second process.
 
 Python hashes short texts under the lock that all its threads share, for as long as all other work
-on them takes.
+on them takes. That process starts in little time, since this module needs neither NumPy nor Arrow.
 """
 
+import hashlib
 import mmap
 import os
 import struct
@@ -12,10 +13,10 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import IO, Self
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.keys import KEY_BYTES, digests
 
 AHEAD = 2
 """Batches that may wait for their keys while another one is put."""
@@ -29,6 +30,7 @@ _SLOT = (
 )
 _MESSAGE = struct.Struct("<QQQ")  # slot, bytes of text, sequences
 _END_BYTES = 8
+_KEY_BYTES = 32
 
 
 class Hasher:
@@ -62,7 +64,7 @@ class Hasher:
 
     def put(self, text: bytes | memoryview, ends: Sequence[int]) -> None:
         """Begin a batch, at most AHEAD + 1 of them before the first is got."""
-        if self._process is None or len(text) + len(ends) * (_END_BYTES + KEY_BYTES) > _SLOT:
+        if self._process is None or len(text) + len(ends) * (_END_BYTES + _KEY_BYTES) > _SLOT:
             self._waiting.append(digests(text, ends))
             return
         message = self._number % (AHEAD + 1), len(text), len(ends)
@@ -83,7 +85,7 @@ class Hasher:
         self._talk()
         slot, characters, count = oldest
         start = characters + count * _END_BYTES
-        return bytes(_slot(self._memory, slot)[start : start + count * KEY_BYTES])
+        return bytes(_slot(self._memory, slot)[start : start + count * _KEY_BYTES])
 
     def _talk(self, message: bytes = b"") -> None:
         """Send a message, or else wait for an answer."""
@@ -114,6 +116,15 @@ class Hasher:
 
 def _slot(memory: memoryview, number: int) -> memoryview:
     return memory[number * _SLOT : (number + 1) * _SLOT]
+
+
+def digests(text: bytes | memoryview, ends: Sequence[int]) -> bytes:
+    """The keys, 32 bytes each, of the normalized sequences that `text` holds one after the other;
+    `ends`: where each of them ends.
+    """
+    view = memoryview(text)
+    sha256 = hashlib.sha256
+    return b"".join([sha256(view[start:end]).digest() for start, end in pairwise([0, *ends])])
 
 
 def _serve(file: int, messages: IO[bytes], answers: IO[bytes]) -> None:

@@ -70,7 +70,7 @@ def create(file: h5py.File, representations: Iterable[str], count: int) -> None:
 def write(file: h5py.File, name: str, start: int, sums: Sums) -> None:
     """Keep the checksums of rows `start`, ... of a column or representation."""
     if len(sums):
-        file[GROUP][name][start : start + len(sums)] = sums
+        file[f"{GROUP}/{name}"][start : start + len(sums)] = sums
 
 
 def kept(file: h5py.File, name: str, rows: NDArray[np.int64]) -> Sums | None:
@@ -80,7 +80,7 @@ def kept(file: h5py.File, name: str, rows: NDArray[np.int64]) -> Sums | None:
     if GROUP not in file:
         return None
     first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    sums: Sums = file[GROUP][name][first:stop][rows - first]
+    sums: Sums = file[f"{GROUP}/{name}"][first:stop][rows - first]
     return sums
 
 

@@ -41,6 +41,7 @@ class Part:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._vectors: dict[str, h5py.Dataset] = {}
         with self._reading():
             self._file = connect(path)
         try:
@@ -53,13 +54,12 @@ class Part:
         with self._reading():
             self.fingerprint = Fingerprint.from_json(self._file.attrs["fingerprint"])
             self.provenance: dict[str, Any] = json.loads(self._file.attrs.get("provenance", "{}"))
-            self.count: int = self._file["emb_keys"].shape[0]
+            keys = self._file["emb_keys"]
+            self.count: int = keys.shape[0]
             if not self.count:
                 raise ValueError("it holds no keys")
-            if self._file["emb_keys"].dtype != np.dtype("S64"):
-                raise ValueError(
-                    f"its keys are {self._file['emb_keys'].dtype}, not 64 characters each"
-                )
+            if keys.dtype != np.dtype("S64"):
+                raise ValueError(f"its keys are {keys.dtype}, not 64 characters each")
             checksums.check_attributes(self._file)
             self.names = self.fingerprint.representations
             self.dims: dict[str, int] = {name: self.vectors(name).shape[1] for name in self.names}
@@ -99,7 +99,9 @@ class Part:
 
     def vectors(self, name: str) -> h5py.Dataset:
         """The dataset of a representation: (n, D), or flat (R, D) when per residue."""
-        return self._file["representations"][name]
+        if name not in self._vectors:
+            self._vectors[name] = self._file[f"representations/{name}"]
+        return self._vectors[name]
 
     @cached_property
     def keys(self) -> Keys:
