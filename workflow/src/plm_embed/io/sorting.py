@@ -5,7 +5,6 @@ of key space.
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,32 +17,26 @@ WHOLE = 0, SPACE
 _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows
-_KEPT_SHARE = 4  # part of the memory for sorted rows that need no file
 PIECE = 1 << 24
 """Bytes that are sorted and appended to files at a time."""
 
 
 class Range:
-    """The rows with keys in one range, in the order added: the first ones in memory, the others in
-    a file; each batch is sorted by key.
+    """A file of the rows with keys in one range, in the order added; each batch in it is sorted by
+    key.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.bytes = 0
-        self._kept: list[pa.RecordBatch] = []
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
         self._keys: set[bytes] = (
             set()
         )  # the first two that differ: enough to tell one key from several
 
-    def add(self, rows: pa.RecordBatch, keep: bool = False) -> None:
-        """`keep` the rows in memory, if none before them went to the file."""
-        if keep:
-            self._kept.append(rows)
-        else:
-            self._writer.write_batch(rows)
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(rows)
         self.bytes += rows.nbytes
         if len(self._keys) < 2:
             self._keys |= {rows["key"][0].as_py(), rows["key"][rows.num_rows - 1].as_py()}
@@ -54,7 +47,7 @@ class Range:
             self._file.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return chain(self._kept, read_rows(self.path))
+        return read_rows(self.path)
 
     @property
     def one_key(self) -> bool:
@@ -99,7 +92,6 @@ class KeySorter:
         self._limit = min(memory // 8, _LARGEST_SORT)
         self._rows: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._room = memory // _KEPT_SHARE
         self._spilled: list[Range] = []
         self._bounds: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._files = 0
@@ -139,7 +131,6 @@ class KeySorter:
 
     def _spill(self) -> None:
         rows = self._sort()
-        self._room -= rows.nbytes
         if not self._spilled:
             expected = rows.nbytes / max(self._done(), 1e-6)
             count = int(min(max(expected / PIECE, 2 * expected / self._limit, 2), _MOST_RANGES))
@@ -147,7 +138,7 @@ class KeySorter:
             bounds = [low + (high - low) * number // count for number in range(1, count)]
             self._bounds = np.array(bounds, dtype=np.uint64)
             self._spilled = self._ranges(count)
-        distribute(rows, self._spilled, self._bounds, keep=self._room >= 0)
+        distribute(rows, self._spilled, self._bounds)
 
     def _ranges(self, count: int) -> list[Range]:
         if self._temporary is None:
@@ -240,13 +231,10 @@ def _new_keys(
 
 
 def distribute(
-    rows: pa.RecordBatch,
-    ranges: Sequence[Range],
-    bounds: Sequence[int] | NDArray[np.uint64],
-    keep: bool = False,
+    rows: pa.RecordBatch, ranges: Sequence[Range], bounds: Sequence[int] | NDArray[np.uint64]
 ) -> None:
-    """Add sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them to;
-    `keep`: see `Range.add`.
+    """Append sorted rows to the ranges that `bounds`, the ranges' inner boundaries, assign them
+    to.
     """
     inner = np.asarray(bounds, dtype=np.uint64)
     ends = [
@@ -256,5 +244,5 @@ def distribute(
     start = 0
     for part, end in zip(ranges, ends, strict=True):
         if end > start:
-            part.add(rows.slice(start, end - start), keep)
+            part.write(rows.slice(start, end - start))
         start = end

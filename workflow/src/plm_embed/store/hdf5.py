@@ -122,7 +122,6 @@ def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
     What a file refers to is read with the rights of whoever opens it: a file from elsewhere must
     not choose it.
     """
-    groups = _GROUPS if group.name == "/" else ()
     for name, rank in ranks.items():
         # every file is checked when it is opened: h5py's objects would take four times as long
         key = name.encode()
@@ -131,7 +130,7 @@ def _check_contained(group: h5py.Group, ranks: Mapping[str, int]) -> None:
         if group.id.links.get_info(key).type != h5l.TYPE_HARD:
             raise ValueError(f"{name} is a link to another place; data must lie in the file itself")
         item = h5o.open(group.id, key)
-        kind = h5g.GroupID if name in groups else h5d.DatasetID
+        kind = h5g.GroupID if group.name == "/" and name in _GROUPS else h5d.DatasetID
         if not isinstance(item, kind):
             what = _KINDS.get(type(item), "datatype")
             raise ValueError(f"{name} is a {what}, which does not belong there")
