@@ -69,7 +69,7 @@ def with_the_other_attention(model: Model, tensors: peers.RandomTensors) -> Engi
     """The engine in bfloat16 with the kernel that it does not choose on this processor."""
     made = peers.engine(model, tensors, CPU, "bfloat16")
     made.attention = (
-        attention.Kernel("fused", "torch SDPA", attention.sdpa)
+        attention.Kernel("aligned", "torch SDPA, keys in whole vectors", attention.aligned)
         if made.attention.label == "blocked"
         else attention.Kernel("blocked", "products of cache-sized blocks", attention.blocked)
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from plm_embed.kernels import attention, devices
-from plm_embed.kernels.attention import Kernel, blocked, choose, sdpa
+from plm_embed.kernels.attention import Kernel, aligned, blocked, choose, sdpa
 from plm_embed.kernels.packed import Packed, pack
 
 CPU = torch.device("cpu")
@@ -50,6 +50,7 @@ KERNELS = {
     "sdpa": sdpa,
     "math": lambda qkv, packed: attention._sdpa_by(SDPBackend.MATH, qkv, packed),
     "blocked": blocked,
+    "aligned": aligned,
     "varlen": lambda qkv, packed: attention._varlen(varlen, qkv, packed),
 }
 
@@ -63,12 +64,24 @@ def test_every_kernel_computes_attention_within_each_sequence(
 ) -> None:
     qkv = random_qkv(dtype)
     with torch.inference_mode():
-        found = KERNELS[name](qkv, pack(LENGTHS, CPU))
+        found = KERNELS[name](qkv.clone(), pack(LENGTHS, CPU))
     assert found.shape == (len(qkv), 64)
     assert found.dtype == dtype
     assert found.is_contiguous()
     assert (found.double() - exact(qkv)).abs().max() < bound
     assert not found[sum(LENGTHS) :].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tail", [0, 20])
+def test_masked_keys_tell_nothing_of_the_company(dtype: torch.dtype, tail: int) -> None:
+    """Neither what lies behind a sequence, nor that nothing does."""
+    for length in (3, 130, 144, 351):
+        random = torch.Generator().manual_seed(length)
+        alone = torch.randn((length, 3, 4, 16), generator=random).to(dtype)
+        broken = torch.full((40 + tail, 3, 4, 16), torch.nan, dtype=dtype)
+        found = aligned(torch.cat((alone, broken)), pack((length, 40), CPU))[:length]
+        assert torch.equal(found, aligned(alone, pack((length,), CPU)))
 
 
 def test_blocks_are_smaller_than_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +149,10 @@ def test_what_is_tried_on_a_gpu(
 @pytest.mark.parametrize(
     ("capabilities", "dtype", "labels"),
     [
-        ({"amx_bf16": True}, torch.bfloat16, ["fused"]),
-        ({"amx_bf16": False}, torch.bfloat16, ["blocked", "fused"]),
-        ({}, torch.bfloat16, ["blocked", "fused"]),
-        ({"amx_bf16": True}, torch.float16, ["fused"]),
+        ({"amx_bf16": True}, torch.bfloat16, ["aligned"]),
+        ({"amx_bf16": False}, torch.bfloat16, ["blocked", "aligned"]),
+        ({}, torch.bfloat16, ["blocked", "aligned"]),
+        ({"amx_bf16": True}, torch.float16, ["aligned"]),
         ({"amx_bf16": True}, torch.float32, [""]),
     ],
 )
@@ -151,3 +164,5 @@ def test_what_is_tried_on_a_cpu(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert [kernel.label for kernel in attention._candidates(CPU, dtype)] == labels
+    with_biases = [kernel.label for kernel in attention._candidates(CPU, dtype, by_distance=True)]
+    assert with_biases == [label.replace("aligned", "fused") for label in labels]
