@@ -91,9 +91,8 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
             "models": {TINY_ESM2.name: known},
             "tokens": {},
         }
-        (tmp_path / "published.yaml").write_text(yaml.safe_dump(table))
         np.savez(tmp_path / "answers.npz", **({} if answers is None else {TINY_ESM2.name: answers}))
-        monkeypatch.setattr(published, "TABLE", tmp_path / "published.yaml")
+        monkeypatch.setattr(published, "_table", lambda: table)
         monkeypatch.setattr(published, "ANSWERS", tmp_path / "answers.npz")
 
     return publish

@@ -297,5 +297,4 @@ def test_machine_code_moves_16_bytes_at_a_time_and_keeps_all_in_registers(
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", COMPILE, str(capability), half_type]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    subprocess.run(command, check=True, env=environment)
