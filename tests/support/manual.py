@@ -156,6 +156,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "git clone <address of this repository> plm-embed && cd plm-embed": ("", "this is the clone"),
     "make test        # style, types, unit tests, whole campaigns, PBS in part: what needs no "
     "root": ("", "this test is a part of it"),
+    "make coverage    # the unit tests again, and the lines that they leave out": (
+        "",
+        "the unit tests run in continuous integration",
+    ),
     "make test-all    # everything; the SLURM part needs root and `make slurm-packages` (Debian, "
     "Ubuntu)": ("", "this test is a part of it"),
     "make docs        # the manual as a site, in site/; refuses broken links": (
