@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import sys
+from importlib.abc import MetaPathFinder
 
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Arrow gives no memory back to the system, which would clear it when it is taken again."""
@@ -59,9 +60,20 @@ def keep_pandas_out(step: str) -> None:
     a processor. Whoever asks for a data frame still gets one.
     """
     if step in ARROW_STEPS:
-        sys.modules["pandas"] = None  # type: ignore[assignment]  # not to be found
-        import pyarrow as pa
+        finder = _NoPandas()
+        sys.meta_path.insert(0, finder)
+        try:
+            import pyarrow as pa
 
-        pa.array(memoryview(b"\0"))
-        pa.scalar(0)
-        del sys.modules["pandas"]
+            pa.array(memoryview(b"\0"))
+            pa.scalar(0)
+        finally:
+            sys.meta_path.remove(finder)
+
+
+class _NoPandas(MetaPathFinder):
+    """`sys.modules["pandas"] = None` is no way: Arrow's compiled code takes the None."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
