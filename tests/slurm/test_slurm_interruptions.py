@@ -72,7 +72,8 @@ def test_snakemake_is_killed(
             done = campaign.folder / "results" / MODEL / "embedded" / "0000.json"
             cluster.wait_for("the first bucket", done.exists, timeout=600)
             run("scontrol", "release", late)
-        cluster.wait_for("no jobs", lambda: not cluster.jobs(), timeout=600)
+            # before this block ends, which cancels what is left
+            cluster.wait_for("the old job", lambda: late not in cluster.jobs(), timeout=600)
         with campaign.running(GATHERED):
             pass
     finally:

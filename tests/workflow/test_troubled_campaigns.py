@@ -37,9 +37,7 @@ pytestmark = pytest.mark.workflow
     ("mode", "damaged", "step"),
     [
         ("one_job", "buckets/0001.parquet", "embed"),
-        ("one_job", "summary.json", "gather"),
         ("by_input", "members/0001.parquet", "gather"),
-        ("by_input", "records.parquet", "validate"),
     ],
 )
 def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
