@@ -42,8 +42,6 @@ QUICK = [
     "--jobs",
     "8",
 ]
-GATHERED = "results/esm2_t3_untrained/gathered.json"
-"""What a campaign runs to where only its vectors are looked at."""
 CONFIG = {"buckets": 2, "speed": {"device": "cpu", "flush_minutes": 0.01}}
 
 

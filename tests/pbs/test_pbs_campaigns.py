@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from conftest import CONFIG, GATHERED, REAL, Campaign
+from conftest import CONFIG, REAL, Campaign
 from plm_embed.jobs.completion_record import Completion, read_completion
 from support.campaign_runs import ROOT, snakemake_command
+from support.demo import GATHERED
 
 pytestmark = pytest.mark.workflow
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from standin import Queue, StandIn
 
-from conftest import GATHERED, Campaign
+from conftest import Campaign
 from support.campaign_runs import ROOT, snakemake, working_folder
+from support.demo import GATHERED
 
 pytestmark = pytest.mark.workflow
 

@@ -16,6 +16,7 @@ from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.layers import Loader
 from plm_embed.models.manifest import Manifest, Source
+from plm_embed.models.model import Model
 from support import checkpoints
 from support.families import SHIPPED, TINY, golden, relative, source
 
@@ -58,7 +59,7 @@ def test_every_layer_is_what_the_formulas_give(name: str, exact: bool, tmp_path:
 
 @pytest.mark.parametrize("model", [checkpoints.TINY_ESM2, checkpoints.TINY_ESM1B])
 def test_each_layer_asked_for_has_the_biases_before_it(
-    model: checkpoints.Model, monkeypatch: pytest.MonkeyPatch
+    model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = model.layers, model.dim, model.heads, None
     manifest = Manifest(

@@ -30,7 +30,7 @@ _SLOT = (
 )
 _MESSAGE = struct.Struct("<QQQ")  # slot, bytes of text, sequences
 _END_BYTES = 8
-_KEY_BYTES = 32
+_KEY_BYTES = hashlib.sha256().digest_size
 
 
 class Hasher:
