@@ -14,9 +14,10 @@ WHEELS = $(wildcard wheels/*.whl)
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 
 BIN := .venv/bin
-# pip would compile some ten thousand files one after the other; containers often tell Python to keep nothing that it compiles
+# pip would compile some ten thousand files, of which few are ever used: Python keeps what it compiles, even in containers
+# that tell it not to
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
-COMPILE := $(BIN)/python -m compileall -qq -j 0 -x /lib/.*/tests/ .venv/lib workflow/src executors
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
@@ -124,12 +125,10 @@ help:
 	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"
 	@$(PIP) --requirement requirements/cpu.txt
 	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs --editable executors/slurm
-	@$(COMPILE) || true  # some packages ship files that are no Python of this version
 	@touch $@
 
 .venv/installed-test: .venv/installed requirements/test.txt
 	@$(PIP) --requirement requirements/test.txt
-	@$(COMPILE) || true
 	@touch $@
 
 .venv/installed-docs: .venv/installed requirements/docs.txt
