@@ -120,10 +120,11 @@ help:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python requirements/base.txt requirements/cpu.txt pyproject.toml $(wildcard executors/*/pyproject.toml)
-	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: a minute or two."
-	@$(PIP) --no-deps --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $$(grep ^torch= requirements/cpu.txt) || \
-	  echo "no torch from $(TORCH_INDEX): taking the one of the default index"
-	@$(PIP) --requirement requirements/cpu.txt
+	@echo "Installing torch, Snakemake and the rest of requirements/cpu.txt into .venv, once: half a minute or more."
+	@$(PIP) --no-deps --requirement requirements/base.txt & others=$$!; torch=$$(grep ^torch= requirements/cpu.txt); \
+	$(PIP) --no-deps --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $$torch || \
+	  { echo "no torch from $(TORCH_INDEX): taking the one of the default index"; $(PIP) --no-deps $$torch; }; wait $$others
+	@$(PIP) --requirement requirements/cpu.txt  # what torch needs on this machine
 	@$(PIP) --no-deps --no-build-isolation --editable . --editable executors/pbs --editable executors/slurm
 	@touch $@
 
