@@ -12,6 +12,8 @@ GPU_PYTHON ?= python3
 GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
+PBS_CAMPAIGN = tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job
+PBS_OPTIONS =
 
 BIN := .venv/bin
 # pip would compile some ten thousand files, of which few are ever used: Python keeps what it compiles, even in containers
@@ -19,7 +21,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-long test-workflow test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
+.PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-workflow test-clusters test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
 demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
@@ -30,9 +32,9 @@ test: lint test-unit test-campaigns  ## what anyone can check in some minutes: s
 
 test-all: test test-rest  ## everything, a real SLURM included
 
-# The SLURM suite waits most of its time, so the others run beside it.
+# What runs on clusters waits much of its time, so the other suite runs beside it.
 test-rest: .venv/installed-test  ## the suites that `make test` leaves out
-	$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-long test-slurm
+	$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-workflow test-clusters
 
 test-unit: .venv/installed-test
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES)
@@ -41,10 +43,10 @@ coverage: .venv/installed-test  ## the unit tests again, which then take half as
 	$(BIN)/python -m pytest -m "not workflow and not slurm" -n $(CORES) --cov --cov-fail-under=90
 
 test-campaigns: .venv/installed-test
-	$(BIN)/python -m pytest $(CAMPAIGNS) tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job -n $(CORES) --dist worksteal
+	$(BIN)/python -m pytest $(CAMPAIGNS) $(PBS_CAMPAIGN) -n $(CORES) --dist worksteal
 
-test-long:
-	$(MAKE) --no-print-directory --jobs=1 test-workflow test-pbs
+test-clusters:
+	$(MAKE) --no-print-directory --jobs=1 --keep-going test-slurm test-pbs PBS_OPTIONS=--deselect=$(PBS_CAMPAIGN)
 
 # the longest files first, so that none of them is alone at the end
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
@@ -52,7 +54,7 @@ test-workflow: .venv/installed-test  ## whole jobs and whole runs
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(WAITING)
-	$(BIN)/python -m pytest tests/pbs --durations=5 -n $(WAITING) --dist worksteal
+	$(BIN)/python -m pytest tests/pbs $(PBS_OPTIONS) --durations=5 -n $(WAITING) --dist worksteal
 
 # exit code 5: no test was collected, because SLURM is not here; the suite says so, and in CI it fails instead
 test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a real SLURM on this machine (as root, after make slurm-packages)
