@@ -110,9 +110,9 @@ def any_pbs(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> Campaign:
+def campaign(undisturbed: Campaign, tmp_path: Path) -> Campaign:
     folder = tempfile.mkdtemp(dir=os.environ.get("PBS_TEST_DIR", tmp_path))
-    return Campaign(working_folder(Path(folder) / "campaign"))
+    return Campaign(working_folder(Path(folder) / "campaign", weights_of=undisturbed.folder))
 
 
 @pytest.fixture(scope="session")

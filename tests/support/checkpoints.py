@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from plm_embed.inference.self_test import FILE
 from plm_embed.io.files import sha256_file
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.families.esm.tokens import MASK, VOCABULARY
-from plm_embed.models.manifest import MANIFEST, read_manifest, write_manifest
+from plm_embed.models.manifest import MANIFEST, SELF_TEST, read_manifest, write_manifest
 from plm_embed.models.model import Model
 from plm_embed.models.pooling import pool
 from plm_embed.models.registry import MODELS
@@ -195,12 +194,12 @@ def spoil_golden(folder: Path) -> None:
     """Make the self-test of a weights folder expect other vectors: then every device computes
     wrongly.
     """
-    with np.load(folder / FILE) as stored:
+    with np.load(folder / SELF_TEST) as stored:
         wrong = stored["mean"] + 0.01
-    np.savez(folder / FILE, mean=wrong)
+    np.savez(folder / SELF_TEST, mean=wrong)
     write_manifest(
         folder / MANIFEST,
-        replace(read_manifest(folder), self_test_sha256=sha256_file(folder / FILE)),
+        replace(read_manifest(folder), self_test_sha256=sha256_file(folder / SELF_TEST)),
     )
 
 

@@ -160,8 +160,8 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     assert files() == before
 
 
-def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+def test_a_campaign_without_a_single_vector_ends_in_words(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "all.fasta").write_text(">a\nJJJJ\n>b\n123\n")
     run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=2)
     assert run.returncode == 0, run.stdout
@@ -181,7 +181,7 @@ def test_a_campaign_without_a_single_vector_ends_in_words(tmp_path: Path) -> Non
 
 
 def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     run = snakemake(folder, GATHERED, "--cores", "2", buckets=1, speed={"toks_per_batch": 700})
     assert run.returncode == 0, run.stdout
     assert digests(folder) == digests(demo)
@@ -208,7 +208,7 @@ def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
 
 
 def test_a_campaign_takes_everything_from_an_earlier_one(demo: Path, tmp_path: Path) -> None:
-    later = working_folder(tmp_path / "later", buckets=2)
+    later = working_folder(tmp_path / "later", buckets=2, weights_of=demo)
     run = snakemake(later, GATHERED, *ONE_THREAD, reuse=[str(demo / MASTER)])
     assert run.returncode == 0, run.stdout
     records = completion_records(later)
@@ -231,10 +231,10 @@ def first_sequence(folder: Path) -> str:
     return sequence
 
 
-def test_empty_buckets_and_skipped_records_are_no_error(tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+def test_empty_buckets_and_skipped_records_are_no_error(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "few.fasta").write_text(">good\nMKV\n>bad\nMJV\n>empty\n", encoding="utf-8")
-    run = snakemake(folder, *ONE_THREAD, inputs=["few.fasta"], buckets=2)
+    run = snakemake(folder, GATHERED, *ONE_THREAD, inputs=["few.fasta"], buckets=2)
     assert run.returncode == 0, run.stdout
     assert sorted(record.unique for record in completion_records(folder)) == [0, 1]
     fates = [

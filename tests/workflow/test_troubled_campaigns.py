@@ -81,7 +81,7 @@ def kill_all_in(folder: Path, but: int) -> None:
 
 @pytest.mark.parametrize("victim", ["the embed job", "everything"])
 def test_kill_9_loses_only_what_no_part_holds(victim: str, demo: Path, tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     # one sequence or so per batch and a part per batch, so that there is an instant to hit
     settings: dict[str, Any] = {
         "buckets": 1,

@@ -2,7 +2,8 @@
 published ones.
 
 Campaigns share a weights folder. What is right in it is never written again, and it never becomes
-other weights.
+other weights. To see that it is right takes no torch, which loads for a second: what needs torch is
+imported where weights are made.
 """
 
 import hashlib
@@ -14,13 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import get_args
 
 from plm_embed.errors import PlmEmbedError, WeightsError
-from plm_embed.inference import self_test
-from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path, exclusive, sha256_file
-from plm_embed.models import published, weights
+from plm_embed.models import published
 from plm_embed.models.family import Layout
 from plm_embed.models.manifest import (
     MANIFEST,
+    SELF_TEST,
+    TENSORS,
     Adapter,
     Manifest,
     Published,
@@ -29,7 +30,7 @@ from plm_embed.models.manifest import (
     write_manifest,
 )
 from plm_embed.models.model import Model
-from plm_embed.models.sources import adapters, checkpoints, source_files
+from plm_embed.models.sources import source_files
 from plm_embed.models.sources.fetch_weights import Naming, discard, fetch, in_config
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,10 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     """Complete a weights folder, which has its tensors: the self-test's golden vectors, and last
     the manifest.
     """
-    digest = self_test.write_golden(folder, manifest, weights.Tensors(folder / weights.TENSORS))
+    from plm_embed.inference import self_test
+    from plm_embed.models.weights import Tensors
+
+    digest = self_test.write_golden(folder, manifest, Tensors(folder / TENSORS))
     manifest = replace(manifest, self_test_sha256=digest)
     write_manifest(folder / MANIFEST, manifest)
     return manifest
@@ -101,7 +105,7 @@ def _made(output: Path) -> Manifest | None:
 
 def _damage(output: Path, made: Manifest) -> str:
     """What of a weights folder differs from its manifest, in words; empty when nothing does."""
-    files = {weights.TENSORS: made.weights_sha256, self_test.FILE: made.self_test_sha256}
+    files = {TENSORS: made.weights_sha256, SELF_TEST: made.self_test_sha256}
     wrong = [name for name, digest in files.items() if _sha256(output / name) != digest]
     return f"{output}: {' and '.join(wrong)} missing or damaged: made again" if wrong else ""
 
@@ -113,6 +117,8 @@ def _sha256(path: Path) -> str:
 def _adapter(folder: Path | str | None, model: Model) -> Adapter | None:
     if folder is None:
         return None
+    from plm_embed.models.sources import adapters
+
     path = Path(folder).absolute()
     digests = {file: sha256_file(file) for file in adapters.files_of(path, model)}
     return Adapter(str(path), _combined(digests))
@@ -142,11 +148,14 @@ def _adopt(  # noqa: PLR0917
             log.info("%s: already made from %s and intact", output, path)
             return made
         log.info("%s", wrong)
+    from plm_embed.models import weights
+    from plm_embed.models.sources import adapters, checkpoints
+
     checkpoint = checkpoints.read(path, layout, model)
     if adapter:
         merged = adapters.merge(Path(adapter.path), model, checkpoint.tensors)
         checkpoint = replace(checkpoint, tensors=merged)
-    tensors = output / weights.TENSORS
+    tensors = output / TENSORS
     output.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output, prefix=".tmp-") as folder:
         converted = Path(folder) / tensors.name
@@ -224,7 +233,10 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
         return "sha256"
     if published.known_answers(manifest.model) is None:
         return "no"
-    means = last_means(manifest, weights.Tensors(tensors), published.peptides())
+    from plm_embed.inference.reference import last_means
+    from plm_embed.models.weights import Tensors
+
+    means = last_means(manifest, Tensors(tensors), published.peptides())
     error, bound = published.distance(manifest.model, means), published.tolerance(manifest.model)
     log.info(
         "%s: known answers within %.2g (relative; bound %g)",

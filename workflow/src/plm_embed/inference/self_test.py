@@ -18,7 +18,7 @@ from plm_embed.errors import DeviceError, WeightsError
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
-from plm_embed.models.manifest import Manifest
+from plm_embed.models.manifest import SELF_TEST, Manifest
 from plm_embed.models.packed_batch import Engine
 from plm_embed.models.pooling import pool_batch
 from plm_embed.models.tokenizer_file import Ids
@@ -54,7 +54,6 @@ PAIR_LAYERS = 2
 """How far the pair is taken: every layer runs the same kernels, and on a CPU 600 tokens take
 their time.
 """
-FILE = "self_test.npz"
 
 
 def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -65,7 +64,7 @@ def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.T
     """
     memory = io.BytesIO()
     np.savez(memory, mean=last_means(manifest, tensors, _probes(manifest)))
-    content, path = memory.getvalue(), folder / FILE
+    content, path = memory.getvalue(), folder / SELF_TEST
     if not path.is_file() or path.read_bytes() != content:
         with atomic_path(path) as temporary:
             temporary.write_bytes(content)
@@ -77,7 +76,7 @@ def _probes(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
-    path = folder / FILE
+    path = folder / SELF_TEST
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != manifest.self_test_sha256:
         raise WeightsError(

@@ -13,6 +13,9 @@ from plm_embed.models.registry import family_of
 from plm_embed.typed_json import IF_KNOWN
 
 MANIFEST = "manifest.json"
+TENSORS = "model.safetensors"
+SELF_TEST = "self_test.npz"
+"""The files of a weights folder. The manifest comes last, with the SHA-256 of the others."""
 RECORD = "weights.json"
 """A campaign's copy of the manifest, in the folder of its model: says what was used, wherever the
 results go.

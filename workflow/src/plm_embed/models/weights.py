@@ -20,9 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from plm_embed.errors import WeightsError
-from plm_embed.models.manifest import Manifest, read_manifest
-
-TENSORS = "model.safetensors"
+from plm_embed.models.manifest import TENSORS, Manifest, read_manifest
 
 
 class Tensors(Mapping[str, torch.Tensor]):

@@ -14,7 +14,7 @@ from plm_embed.fingerprint import MATRICES, LongSequences, storage_bytes
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import size
 from plm_embed.io.parquet import record_batches
-from plm_embed.models.manifest import read_manifest
+from plm_embed.models.manifest import TENSORS, read_manifest
 from plm_embed.models.model import Model
 from plm_embed.planning import costs
 from plm_embed.sequence_windows import stored_residues
@@ -127,7 +127,7 @@ def letters_per_token(bucket: Path, weights: Path) -> float:
     """How many letters a token has, by the first sequences of a bucket file, which are random ones;
     of long ones by pieces. As a rule 5 or 6, but 1 of unknown letters.
     """
-    from plm_embed.models.weights import TENSORS, Tensors  # torch
+    from plm_embed.models.weights import Tensors  # torch
 
     family = read_manifest(weights).family
     tokenize = family.tokens_of(Tensors(weights / TENSORS)).tokenize
