@@ -100,25 +100,21 @@ def test_job_arrays(campaign: Campaign, undisturbed: Campaign) -> None:
 def test_scratch_that_cannot_be_used(
     cluster: Cluster, undisturbed: Campaign, tmp_path: Path
 ) -> None:
-    """Each of eight jobs is given a bad folder: the log's path, its last lines, cause and remedy
-    are on the screen.
+    """Each of five jobs but one is given a folder that is bad on its node: the log's path, its last
+    lines, cause and remedy are on the screen.
 
     When nothing is named and what the node offers is bad, the next candidate is taken. Nothing is
     left on the nodes.
     """
     before = scratch_folders(cluster)  # a node that lost its power cleans up when it is used again
-    campaign = Campaign(tmp_path / "c", cluster, buckets=8, lengths=(50, 100))
+    campaign = Campaign(tmp_path / "c", cluster, buckets=5, lengths=(50, 100))
     campaign.adopt_weights(undisturbed)
-    bad, long = cluster.folder / "bad", cluster.folder / ("long" * 10)
-    long.mkdir()
+    bad = cluster.folder / "bad"
     cases = {
-        "tmp/scratch": "not an absolute path",
         "/tmp/$NOT_SET": "an environment variable in it is not set",
-        f"{bad}/absent": "no such folder",
         f"{bad}/ro": "not writable",
         f"{bad}/net": "a network filesystem (fuse.sshfs), not local to the node",
         f"{bad}/mem": "too small: 0.0 GB free",
-        str(long): "too long a path",
         "$SLURM_TMPDIR": "",  # good
     }
     named = {f"{bucket:04d}": folder for bucket, folder in enumerate(cases)}
@@ -139,15 +135,15 @@ def test_scratch_that_cannot_be_used(
         for bucket, (folder, reason) in enumerate(cases.items()):
             assert (f"speed.scratch: {folder}: {reason}" in words) == bool(reason)
             assert f"results/logs/{MODEL}/embed/{bucket:04d}.log" in words
-        assert words.count("name another folder, or `auto`") >= 7
+        assert words.count("name another folder, or `auto`") >= 4
         assert len(list((campaign.folder / "results" / MODEL / "submissions").iterdir())) == 1
 
         campaign.edit_profile((f'scratch: "{named}[wildcards.submission]"', "scratch: auto"))
         cluster.set_scratch(bad / "mem")
-        with campaign.running(f"results/{MODEL}/submissions/0006.json"):
+        with campaign.running(f"results/{MODEL}/submissions/0003.json"):
             pass
     cluster.set_scratch()
-    log = campaign.folder / "results" / "logs" / MODEL / "embed" / "0006.log"
+    log = campaign.folder / "results" / "logs" / MODEL / "embed" / "0003.log"
     used = [
         line.split("scratch: ")[1] for line in log.read_text().splitlines() if "scratch: " in line
     ]
