@@ -197,10 +197,17 @@ def test_activations_in_place(name: str, dtype: str, gated: bool) -> None:
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("dtype", "within"),
+    # the interpreter has no products in bfloat16
+    [*((name, False) for name in DTYPE_NAMES), ("float16", True)],
+)
 def test_a_whole_model_through_the_kernels(
-    monkeypatch: pytest.MonkeyPatch, fused: Elementwise, dtype: str
+    monkeypatch: pytest.MonkeyPatch, dtype: str, within: bool
 ) -> None:
+    from plm_embed.kernels import triton_product
+
     model = checkpoints.TINY_ESM2
     shape = model.layers, model.dim, model.heads, None
     manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
@@ -214,7 +221,9 @@ def test_a_whole_model_through_the_kernels(
     # as on CUDA
     monkeypatch.setattr(Loader, "late", True)
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
-    engine.elementwise = fused
+    engine.elementwise = elementwise._fused(within)
+    weight = engine._layers[0].fc1.weight
+    assert triton_product.fits(weight) == (dtype != "float32")
     for layer, found in engine.forward(batch, layers).items():
         for ours, theirs in zip(batch.split(found), batch.split(expected[layer]), strict=True):
             if dtype == "float32":
