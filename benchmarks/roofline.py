@@ -21,13 +21,17 @@ import click
 import reckoned
 from reckoned import Spent
 
+from plm_embed.models.encoder.description import Rotary
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.planning import gpu_time
 from plm_embed.planning.costs import flops_per_token, gpu_table
 
 RESULT = Path(__file__).parent / "results" / "roofline.json"
-GPUS = ("V100", "A100", "H100", "H200", "L40S", "RTX 4090", "B200")
+GPUS = (
+    *("V100", "A100", "H100", "H200", "B200"),
+    *("A10", "RTX 3090", "L40S", "L4", "RTX 4090"),
+)
 CASES = (
     *(("650M", 350), ("650M", 1000), ("3B", 350), ("3B", 1000)),
     *(("esmc_600m", 350), ("prott5", 350), ("ankh-large", 350)),
@@ -59,7 +63,12 @@ sums 12. Eager, as in transformers' ESM: norms 8, rotary of six operations 40, q
 12, GELU of five operations 88, residual sums 12.
 """
 A100_80 = {"bandwidth": 2039}
-A6000 = {"peaks": {"bfloat16": 154.8}, "bandwidth": 768, "matrix": 0.80, "depth": 60}
+A6000 = {
+    "peaks": {"float32": 38.7, "bfloat16": 154.8},
+    "bandwidth": 768,
+    "matrix": 0.80,
+    "depth": 60,
+}
 PUBLISHED = (
     Published("BioNeMo, training", "650M", 1024, "A100", A100_80, 312, 0.592, FUSED),
     Published("BioNeMo, training", "3B", 1024, "A100", A100_80, 312, 0.606, FUSED),
@@ -82,10 +91,11 @@ def times(spent: list[Spent], at: gpu_time.Rates) -> dict[str, float]:
 def reckon(name: str, length: int) -> list[dict[str, Any]]:
     """One model at one length on every GPU."""
     model = find_model(name)
-    spent = reckoned.forward(model, length, TOKENS)
+    # as a pass, and within products
+    ways = {within: reckoned.forward(model, length, TOKENS, within) for within in (False, True)}
     flops, table = flops_per_token(model, length), gpu_table()
     passes: dict[str, float] = defaultdict(float)
-    for each in spent:
+    for each in ways[False]:
         if each.kernel.kind == "pass":
             passes[each.name] += each.kernel.bytes / TOKENS / model.layers / model.dim
     print(
@@ -97,8 +107,10 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
     for gpu in GPUS:
         dtype = "float16" if gpu == "V100" else "bfloat16"
         at = gpu_time.rates(table, gpu, dtype)
-        parts = times(spent, at)
+        parts = times(ways[at.within], at)
         seconds = sum(parts.values()) / TOKENS
+        apart, joined = (sum(times(way, at).values()) for way in ways.values())
+        products = sum(part for kind, part in parts.items() if "product" in kind)
         least = sum(part for kind, part in parts.items() if kind not in passes) / TOKENS
         planned = gpu_time.seconds_per_token(model, length, 2, at)
         rows.append(
@@ -112,7 +124,10 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
                 "plan_differs_by": round(planned / seconds - 1, 4),
                 "share_of_matrix_rate": round(flops / seconds / at.matrix_rate(), 3),
                 "without_passes": round(flops / least / at.matrix_rate(), 3),
-                "outside_products": round(1 - parts["product"] / sum(parts.values()), 3),
+                "outside_products": round(1 - products / sum(parts.values()), 3),
+                "activation_within_products": at.within,
+                "faster_with_it": round(apart / joined - 1, 3),
+                "faster_with_rotation_within": round(rotation_within(model, length, at), 3),
                 "shares_of_time": {
                     kind: round(part / sum(parts.values()), 3)
                     for kind, part in sorted(parts.items(), key=lambda item: -item[1])
@@ -126,9 +141,26 @@ def reckon(name: str, length: int) -> list[dict[str, Any]]:
         print(
             f"  {gpu:9} {row['tokens_per_second'] / 1e3:6,.0f} k tokens/s, "
             f"{row['share_of_matrix_rate']:.0%} of the matrix rate, without passes "
-            f"{row['without_passes']:.0%}; {parts_shown}"
+            f"{row['without_passes']:.0%}; {parts_shown}; activation within products "
+            f"{row['faster_with_it']:+.1%}{' (is)' * at.within}"
         )
     return rows
+
+
+def rotation_within(model: Model, length: int, at: gpu_time.Rates) -> float:
+    """How much faster it would be if the product that writes q, k and v turned them: a third of the
+    instructions that activate a number. 0 where nothing is turned, or normed over all heads before.
+    """
+    if model.family.encoder.query_key_norm or not isinstance(
+        model.family.encoder.positions, Rotary
+    ):
+        return 0.0
+    seconds = gpu_time.seconds_per_token(model, length, 2, at)
+    layer = {each.name: each for each in gpu_time.of_a_layer(model, length, 2, at.within)}
+    product, turn = layer["q, k and v"], layer["norm and angles of q and k"]
+    turned = replace(product, activated=2 * model.inner / 3)
+    saved = at.seconds(product) + at.seconds(turn) - at.seconds(turned)
+    return seconds / (seconds - model.layers * saved) - 1
 
 
 def with_passes(model: Model, length: int, width: int, at: gpu_time.Rates) -> float:

@@ -7,8 +7,8 @@ First says what is missing. Then runs the CUDA tests, and measures throughput at
 lengths against transformers and fair-esm where they are installed, interleaved, with the share of
 this GPU's own bf16 matrix rate; accuracy of every dtype against fp32; a model of each other family,
 its accuracy and speed; and a whole embed job with its busy fraction. For benchmarks/roofline.py it
-lists the largest kernels of a forward pass, tries other numbers of rows, and copies memory. Writes
-all of it as JSON.
+lists the largest kernels of a forward pass, tries other numbers of rows, times activations as
+passes and within products, and copies memory. Writes all of it as JSON.
 """
 
 import argparse
@@ -105,6 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     set_up(device, torch.get_num_threads(), "auto")
     bench = Bench(device, asked.tokens)
     step("kernels", 0.45, lambda _: kernels.kernels(bench, asked.job_model))
+    step("activations", 0.45, lambda _: kernels.activations(bench))
     step("job", 0.55, lambda _: job.job(bench, asked.job_model, 4 * asked.tokens))
     for number, name in enumerate(asked.models, start=1):
         step(

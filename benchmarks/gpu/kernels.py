@@ -11,13 +11,17 @@ import torch
 from bench import Bench, draw
 from torch.profiler import ProfilerActivity, profile
 
+from plm_embed.kernels.elementwise import Elementwise, _fused
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.packed_batch import DTYPES
+from plm_embed.models.packed_batch import ROWS as ROWS_OF
 from plm_embed.models.registry import find_model
 
 SHOWN = 20
 ROWS = (4096, 8192, 16384, 32768)
 """Of one product; the engine's are fixed, and this tells whether they are the right ones."""
+ACTIVATED = ("35M", "650M", "3B", "esmc_600m")
+"""Models whose way into the feed-forward is timed."""
 COPIED = 1 << 30
 """Bytes: more than any cache holds."""
 
@@ -70,13 +74,10 @@ def _sums(bench: Bench, columns: int, width: int, rows: int) -> dict[str, float]
     within, and with the sum after it. The reckoning says that within it costs nothing.
     """
 
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=bench.device).to(DTYPES[bench.half])
-
     linear, y, out = (
-        Linear(random(width, columns), None),
-        random(rows, columns),
-        random(rows, width),
+        Linear(_random(bench, width, columns), None),
+        _random(bench, rows, columns),
+        _random(bench, rows, width),
     )
     x = out.float()
     ways: dict[str, Callable[[], Any]] = {
@@ -84,11 +85,53 @@ def _sums(bench: Bench, columns: int, width: int, rows: int) -> dict[str, float]
         "within": lambda: linear.add_to(x, y),
         "after": lambda: x.add_(linear(y, out=out)),
     }
-    for call in ways.values():
-        call()
-    return {
-        name: statistics.median(bench.timed(call) for _ in range(9)) for name, call in ways.items()
-    }
+    return _in_turns(bench, ways)
+
+
+def activations(bench: Bench) -> dict[str, dict[str, float]]:
+    """Seconds of the way into the feed-forward by model: products alone, with a pass for the
+    activation, and with the activation within Triton's product. The last pays where it is shorter.
+    """
+    found = {name: _activations(bench, name) for name in ACTIVATED}
+    print("activations", found, flush=True)
+    return found
+
+
+def _activations(bench: Bench, name: str) -> dict[str, float]:
+    model = find_model(name)
+    encoder = model.family.encoder
+
+    def linear() -> Linear:
+        weight = _random(bench, model.hidden, model.dim) / model.dim**0.5
+        return Linear(weight, _random(bench, model.hidden) if encoder.up_bias else None)
+
+    def by(way: Elementwise) -> Callable[[], Any]:
+        return lambda: way.up(x, up, gate, encoder.activation)
+
+    x, up = _random(bench, ROWS_OF[bench.device.type], model.dim), linear()
+    gate = linear() if encoder.gated else None
+    products = [each for each in (up, gate) if each is not None]
+    ways: dict[str, Callable[[], Any]] = {"products": lambda: [each(x) for each in products]}
+    if bench.cuda:
+        ways["and a pass"] = by(_fused(within=False))
+    if bench.modern:
+        ways["within"] = by(_fused(within=True))
+    return _in_turns(bench, ways)
+
+
+def _random(bench: Bench, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=bench.device).to(DTYPES[bench.half])
+
+
+def _in_turns(bench: Bench, ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median seconds of nine calls of each way, after one that compiles."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(10):
+        for name, call in ways.items():
+            seconds = bench.timed(call)
+            if turn:
+                times[name].append(seconds)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def _profile(bench: Bench, call: Any) -> list[dict[str, Any]]:

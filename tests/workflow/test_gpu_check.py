@@ -59,6 +59,7 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
     kernels = found["kernels"]
     assert kernels["copy_bytes_per_second"] > 0
     assert all(seconds > 0 for ways in kernels["sums"].values() for seconds in ways.values())
+    assert all(ways["products"] > 0 for ways in found["activations"].values())
     assert 0 < len(kernels["profile"]) <= 20
     assert 0.5 < sum(each["share"] for each in kernels["profile"]) <= 1.001
     assert [row["usual"] for row in kernels["rows"].values()] == [False, False, True, False]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plm_embed.kernels import devices, elementwise
-from plm_embed.kernels.elementwise import PLAIN, Elementwise, Norm, Rotary
+from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.encoder.layers import Loader
@@ -27,11 +27,16 @@ from plm_embed.models.registry import MODELS
 from support import checkpoints
 
 CPU = torch.device("cpu")
-SHAPES = {
-    name: (MODELS[name].dim, MODELS[name].heads)
+FORMS = {
+    name: Form(MODELS[name].dim, MODELS[name].heads, "gelu", gated=False, biased=True)
     for name in ("esm2_t6_8M_UR50D", "esm2_t12_35M_UR50D")
 }
-SHAPES |= {"esm2_t33_650M_UR50D": (1280, 20), "heads of 24": (96, 4)}
+FORMS |= {
+    "esm2_t33_650M_UR50D": Form(1280, 20, "gelu", gated=False, biased=True),
+    "heads of 24": Form(96, 4, "gelu_tanh", gated=True, biased=True),
+    "ESM C": Form(64, 4, "silu", gated=True, biased=False),
+    "ProtT5": Form(64, 4, "relu", gated=False, biased=False),
+}
 DTYPE_NAMES = ("float32", "bfloat16", "float16")
 
 
@@ -44,13 +49,13 @@ def fused() -> Elementwise:
         pytest.skip("here tests/gpu runs the kernels themselves")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("requirements/test.txt has Triton for Linux on x86-64 only")
-    return elementwise._fused()
+    return elementwise._fused(within=False)
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_kernels_agree_with_torch(fused: Elementwise, shape: str, dtype: str) -> None:
-    assert elementwise._problem(fused, CPU, DTYPES[dtype], *SHAPES[shape]) == ""
+@pytest.mark.parametrize("form", FORMS)
+def test_kernels_agree_with_torch(fused: Elementwise, form: str, dtype: str) -> None:
+    assert elementwise._problem(fused, CPU, DTYPES[dtype], FORMS[form]) == ""
 
 
 def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
@@ -73,7 +78,8 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
         replace(fused, query_key=query_key),
         replace(fused, up=up),
     ):
-        assert elementwise._problem(wrong, CPU, torch.float32, 96, 4).startswith("they are off by ")
+        problem = elementwise._problem(wrong, CPU, torch.float32, FORMS["heads of 24"])
+        assert problem.startswith("they are off by ")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,10 @@ def test_a_wrong_kernel_is_found_before_it_is_used(fused: Elementwise) -> None:
 def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, lost: bool
 ) -> None:
-    def fail() -> Elementwise:
+    tried = []
+
+    def fail(within: bool) -> Elementwise:
+        tried.append(within)
         raise error
 
     def synchronize(_: torch.device) -> None:
@@ -100,13 +109,15 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(elementwise, "_fused", fail)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
     monkeypatch.setattr(devices, "synchronize", synchronize)
     cuda = torch.device("cuda", 0)
     if lost or isinstance(error, torch.OutOfMemoryError):
         with pytest.raises(RuntimeError, match=r"CUDA error: an illegal|CUDA out of memory"):
-            elementwise.choose(cuda, torch.bfloat16, 96, 4)
+            elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"])
     else:
-        assert elementwise.choose(cuda, torch.bfloat16, 96, 4) is PLAIN
+        assert elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"]) is PLAIN
+        assert tried == [True, False]
         assert "torch's own operations serve, more slowly" in caplog.text
 
 
@@ -186,10 +197,17 @@ def test_activations_in_place(name: str, dtype: str, gated: bool) -> None:
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("dtype", DTYPE_NAMES)
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize(
+    ("dtype", "within"),
+    # the interpreter has no products in bfloat16
+    [*((name, False) for name in DTYPE_NAMES), ("float16", True)],
+)
 def test_a_whole_model_through_the_kernels(
-    monkeypatch: pytest.MonkeyPatch, fused: Elementwise, dtype: str
+    monkeypatch: pytest.MonkeyPatch, dtype: str, within: bool
 ) -> None:
+    from plm_embed.kernels import triton_product
+
     model = checkpoints.TINY_ESM2
     shape = model.layers, model.dim, model.heads, None
     manifest = Manifest(model.name, "esm2", *shape, True, "MIT", "", 0, Source("fair-esm", ""))
@@ -203,7 +221,9 @@ def test_a_whole_model_through_the_kernels(
     # as on CUDA
     monkeypatch.setattr(Loader, "late", True)
     engine = Engine(manifest, checkpoints.random_state(model, 7), CPU, dtype)  # type: ignore[arg-type]
-    engine.elementwise = fused
+    engine.elementwise = elementwise._fused(within)
+    weight = engine._layers[0].fc1.weight
+    assert triton_product.fits(weight) == (dtype != "float32")
     for layer, found in engine.forward(batch, layers).items():
         for ours, theirs in zip(batch.split(found), batch.split(expected[layer]), strict=True):
             if dtype == "float32":

@@ -36,7 +36,7 @@ def within(engine: Engine) -> Engine:
     def add(x: Tensor, linear: Linear, y: Tensor) -> None:
         linear.add_to(x, y)
 
-    assert all(layer.out._bias is None and layer.fc2._bias is None for layer in engine._layers)
+    assert all(layer.out.bias is None and layer.fc2.bias is None for layer in engine._layers)
     engine.elementwise = replace(PLAIN, add=add)
     return engine
 

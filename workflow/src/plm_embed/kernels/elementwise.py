@@ -18,6 +18,8 @@ from plm_embed.kernels.linear import Activation, Linear
 log = logging.getLogger(__name__)
 ROTATED = 1 << 16
 """Numbers rotated at a time on a CPU: what its cache holds in fp32, with all terms."""
+UP = 300, 256
+"""Rows and columns of the feed-forward that is tried: several tiles of a product."""
 
 
 @dataclass(frozen=True)
@@ -124,31 +126,51 @@ def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) 
 PLAIN = Elementwise("torch", norm, _add, _query_key, _up)
 
 
-def choose(device: torch.device, dtype: torch.dtype, dim: int, heads: int) -> Elementwise:
+@dataclass(frozen=True)
+class Form:
+    """What they are for: a model's width and heads, and its way into the feed-forward."""
+
+    dim: int
+    heads: int
+    activation: Activation
+    gated: bool
+    biased: bool
+
+
+def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
     """Fused kernels where Triton works on this device, else torch's own operations."""
     if device.type != "cuda":
         return PLAIN
-    try:
-        fused = _fused()
-        problem = _problem(fused, device, dtype, dim, heads)
-    except Exception as error:
-        # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
-        # operations always work
-        if out_of_memory(error):  # says nothing about the kernels
-            raise
-        devices.synchronize(device)  # raises what it says on a device that is lost
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
-    if problem:
-        log.warning(
-            "Triton's kernels cannot be used (%s): torch's own operations serve, more slowly",
-            problem,
-        )
-        return PLAIN
-    return fused
+    for within in (True, False) if _product_pays(device, dtype) else (False,):
+        try:
+            fused = _fused(within)
+            problem = _problem(fused, device, dtype, form)
+        except Exception as error:
+            # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
+            # operations always work
+            if out_of_memory(error):  # says nothing about the kernels
+                raise
+            devices.synchronize(device)  # raises what it says on a device that is lost
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        if not problem:
+            return fused
+        log.warning("not Triton's %s: %s", "product" if within else "kernels", problem)
+    log.warning("torch's own operations serve, more slowly")
+    return PLAIN
 
 
-def _fused() -> Elementwise:
+def _product_pays(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether Triton's product with the activation in it beats cuBLAS's product and a pass, on
+    paper: its memory is slow beside its arithmetic on Ada, and Triton's products are as fast as
+    cuBLAS's there (benchmarks/README.md).
+    """
+    return dtype != torch.float32 and torch.cuda.get_device_capability(device) == (8, 9)
+
+
+def _fused(within: bool) -> Elementwise:
+    """`within`: activations are parts of Triton's product, where its tiles fit."""
     from plm_embed.kernels import triton_elementwise as triton
+    from plm_embed.kernels import triton_product as product
 
     def normed(x: Tensor, by: Norm, dtype: torch.dtype, *, keep: bool = False) -> Tensor:
         return triton.norm(
@@ -164,21 +186,23 @@ def _fused() -> Elementwise:
         triton.query_key(qkv, weights, 0.0 if norms is None else norms[0].epsilon, rotary)
 
     def up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) -> Tensor:
+        if gate is None and activation == "relu":  # no pass of its own
+            return linear(x, activation)
+        if within and product.fits(linear.weight):
+            by = None if gate is None else (gate.weight, gate.bias)
+            return product.up(x, (linear.weight, linear.bias), by, activation)
         if gate is None:
-            if activation == "relu":  # no pass of its own
-                return linear(x, activation)
             return triton.activate(linear(x), activation)
         return triton.activate(gate(x), activation, linear(x))
 
-    return Elementwise("Triton, sums within products", normed, add, query_key, up)
+    parts = "sums and activations" if within else "sums"
+    return Elementwise(f"Triton, {parts} within products", normed, add, query_key, up)
 
 
-def _problem(
-    tried: Elementwise, device: torch.device, dtype: torch.dtype, dim: int, heads: int
-) -> str:
+def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form: Form) -> str:
     """What differs from the plain operations, in words; empty when nothing does."""
     found = [
-        [part.float().cpu() for part in _trial(each, device, dtype, dim, heads)]
+        [part.float().cpu() for part in _trial(each, device, dtype, form)]
         for each in (PLAIN, tried)
     ]
     worst = max(
@@ -193,7 +217,7 @@ def _problem(
 
 
 def _trial(
-    each: Elementwise, device: torch.device, dtype: torch.dtype, dim: int, heads: int
+    each: Elementwise, device: torch.device, dtype: torch.dtype, form: Form
 ) -> Iterable[Tensor]:
     """What they make of a few random numbers."""
     random = torch.Generator().manual_seed(1)
@@ -201,7 +225,8 @@ def _trial(
     def draw(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(shape, generator=random).to(device, kind)
 
-    rows, half = 5, dim // heads // 2
+    rows, dim, heads = 5, form.dim, form.heads
+    half = dim // heads // 2
     layer = Norm(draw(dim), draw(dim))
     root = Norm(layer.weight, None, 1e-6, rms=True)
     x, out = draw(rows, dim), Linear(draw(dim, dim, kind=dtype) / dim**0.5, None)
@@ -217,9 +242,13 @@ def _trial(
         qkv = draw(rows, 3, heads, 2 * half, kind=dtype)
         each.query_key(qkv, pair, (angle.cos(), angle.sin()))
         yield qkv
+    rows, width = UP
+    linear, gate = (
+        Linear(
+            draw(width, dim, kind=dtype) / dim**0.5,
+            draw(width, kind=dtype) if form.biased else None,
+        )
+        for _ in range(2)
+    )
     x = draw(rows, dim, kind=dtype)
-    linear, gate = (Linear(draw(64, dim, kind=dtype) / dim**0.5, None) for _ in range(2))
-    activations: tuple[Activation, ...] = ("gelu", "gelu_tanh", "relu", "silu")
-    for activation in activations:
-        yield each.up(x, linear, None, activation)
-        yield each.up(x, linear, gate, activation)
+    yield each.up(x, linear, gate if form.gated else None, form.activation)

@@ -38,7 +38,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """weight (out, in), bias (out,)."""
         self.dtype = weight.dtype
-        self._bias = bias
+        self.bias = bias
         self._packed = _pack(weight)
         self._weight = weight if self._packed is None else None
 
@@ -50,23 +50,23 @@ class Linear:
         """
         y: Tensor
         if x.dtype != self.dtype:
-            bias = None if self._bias is None else self._bias.to(x.dtype)
-            y = F.linear(x, self._plain().to(x.dtype), bias)
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            y = F.linear(x, self.weight.to(x.dtype), bias)
         elif self._weight is None:
             post, algorithm = _ONEDNN[activation]
-            y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, post, [], algorithm)
+            y = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, post, [], algorithm)
             return y if out is None else out.copy_(y)
         elif out is not None and activation is None:
-            if self._bias is None:
+            if self.bias is None:
                 return torch.mm(x, self._weight.t(), out=out)
-            return torch.addmm(self._bias, x, self._weight.t(), out=out)
+            return torch.addmm(self.bias, x, self._weight.t(), out=out)
         elif out is None and activation == "relu" and hasattr(torch, "_addmm_activation"):
             # on CUDA cuBLASLt applies it before y is written; it asks for a bias
-            bias = self._weight.new_zeros(len(self._weight)) if self._bias is None else self._bias
+            bias = self._weight.new_zeros(len(self._weight)) if self.bias is None else self.bias
             y = torch._addmm_activation(bias, x, self._weight.t())
             return y
         else:
-            y = F.linear(x, self._weight, self._bias)
+            y = F.linear(x, self._weight, self.bias)
         y = y if activation is None else _PLAIN[activation](y)
         return y if out is None else out.copy_(y)
 
@@ -77,14 +77,15 @@ class Linear:
         weight = self._weight
         same = x.dtype == y.dtype == self.dtype
         mixed = y.dtype == self.dtype and y.is_cuda and torch.__version__ >= "2.10"
-        if weight is None or self._bias is not None or not (same or mixed):
+        if weight is None or self.bias is not None or not (same or mixed):
             x += self(y)
         elif same:
             torch.addmm(x, y, weight.t(), out=x)
         else:
             torch.addmm(x, y, weight.t(), out_dtype=x.dtype, out=x)
 
-    def _plain(self) -> Tensor:
+    @property
+    def weight(self) -> Tensor:
         """The weights (out, in)."""
         if self._weight is not None:
             return self._weight

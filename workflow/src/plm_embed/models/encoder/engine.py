@@ -28,7 +28,7 @@ from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.tokenizer_file import Ids
 
-ARITHMETIC = {"cpu": "packed-1", "cuda": "packed-2"}
+ARITHMETIC = {"cpu": "packed-1", "cuda": "packed-3"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
 engine's name in the fingerprint.
 
@@ -91,7 +91,9 @@ class Engine:
         self._exact = (
             self.attention if self.dtype == torch.float32 else kernel(manifest, device, "float32")
         )
-        self.elementwise = elementwise.choose(device, self.dtype, manifest.dim, manifest.heads)
+        shape = manifest.dim, manifest.heads
+        form = elementwise.Form(*shape, encoder.activation, encoder.gated, encoder.up_bias)
+        self.elementwise = elementwise.choose(device, self.dtype, form)
 
     def tokenize(self, sequence: str) -> Ids:
         """Token ids of a normalized sequence, special tokens included. May run in threads."""
