@@ -12,7 +12,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading.search.approximate import build
-from support.campaigns import Campaign, make_campaign
+from support.campaigns import Campaign, gathered_campaign
 
 
 def campaign_of(root: Path, count: int) -> Campaign:
@@ -24,9 +24,7 @@ def campaign_of(root: Path, count: int) -> Campaign:
         record |= {"status": "accepted", "reason": None, "detail": None, "events": ""}
         record |= {"sequence": sequence, "key": key(sequence), "length": 30, "function": None}
         records.append(record)
-    campaign = make_campaign(root, records=records)
-    campaign.gather()
-    return campaign
+    return gathered_campaign(root, records=records)
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,12 @@ from torch.utils.data import DataLoader
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, with_column
+from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
-    campaign.gather()
-    return campaign
+    return gathered_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
 
 
 def lines(campaign: Campaign) -> list[dict[str, Any]]:

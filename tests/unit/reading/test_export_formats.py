@@ -23,16 +23,14 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, UnknownIdError
 from plm_embed.reading.exports.export import Format, export
-from support.campaigns import DIM, Campaign, make_campaign, with_column
+from support.campaigns import DIM, Campaign, gathered_campaign, with_column
 
 ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss")
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("formats"))
-    campaign.gather()
-    return campaign
+    return gathered_campaign(tmp_path_factory.mktemp("formats"))
 
 
 @pytest.fixture(scope="module")
