@@ -54,7 +54,7 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
     pooling: Pooling,
     long_sequences: LongSequences,
 ) -> None:
-    sequences = make_sequences(500)
+    sequences = make_sequences(160)
     settings = Settings(
         pooling=(pooling,), storage_dtype="float32", long_sequences=long_sequences, scratch=""
     )

@@ -1,6 +1,7 @@
 """Checksums of rows: whoever reads a row of a damaged file is told, or gets what was written."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -64,8 +65,9 @@ def read_all(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("what", ["master", "store"])
 def test_a_flipped_bit_is_named_or_changes_nothing_that_is_read(tmp_path: Path, what: str) -> None:
+    kinds = replace(EVERYTHING, layers=(3,))
     campaign = gathered_campaign(
-        tmp_path, fingerprint=EVERYTHING, buckets=1, parts=1, records=make_records(24)
+        tmp_path, fingerprint=kinds, buckets=1, parts=1, records=make_records(12)
     )
     path = campaign.master if what == "master" else campaign.store
     file = campaign.master if what == "master" else next(campaign.parts.iterdir())
