@@ -74,7 +74,7 @@ def test_more_neighbors_than_the_cells_hold(campaign: Campaign) -> None:
 
 
 def test_what_does_not_fit_is_refused(campaign: Campaign, copied: Path, tmp_path: Path) -> None:
-    other = campaign_of(tmp_path / "other", 1200)
+    other = campaign_of(tmp_path / "other", 50)
     with pytest.raises(StoreError, match="there is no such file; make it again: plm-embed index"):
         plm_embed.open(other.master).nearest(["p1"], index=True)
     for suffix in (".faiss", ".faiss.json"):

@@ -72,6 +72,7 @@ def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
     for seed in (1, 1, 2):
         loader = DataLoader(
             plm_embed.Dataset(campaign.master, block=8),
+            batch_size=5,
             num_workers=2,
             multiprocessing_context="fork",
             generator=torch.Generator().manual_seed(seed),

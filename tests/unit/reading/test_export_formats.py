@@ -201,16 +201,12 @@ def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None
     assert [float(word) for word in numbers.split()] == [1, pytest.approx(cosine, abs=1e-4)]
 
 
+@pytest.mark.parametrize(("to", "package"), [("faiss", "faiss-cpu"), ("zarr", "zarr")])
 def test_a_format_whose_library_is_missing_says_what_to_install(
-    campaign: Campaign, tmp_path: Path
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
 ) -> None:
-    code = (
-        "import sys; sys.modules[sys.argv[1]] = None; from pathlib import Path;"
-        "from plm_embed.reading.exports.export import export;"
-        "export(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[3]))"
-    )
-    for module, package in (("faiss", "faiss-cpu"), ("zarr", "zarr")):
-        command = [sys.executable, "-c", code, module, str(campaign.master), str(tmp_path / "out")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        words = f"{package} is not installed: pip install 'plm-embed[{module}]'"
-        assert words in done.stderr and not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, to, None)
+    words = rf"{package} is not installed: pip install 'plm-embed\[{to}\]'"
+    with pytest.raises(PlmEmbedError, match=words):
+        export(campaign.master, to, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
