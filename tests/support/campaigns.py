@@ -7,7 +7,9 @@ computation would.
 import hashlib
 import shutil
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -119,10 +121,62 @@ def make_campaign(
     """Write sequences, a store with `parts` parts per bucket, and completion records.
 
     Besides what the long-sequence policy skips, the first `out_of_memory` keys are skipped for that
-    reason.
+    reason. A campaign of the usual records is made once and copied: name
+    the records where something else is changed that a campaign is made with.
     """
+    how = {
+        "fingerprint": fingerprint,
+        "buckets": buckets,
+        "parts": parts,
+        "out_of_memory": out_of_memory,
+    }
+    return _copy(_usual(**how), root) if records is None else _make(root, records, **how)
+
+
+def gathered_campaign(root: Path, **options: Any) -> Campaign:
+    """`make_campaign`, gathered; that of the usual records is gathered once and copied."""
+    if "records" not in options:
+        return _copy(_usual_gathered(**options), root)
+    campaign = make_campaign(root, **options)
+    campaign.gather()
+    return campaign
+
+
+def _copy(made: Campaign, root: Path) -> Campaign:
+    shutil.copytree(made.root, root, dirs_exist_ok=True)
+    return replace(made, root=root)
+
+
+@cache
+def _usual(**how: Any) -> Campaign:
+    return _make(_folder(), make_records(), **how)
+
+
+@cache
+def _usual_gathered(**options: Any) -> Campaign:
+    campaign = make_campaign(_folder(), **options)
+    campaign.gather()
+    return campaign
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []  # they vanish with the process
+
+
+def _folder() -> Path:
+    _FOLDERS.append(TemporaryDirectory(prefix="campaign-"))
+    return Path(_FOLDERS[-1].name)
+
+
+def _make(
+    root: Path,
+    records: list[dict[str, Any]],
+    *,
+    fingerprint: Fingerprint,
+    buckets: int,
+    parts: int,
+    out_of_memory: int,
+) -> Campaign:
     campaign = Campaign(root, fingerprint)
-    records = make_records() if records is None else records
     write_sequences(campaign.sequences, records, buckets)
     seal_sequences(campaign.sequences)
     store = Store(campaign.store, fingerprint)

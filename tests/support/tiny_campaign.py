@@ -200,12 +200,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     was killed when one bucket was done and parts of another were written; compacted: gather is
     next, and parts were merged; read: all done.
     """
-    load_package()
-    folder = root / "start"
-    make_inputs(folder, seed)
-    write_config(folder)
-    write_fair_esm(folder / "model.pt", MODELS[MODEL], random_state(MODELS[MODEL], seed))
-    (folder / "model-contact-regression.pt").unlink()
+    _begin(root / "start", seed)
 
     def go_on(before: str, stage: str, *steps: str) -> Path:
         shutil.copytree(root / before, root / stage)
@@ -229,6 +224,21 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
     return root
+
+
+def make_gathered(folder: Path) -> None:
+    """Such a campaign up to its master."""
+    _begin(folder, 1)
+    for step in ("weights", "deduplicate", "embed", "gather"):
+        _succeed(folder, run_step(folder, step))
+
+
+def _begin(folder: Path, seed: int) -> None:
+    load_package()
+    make_inputs(folder, seed)
+    write_config(folder)
+    write_fair_esm(folder / "model.pt", MODELS[MODEL], random_state(MODELS[MODEL], seed))
+    (folder / "model-contact-regression.pt").unlink()
 
 
 def _succeed(folder: Path, outcome: tuple[int, str]) -> None:

@@ -17,7 +17,7 @@ from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import read_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.workflow import checked
-from support.campaigns import make_campaign
+from support.campaigns import gathered_campaign, make_campaign
 
 ROOT = Path(__file__).parents[2]
 TABLE = Table("id", "sequence")
@@ -84,8 +84,7 @@ def test_what_the_program_wrote_names_path_and_remedy(tmp_path: Path) -> None:
 
 
 def test_an_unknown_id_is_a_key_error(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path)
     with plm_embed.open(campaign.master) as embeddings, pytest.raises(KeyError) as found:
         embeddings.get(["nobody"])
     assert isinstance(found.value, plm_embed.UnknownIdError)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
@@ -36,6 +35,8 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
+    from nbclient import NotebookClient  # takes its time, and other suites collect this file
+
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(docs)}}).execute()
     text = "".join(
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])

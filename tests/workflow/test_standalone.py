@@ -17,7 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import plm_embed
-from support.campaigns import Campaign, make_campaign
+from support.campaigns import Campaign, gathered_campaign
 
 pytestmark = pytest.mark.workflow
 ROOT = Path(__file__).parents[2]
@@ -140,9 +140,7 @@ def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    made = make_campaign(tmp_path_factory.mktemp("campaign"))
-    made.gather()
-    return made
+    return gathered_campaign(tmp_path_factory.mktemp("campaign"))
 
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:

@@ -1,5 +1,6 @@
 """Half precision in every family: what it cannot hold is refused, and weights are rounded once."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import StorageDtype
+from plm_embed.inference import self_test
 from plm_embed.inference.inputs import named_sequences
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import prepare, seal
@@ -19,23 +21,32 @@ from support.families import TINY, golden, source
 LAST_NORMS = "emb_layer_norm_after.weight", "layers.2.final_layer_norm.weight"
 
 
-def changed(name: str, folder: Path, change: dict[str, torch.Tensor]) -> Path:
-    """A weights folder of a family whose golden checkpoint has some other tensors."""
-    prepare(TINY[name], source(name), folder)
+@pytest.fixture(scope="module", params=TINY)
+def published(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """A family, and the weights folder of its golden checkpoint."""
+    folder = tmp_path_factory.mktemp("as_published")
+    prepare(TINY[request.param], source(request.param), folder)
+    return request.param, folder
+
+
+def changed(published: Path, folder: Path, change: dict[str, torch.Tensor]) -> Path:
+    """A copy of a weights folder that has some other tensors."""
+    shutil.copytree(published, folder)
     manifest, tensors = weights.load(folder)
-    weights.write(folder / weights.TENSORS, dict(tensors) | change)
     path = folder / weights.TENSORS
+    weights.write(path, dict(tensors) | change)
     seal(folder, replace(manifest, weights_sha256=sha256_file(path), bytes=path.stat().st_size))
     return folder
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_what_float16_cannot_store_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_float16_cannot_store_is_refused(published: tuple[str, Path], tmp_path: Path) -> None:
     """The last norm makes numbers above 65,504; bfloat16 and float32 hold them."""
-    prepare(TINY[name], source(name), tmp_path / "as_published")
-    _, tensors = weights.load(tmp_path / "as_published")
+    name, as_published = published
+    _, tensors = weights.load(as_published)
     (norm, *_) = (each for each in LAST_NORMS if each in tensors)
-    folder = changed(name, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
+    folder = changed(as_published, tmp_path / "large", {norm: tensors[norm].float() * 2.0**20})
     sequence = golden(name).sequences[0]
     with LanguageModel(folder, "cpu", "float32", threads=1) as model:
         named = list(named_sequences([sequence], model.policy))
@@ -49,20 +60,22 @@ def test_what_float16_cannot_store_is_refused(name: str, tmp_path: Path) -> None
             model.vectors(named, fingerprint)
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_weights_in_half_precision_are_rounded_once(name: str, tmp_path: Path) -> None:
+def test_weights_in_half_precision_are_rounded_once(
+    published: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of a checkpoint in float16 or bfloat16 give the bits of the same numbers in float32, in
     every precision of the computation.
     """
-    prepare(TINY[name], source(name), tmp_path / "as_published")
-    _, tensors = weights.load(tmp_path / "as_published")
+    monkeypatch.setattr(self_test, "PAIR_TOKENS", 60)  # eight models are loaded here
+    name, as_published = published
+    _, tensors = weights.load(as_published)
     floats = {key: each for key, each in tensors.items() if each.is_floating_point()}
     sequences = list(golden(name).sequences[:3])
     for stored in (torch.float16, torch.bfloat16):
         half = {key: each.to(stored) for key, each in floats.items()}
         same = {key: each.float() for key, each in half.items()}
         folders = [
-            changed(name, tmp_path / f"{stored}_{number}", each)
+            changed(as_published, tmp_path / f"{stored}_{number}", each)
             for number, each in enumerate((half, same))
         ]
         for dtype in ("float32", "bfloat16"):

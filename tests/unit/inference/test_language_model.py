@@ -54,7 +54,7 @@ def test_the_vectors_are_those_of_a_campaign_bit_by_bit(
     pooling: Pooling,
     long_sequences: LongSequences,
 ) -> None:
-    sequences = make_sequences(500)
+    sequences = make_sequences(100)
     settings = Settings(
         pooling=(pooling,), storage_dtype="float32", long_sequences=long_sequences, scratch=""
     )
@@ -157,13 +157,13 @@ def test_a_stream_takes_no_more_than_it_needs(model: LanguageModel) -> None:
     def endless() -> Iterator[tuple[str, str]]:
         for number in count():
             taken.append(number)
-            yield f"s{number}", LETTERS * (1 + number % 40)
+            yield f"s{number}", LETTERS * (1 + number % 10)
 
     stream = model.stream(endless())
     found = [next(stream) for _ in range(300)]
     assert [id for id, _ in found] == [f"s{number}" for number in range(300)]
     assert len(taken) < 1000
-    expected = model.embed([LETTERS * (1 + number % 40) for number in range(300)])
+    expected = model.embed([LETTERS * (1 + number % 10) for number in range(300)])
     assert np.array_equal(np.stack([vector for _, vector in found]), expected)
 
 

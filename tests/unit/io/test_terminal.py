@@ -17,7 +17,7 @@ from rich.text import Text
 from plm_embed.io.console import Terminal
 from plm_embed.io.terminal import printable
 from support.campaign_runs import snakemake, working_folder
-from support.campaigns import make_campaign
+from support.campaigns import gathered_campaign
 from support.made_up_sequences import make_records
 
 EVIL = "a\x1b]0;owned\x07\x9b2J\rb"
@@ -71,8 +71,7 @@ def test_errors_logs_and_answers_of_commands(tmp_path: Path) -> None:
     assert SHOWN in plm_embed(EVIL)
 
     records = [record | {"id": EVIL} for record in make_records()]
-    campaign = make_campaign(tmp_path / EVIL, records=records)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path / EVIL, records=records)
     assert SHOWN in plm_embed("summary", campaign.results)
 
 

@@ -12,7 +12,7 @@ from plm_embed.jobs.compute_vectors import Buffer
 from plm_embed.planning.sizes import announce, per_residue_bytes
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store.hdf5 import open_hdf5
-from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, seal_sequences
+from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, seal_sequences
 
 SETTINGS = Settings(
     layers=(2, 3),
@@ -23,8 +23,7 @@ SETTINGS = Settings(
 
 @pytest.fixture
 def campaign(tmp_path: Path) -> Campaign:
-    campaign = make_campaign(tmp_path, fingerprint=EVERYTHING)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, fingerprint=EVERYTHING)
     with open_hdf5(campaign.master) as master:
         values = master["length"][...].tolist()
     seal_sequences(campaign.sequences, lengths=Counter(values))

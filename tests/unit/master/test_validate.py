@@ -16,7 +16,7 @@ from plm_embed.master import check_vectors
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support import campaigns
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, reference
+from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
 from support.damages import DAMAGES
 from support.edits import drop_row, edit, edit_table
 from support.made_up_sequences import make_records
@@ -46,11 +46,9 @@ def report(campaign: Campaign) -> Validation:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(
+    return gathered_campaign(
         tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, out_of_memory=2
     )
-    campaign.gather()
-    return campaign
 
 
 @pytest.fixture
@@ -72,8 +70,7 @@ def campaign(sound: Campaign, tmp_path: Path) -> Campaign:
     ],
 )
 def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=fingerprint, buckets=4, out_of_memory=1)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, fingerprint=fingerprint, buckets=4, out_of_memory=1)
     half_written = (
         campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"
     )  # by a job that was killed
@@ -113,13 +110,11 @@ def test_spans_that_are_wrong_everywhere_are_found_without_a_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     per_token = replace(MEAN, pooling=("mean", "per_token"))
-    sound = make_campaign(tmp_path / "sound", fingerprint=per_token)
-    sound.gather()
+    sound = gathered_campaign(tmp_path / "sound", fingerprint=per_token)
     assert not check(sound)
     made = campaigns.stored_spans
     monkeypatch.setattr(campaigns, "stored_spans", lambda first, stop: made(first, stop - 1))
-    broken = make_campaign(tmp_path / "broken", fingerprint=per_token)
-    broken.gather()
+    broken = gathered_campaign(tmp_path / "broken", fingerprint=per_token, records=make_records())
     assert any(
         "its tokens are not all its letters, in their order" in each for each in check(broken)
     )
@@ -137,8 +132,7 @@ def test_a_master_of_other_vectors_is_found_by_the_reference(campaign: Campaign)
 
 @pytest.mark.parametrize(("compute", "close"), [("float32", False), ("bfloat16", True)])
 def test_half_precision_has_its_own_bound(tmp_path: Path, compute, close) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=replace(EVERYTHING, compute_dtype=compute))
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, fingerprint=replace(EVERYTHING, compute_dtype=compute))
 
     def near(weights: Path, sequences: list[str], fingerprint) -> list[dict[str, np.ndarray]]:
         found = reference(weights, sequences, fingerprint)
@@ -186,8 +180,7 @@ def test_odd_norms_are_listed_and_are_no_failure(tmp_path: Path, monkeypatch) ->
             for name, vector in plain(sequence, fingerprint).items()
         },
     )
-    campaign = make_campaign(tmp_path, records=records)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, records=records)
     assert check(campaign) == []
     norms = report(campaign).norms["mean_l3"]
     assert norms.outliers == 1 and norms.max and norms.median

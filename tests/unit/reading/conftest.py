@@ -3,14 +3,12 @@
 import pytest
 
 import plm_embed
-from support.campaigns import EVERYTHING, Campaign, make_campaign
+from support.campaigns import EVERYTHING, Campaign, gathered_campaign
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("reader"), fingerprint=EVERYTHING)
-    campaign.gather()
-    return campaign
+    return gathered_campaign(tmp_path_factory.mktemp("reader"), fingerprint=EVERYTHING)
 
 
 @pytest.fixture

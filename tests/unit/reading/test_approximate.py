@@ -12,7 +12,7 @@ from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading.search.approximate import build
-from support.campaigns import Campaign, make_campaign
+from support.campaigns import Campaign, gathered_campaign
 
 
 def campaign_of(root: Path, count: int) -> Campaign:
@@ -24,9 +24,7 @@ def campaign_of(root: Path, count: int) -> Campaign:
         record |= {"status": "accepted", "reason": None, "detail": None, "events": ""}
         record |= {"sequence": sequence, "key": key(sequence), "length": 30, "function": None}
         records.append(record)
-    campaign = make_campaign(root, records=records)
-    campaign.gather()
-    return campaign
+    return gathered_campaign(root, records=records)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def test_more_neighbors_than_the_cells_hold(campaign: Campaign) -> None:
 
 
 def test_what_does_not_fit_is_refused(campaign: Campaign, copied: Path, tmp_path: Path) -> None:
-    other = campaign_of(tmp_path / "other", 1200)
+    other = campaign_of(tmp_path / "other", 50)
     with pytest.raises(StoreError, match="there is no such file; make it again: plm-embed index"):
         plm_embed.open(other.master).nearest(["p1"], index=True)
     for suffix in (".faiss", ".faiss.json"):

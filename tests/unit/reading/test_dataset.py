@@ -14,14 +14,12 @@ from torch.utils.data import DataLoader
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from support.campaigns import DIM, EVERYTHING, Campaign, make_campaign, with_column
+from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
-    campaign.gather()
-    return campaign
+    return gathered_campaign(tmp_path_factory.mktemp("dataset"), fingerprint=EVERYTHING)
 
 
 def lines(campaign: Campaign) -> list[dict[str, Any]]:
@@ -74,6 +72,7 @@ def test_the_seed_of_torch_decides_the_order(campaign: Campaign) -> None:
     for seed in (1, 1, 2):
         loader = DataLoader(
             plm_embed.Dataset(campaign.master, block=8),
+            batch_size=5,
             num_workers=2,
             multiprocessing_context="fork",
             generator=torch.Generator().manual_seed(seed),

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -14,22 +13,16 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading import diff
 from plm_embed.reading.diff import compare, in_words
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
+from support.campaigns import EVERYTHING, MEAN, gathered_campaign
 from support.made_up_sequences import make_records
-
-
-def gathered(folder: Path, **options: Any) -> Campaign:
-    campaign = make_campaign(folder, **options)
-    campaign.gather()
-    return campaign
 
 
 @pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
 def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch) -> None:
     monkeypatch.setattr(diff, "_KEYS_AT_ONCE", 7)
     monkeypatch.setattr(diff, "_BYTES_AT_ONCE", 2000)
-    first = gathered(tmp_path / "1", fingerprint=fingerprint)
-    second = gathered(tmp_path / "2", fingerprint=fingerprint, buckets=5)
+    first = gathered_campaign(tmp_path / "1", fingerprint=fingerprint)
+    second = gathered_campaign(tmp_path / "2", fingerprint=fingerprint, buckets=5)
     found = compare(first.master, second.master, 0)
     assert found.equal and found.keys_both == 58 and not found.fingerprint
     assert all(each == diff.Compared(equal=58) for each in found.representations.values())
@@ -63,9 +56,9 @@ def test_equal_masters_and_every_change(tmp_path: Path, fingerprint, monkeypatch
 
 def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     records = make_records()
-    first = gathered(tmp_path / "1", records=records[:60])
+    first = gathered_campaign(tmp_path / "1", records=records[:60])
     other = replace(MEAN, pooling=("max", "mean"), storage_dtype="float32")
-    second = gathered(tmp_path / "2", fingerprint=other)
+    second = gathered_campaign(tmp_path / "2", fingerprint=other)
     found = compare(first.master, second.master, 1e-2)
     assert found.only_first == 0 and found.only_second == 58 - found.keys_both > 0
     assert found.representations_only_second == ["max_l3"]
@@ -93,21 +86,21 @@ def test_other_numbers_of_residues_and_none_at_all(tmp_path: Path) -> None:
         ),
     )
     first, second = (
-        gathered(tmp_path / "1", fingerprint=EVERYTHING),
-        gathered(tmp_path / "2", fingerprint=short),
+        gathered_campaign(tmp_path / "1", fingerprint=EVERYTHING),
+        gathered_campaign(tmp_path / "2", fingerprint=short),
     )
     compared = compare(first.master, second.master, 100).representations["per_residue_l2"]
     longer = {record["key"] for record in make_records() if record["key"] and record["length"] > 20}
     assert (compared.different, compared.equal) == (len(longer), 58 - len(longer))
-    empty = gathered(tmp_path / "3", records=[], fingerprint=EVERYTHING)
+    empty = gathered_campaign(tmp_path / "3", records=[], fingerprint=EVERYTHING)
     assert compare(empty.master, first.master, 0).only_second == 58
     assert compare(empty.master, empty.master, 0).equal
 
 
 @pytest.mark.workflow
 def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
-    first = gathered(tmp_path / "1")
-    second = gathered(tmp_path / "2", records=make_records()[:50])
+    first = gathered_campaign(tmp_path / "1")
+    second = gathered_campaign(tmp_path / "2", records=make_records()[:50])
     command = [sys.executable, "-m", "plm_embed", "diff", "--json", str(first.master)]
     same = subprocess.run(
         [*command, str(first.master)], capture_output=True, text=True, check=False

@@ -14,7 +14,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import key
 from plm_embed.reading.exports.export import Format, export
 from plm_embed.reading.exports.file_names import FileNames
-from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
+from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, gathered_campaign, vectors
 
 LONG = "L" * 400
 ODD_IDS = [
@@ -62,11 +62,9 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
         records.append(
             record | {"sequence": sequence, "key": key(sequence), "length": len(sequence)}
         )
-    campaign = make_campaign(
+    return gathered_campaign(
         tmp_path_factory.mktemp("export"), fingerprint=EVERYTHING, records=records
     )
-    campaign.gather()
-    return campaign
 
 
 @pytest.fixture
@@ -263,8 +261,7 @@ def test_a_failure_leaves_nothing(
 
 
 def test_an_empty_master(tmp_path: Path) -> None:
-    empty = make_campaign(tmp_path, fingerprint=MEAN, records=[])
-    empty.gather()
+    empty = gathered_campaign(tmp_path, fingerprint=MEAN, records=[])
     for to in get_args(Format):
         export(empty.master, to, tmp_path / f"out.{to}")
     assert np.load(tmp_path / "out.npy").shape == (0, 0)

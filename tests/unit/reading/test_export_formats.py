@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import faiss
@@ -15,7 +16,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 from click.testing import CliRunner
 from safetensors import safe_open
 
@@ -23,16 +23,14 @@ import plm_embed
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError, UnknownIdError
 from plm_embed.reading.exports.export import Format, export
-from support.campaigns import DIM, Campaign, make_campaign, with_column
+from support.campaigns import DIM, Campaign, gathered_campaign, with_column
 
 ALL: tuple[Format, ...] = ("parquet", "csv", "tsv", "npy", "zarr", "safetensors", "faiss")
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    campaign = make_campaign(tmp_path_factory.mktemp("formats"))
-    campaign.gather()
-    return campaign
+    return gathered_campaign(tmp_path_factory.mktemp("formats"))
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +47,12 @@ def vectors(campaign: Campaign, index: pa.Table) -> np.ndarray:
 def exported(campaign: Campaign, folder: Path, to: Format, **part: object) -> Path:
     export(campaign.master, to, folder / f"out.{to}", **part)
     return folder / f"out.{to}"
+
+
+def zarr_group(path: Path) -> Any:
+    import zarr  # takes as long as a test of some size
+
+    return zarr.open_group(path, mode="r")
 
 
 def test_tables_with_a_column_of_vectors(
@@ -91,7 +95,7 @@ def test_tables_of_text(
 def test_zarr_reads_arrays_of_one_height(
     campaign: Campaign, index: pa.Table, vectors: np.ndarray, tmp_path: Path
 ) -> None:
-    group = zarr.open_group(exported(campaign, tmp_path, "zarr"), mode="r")
+    group = zarr_group(exported(campaign, tmp_path, "zarr"))
     assert group.metadata.zarr_format == 3
     assert group.attrs["model_name"] == campaign.fingerprint.model
     np.testing.assert_array_equal(group["emb"][:], vectors)
@@ -141,7 +145,7 @@ def test_a_part_of_the_records(
         found = pl.read_csv(path, separator="," if to == "csv" else "\t")
         assert found["id"].to_list() == wanted
     elif to == "zarr":
-        assert zarr.open_group(path, mode="r")["id"][:].tolist() == wanted
+        assert zarr_group(path)["id"][:].tolist() == wanted
     else:
         assert ids_beside(path) == wanted
     if to == "npy":
@@ -203,16 +207,12 @@ def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None
     assert [float(word) for word in numbers.split()] == [1, pytest.approx(cosine, abs=1e-4)]
 
 
+@pytest.mark.parametrize(("to", "package"), [("faiss", "faiss-cpu"), ("zarr", "zarr")])
 def test_a_format_whose_library_is_missing_says_what_to_install(
-    campaign: Campaign, tmp_path: Path
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
 ) -> None:
-    code = (
-        "import sys; sys.modules[sys.argv[1]] = None; from pathlib import Path;"
-        "from plm_embed.reading.exports.export import export;"
-        "export(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[3]))"
-    )
-    for module, package in (("faiss", "faiss-cpu"), ("zarr", "zarr")):
-        command = [sys.executable, "-c", code, module, str(campaign.master), str(tmp_path / "out")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        words = f"{package} is not installed: pip install 'plm-embed[{module}]'"
-        assert words in done.stderr and not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, to, None)
+    words = rf"{package} is not installed: pip install 'plm-embed\[{to}\]'"
+    with pytest.raises(PlmEmbedError, match=words):
+        export(campaign.master, to, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

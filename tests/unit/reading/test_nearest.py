@@ -22,7 +22,7 @@ from plm_embed.keys import key
 from plm_embed.reading.search import nearest, scan
 from plm_embed.reading.search.nearest import SCORES, Neighbors, Search, table
 from plm_embed.reading.search.scan import Metric
-from support.tiny_campaign import make_stages
+from support.tiny_campaign import make_gathered
 from support.tiny_steps import MODEL
 
 METRICS = tuple(SCORES)
@@ -177,7 +177,9 @@ def test_records_that_share_a_row_share_a_rank() -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_stages(tmp_path_factory.mktemp("search")) / "read"
+    folder = tmp_path_factory.mktemp("search") / "campaign"
+    make_gathered(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

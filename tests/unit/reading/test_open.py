@@ -20,7 +20,15 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
 from plm_embed.store.replaced import part_names
-from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, make_campaign, vectors
+from support.campaigns import (
+    DIM,
+    EVERYTHING,
+    MEAN,
+    Campaign,
+    gathered_campaign,
+    make_campaign,
+    vectors,
+)
 from support.edits import put, swap
 from support.expected_rows import CLEAR, KEYS, SEQUENCES, expected
 from support.made_up_sequences import make_records
@@ -83,16 +91,14 @@ def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> No
 
 
 def test_an_empty_master_and_bfloat16(tmp_path: Path) -> None:
-    empty = make_campaign(tmp_path / "empty", records=[])
-    empty.gather()
+    empty = gathered_campaign(tmp_path / "empty", records=[])
     with plm_embed.open(empty.master) as embeddings:
         assert len(embeddings) == 0
         assert embeddings[:].shape == (0, 0)
         assert list(embeddings.iter_batches()) == []
         with pytest.raises(PlmEmbedError, match="no vector"):
             embeddings.by_key(["f" * 64])
-    half = make_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
-    half.gather()
+    half = gathered_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
     with (
         h5py.File(half.master) as file,
         plm_embed.open(half.master) as embeddings,
@@ -168,8 +174,7 @@ def test_an_index_that_does_not_fit_the_master_is_refused(
         embeddings.get(CLEAR[:1])  # leaves its file of ids behind
     table = pq.read_table(index)
     if damage == "of another master":
-        other = make_campaign(tmp_path / "other", records=make_records()[:30], fingerprint=MEAN)
-        other.gather()
+        other = gathered_campaign(tmp_path / "other", records=make_records()[:30], fingerprint=MEAN)
         shutil.copy(other.index, index)
     else:
         rows = table["row"].to_numpy()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plm_embed.reporting.skipped import COLUMNS, LISTED, first_skipped, write_skipped
-from support.campaigns import make_campaign
+from support.campaigns import gathered_campaign
 
 
 def table(path: Path) -> list[list[str]]:
@@ -17,8 +17,7 @@ def table(path: Path) -> list[list[str]]:
 
 def test_every_skipped_record_is_named(tmp_path: Path) -> None:
     """Those skipped when read, and those whose vector could not be computed."""
-    campaign = make_campaign(tmp_path, out_of_memory=2)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, out_of_memory=2)
     records = campaign.master.with_name("records.parquet")
     write_skipped(records, tmp_path / "skipped.tsv")
     head, *rows = table(tmp_path / "skipped.tsv")

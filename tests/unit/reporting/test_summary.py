@@ -14,7 +14,7 @@ from plm_embed.reporting.facts import collect
 from plm_embed.reporting.report import _of_input
 from plm_embed.reporting.summary import summarize
 from plm_embed.sequences.summary import read_summary
-from support.campaigns import MEAN, make_campaign, seal_sequences
+from support.campaigns import MEAN, gathered_campaign, seal_sequences
 from support.edits import flip_a_bit
 
 
@@ -27,8 +27,7 @@ def run(text: str) -> object:
 
 
 def test_summary_counts_and_opens(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path, out_of_memory=2)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, out_of_memory=2)
     text = summarize(campaign.results)
     assert "records     90\n" in text
     assert "unique      58 sequences\n" in text
@@ -44,15 +43,13 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
 
 
 def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
     found = run(summarize(campaign.results))
     assert isinstance(found, np.ndarray) and found.shape[1] == 16
 
 
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")
     keys = Check(check="keys", result="passed", problems=0, listed=())
     finite = replace(keys, check="finite")
@@ -81,16 +78,14 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
 def test_summary_without_vectors_or_master(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="run the workflow first"):
         summarize(tmp_path)
-    campaign = make_campaign(
+    campaign = gathered_campaign(
         tmp_path, fingerprint=replace(MEAN, long_sequences=LongSequences("skip", 1))
     )
-    campaign.gather()
     assert "0 x 0" in summarize(campaign.results)
 
 
 def test_summary_warns_of_sequences_that_the_master_was_not_gathered_from(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path)
     assert "warning" not in summarize(campaign.results)
     summary = campaign.sequences / "summary.json"
     seal_sequences(campaign.sequences, records=read_summary(campaign.sequences).records + 1)

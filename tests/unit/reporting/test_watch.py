@@ -5,7 +5,6 @@ costs.
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -254,8 +253,7 @@ def test_a_run_that_was_killed_is_not_at_work(tmp_path: Path) -> None:
 
 def test_exit_codes_say_how_it_ended(tmp_path: Path) -> None:
     def code(*options: str) -> int:
-        command = [sys.executable, "-m", "plm_embed", "watch", str(tmp_path / "out"), *options]
-        return subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
+        return CliRunner().invoke(group, ["watch", str(tmp_path / "out"), *options]).exit_code
 
     assert code("--once") == 3
     model = campaign(tmp_path / "out", 1)

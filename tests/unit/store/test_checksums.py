@@ -1,6 +1,7 @@
 """Checksums of rows: whoever reads a row of a damaged file is told, or gets what was written."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -14,7 +15,7 @@ from plm_embed.reading.diff import compare
 from plm_embed.reading.exports.export import export
 from plm_embed.reading.opening import open_vectors
 from plm_embed.store import checksums
-from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign
+from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign
 from support.made_up_sequences import make_records
 
 
@@ -64,10 +65,10 @@ def read_all(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("what", ["master", "store"])
 def test_a_flipped_bit_is_named_or_changes_nothing_that_is_read(tmp_path: Path, what: str) -> None:
-    campaign = make_campaign(
-        tmp_path, fingerprint=EVERYTHING, buckets=1, parts=1, records=make_records(24)
+    kinds = replace(EVERYTHING, layers=(3,))
+    campaign = gathered_campaign(
+        tmp_path, fingerprint=kinds, buckets=1, parts=1, records=make_records(12)
     )
-    campaign.gather()
     path = campaign.master if what == "master" else campaign.store
     file = campaign.master if what == "master" else next(campaign.parts.iterdir())
     expected, whole = read_all(path), file.read_bytes()
@@ -92,8 +93,7 @@ def damage(campaign: Campaign, name: str, row: int) -> None:
 
 
 def test_a_changed_row_is_named_by_readers_exports_and_diff(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path)
     damage(campaign, "emb", 5)
     with open_vectors(campaign.master) as embeddings:
         embeddings[:5]
@@ -109,8 +109,7 @@ def test_a_changed_row_is_named_by_readers_exports_and_diff(tmp_path: Path) -> N
 
 
 def test_masters_without_checksums_are_still_read(tmp_path: Path) -> None:
-    campaign = make_campaign(tmp_path, fingerprint=MEAN)
-    campaign.gather()
+    campaign = gathered_campaign(tmp_path, fingerprint=MEAN)
     with h5py.File(campaign.master, "r+") as file:
         del file[checksums.GROUP]
         del file.attrs[checksums.SEAL]

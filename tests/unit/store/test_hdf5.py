@@ -14,7 +14,7 @@ from plm_embed.reading.opening import open_vectors
 from plm_embed.store.float32 import as_float32
 from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.reuse import fingerprints
-from support.campaigns import MEAN, Campaign, make_campaign
+from support.campaigns import MEAN, Campaign, gathered_campaign
 
 NAME = "representations/mean_l3"
 
@@ -52,9 +52,7 @@ def one_dimension(file: h5py.File, _: Path) -> None:
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    made = make_campaign(tmp_path_factory.mktemp("campaign"), fingerprint=MEAN)
-    made.gather()
-    return made
+    return gathered_campaign(tmp_path_factory.mktemp("campaign"), fingerprint=MEAN)
 
 
 @pytest.mark.parametrize(

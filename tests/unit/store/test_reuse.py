@@ -27,7 +27,7 @@ from plm_embed.store.reuse import Reuse
 from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, write_bucket
-from support.campaigns import EVERYTHING, MEAN, completion, make_campaign, part_rows
+from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
 from support.made_up_sequences import make_records
 
 Counts = tuple[int, int, int]
@@ -107,13 +107,19 @@ def test_what_earlier_settings_left_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fingerprint", [MEAN, EVERYTHING, replace(EVERYTHING, storage_dtype="bfloat16")]
+    ("fingerprint", "at_once"),
+    [
+        (MEAN, 600),
+        (EVERYTHING, 30_000),
+        (replace(EVERYTHING, storage_dtype="bfloat16"), 30_000),
+    ],
 )
 @pytest.mark.parametrize("source", ["store", "part of a store", "master"])
-def test_vectors_are_copied_bit_for_bit(tmp_path: Path, fingerprint, source, monkeypatch) -> None:
-    monkeypatch.setattr(reuse, "COPY_BYTES", 3000)  # several parts
-    earlier = make_campaign(tmp_path / "earlier", fingerprint=fingerprint)
-    earlier.gather()
+def test_vectors_are_copied_bit_for_bit(
+    tmp_path: Path, fingerprint, at_once, source, monkeypatch
+) -> None:
+    monkeypatch.setattr(reuse, "COPY_BYTES", at_once)
+    earlier = gathered_campaign(tmp_path / "earlier", fingerprint=fingerprint)
     sources = {
         "store": earlier.store,
         "part of a store": earlier.parts.parent,
@@ -129,7 +135,9 @@ def test_vectors_are_copied_bit_for_bit(tmp_path: Path, fingerprint, source, mon
     assert not store.missing(keys).any()
     rows = part_rows(wanted, fingerprint)
     seen = 0
-    for path in store.parts("0" * 64, "f" * 64):
+    parts = list(store.parts("0" * 64, "f" * 64))
+    assert len(parts) > 1
+    for path in parts:
         with h5py.File(path) as file:
             at = np.searchsorted(keys, file["emb_keys"][...])
             seen += len(at)
@@ -159,8 +167,7 @@ def test_another_fingerprint_is_refused_before_anything_is_computed(
 
 
 def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) -> None:
-    earlier = make_campaign(tmp_path)
-    earlier.gather()
+    earlier = gathered_campaign(tmp_path)
     embedding = {
         "layers": [3], "pooling": ["mean"], "storage_dtype": "float16", "compute_dtype": "auto",
         "long_sequences": {"policy": "whole", "max_residues": 0, "overlap": 0},
@@ -209,8 +216,7 @@ def flip(path: Path) -> None:
 
 
 def test_sources_that_are_not_whole_are_named(tmp_path: Path) -> None:
-    earlier = make_campaign(tmp_path / "earlier", buckets=1, parts=1)
-    earlier.gather()
+    earlier = gathered_campaign(tmp_path / "earlier", buckets=1, parts=1)
     keys = np.sort(
         np.array([key(s) for s in {r["sequence"] for r in make_records() if r["key"]}], dtype="S64")
     )

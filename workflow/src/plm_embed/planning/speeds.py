@@ -5,6 +5,7 @@ machine's GPUs by their data sheets, a core of its CPU by matrix products that a
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -110,8 +111,11 @@ def _cpu(todo: Work, dtype: ComputeDtype | Literal["auto"], workers: int) -> Spe
     )
 
 
+@cache
 def _matrix_rate() -> float:
-    """Floating-point operations per second of one core, in products of float32."""
+    """Floating-point operations per second of one core, in products of float32: tried once, for all
+    models.
+    """
     matrix = np.ones((_SIDE, _SIDE), dtype=np.float32)
     best, until = float("inf"), time.perf_counter() + _SECONDS
     while time.perf_counter() < until or best == float("inf"):
