@@ -60,8 +60,8 @@ def look(results: Path) -> State:
 
 
 def shown(results: Path) -> str:
-    """As `--once` prints it."""
-    console = Console(width=140, force_terminal=False)
+    """As `--once` prints it, its first line not wrapped wherever the tests' folders lie."""
+    console = Console(width=140 + len(str(results)), force_terminal=False)
     with console.capture() as capture:
         console.print(plain(Watch(results).look()))
     return capture.get()
