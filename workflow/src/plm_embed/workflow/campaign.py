@@ -3,20 +3,37 @@
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.settings import Proof, Settings
 from plm_embed.jobs.completion_record import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
+from plm_embed.setting import as_options, from_config, settings
 from plm_embed.workflow.by_model import weights_folder
-from plm_embed.workflow.config import Config, residue_policy
+from plm_embed.workflow.config import Config, input_reading
 
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
+
+_RECIPE = {one.name for one in fields(Fingerprint)}
+_OTHERS = {
+    field.name: one
+    for field in fields(Settings)
+    for one in settings(Settings, [field.name])
+    if one.key and field.name not in _RECIPE
+}
+"""Settings of an embed job that decide no number, by their fields: where vectors may be taken from,
+which are lists, and what decides the speed.
+"""
+_SOURCES = [name for name, one in _OTHERS.items() if one.repeated]
+_SPEED = {name: one for name, one in _OTHERS.items() if not one.repeated}
 
 
 def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
@@ -43,18 +60,40 @@ def adapter_files(config: Config) -> list[str]:
     return found or list(filter(None, [folder]))
 
 
-def reading(config: Config) -> list[str]:
-    """The options that say how sequence files are read."""
-    table, policy = config["table"], residue_policy(config)
-    return [
-        f"--id-column={table['id']}",
-        f"--sequence-column={table['sequence']}",
-        *options("keep", table["keep"]),
-        f"--alphabet={policy.alphabet}",
-        f"--unknown-residues={policy.unknown}",
-        f"--gaps={policy.gaps}",
-        f"--strand={policy.strand}",
-    ]
+def reading_options(config: Config) -> list[str]:
+    """How sequence files are read."""
+    return as_options(input_reading(config))
+
+
+def recipe_options(config: Config) -> list[str]:
+    """What decides a model's vectors: the settings that are part of the fingerprint."""
+    return as_options(from_config(Settings, config), _RECIPE)
+
+
+def source_options(config: Config) -> list[str]:
+    """Where vectors of a model may be taken from."""
+    return as_options(from_config(Settings, config), _SOURCES)
+
+
+def speed_resources(config: Config) -> dict[str, int | str]:
+    """The other settings of an embed job by their names, as Snakemake takes resources: whole
+    numbers or text.
+    """
+    asked = from_config(Settings, config)
+    values = {name: getattr(asked, name) for name in _SPEED}
+    return {name: one if isinstance(one, int) else str(one) for name, one in values.items()}
+
+
+def speed_words() -> str:
+    """The words of a shell command that hand these resources over: `--device={resources.device:q}`
+    and so on.
+    """
+    return " ".join(f"--{one.option}={{resources.{name}:q}}" for name, one in _SPEED.items())
+
+
+def proof_options(config: Config) -> list[str]:
+    """How much is computed again to prove a result."""
+    return as_options(from_config(Proof, config))
 
 
 def workflow_commit(root: Path) -> str:
@@ -132,12 +171,10 @@ def check_inputs(config: Config) -> None:
     """
     from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
     from plm_embed.sequences.records import Reader
-    from plm_embed.sequences.tables import Table
 
-    named = config["table"]
-    table = Table(named["id"], named["sequence"], tuple(named["keep"]))
-    readers = [Reader(Path(path), table) for path in config["inputs"][:_LOOKED_AT]]
-    letters = LetterCheck(ALPHABETS[residue_policy(config).alphabet], readers[0].path)
+    reading = input_reading(config)
+    readers = [Reader(Path(path), reading.table) for path in config["inputs"][:_LOOKED_AT]]
+    letters = LetterCheck(ALPHABETS[reading.policy.alphabet], readers[0].path)
     for batch in islice(readers[0], 1):
         letters.look(batch.residues)
 
