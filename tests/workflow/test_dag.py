@@ -197,7 +197,7 @@ def test_a_profile_sets_what_decides_the_speed() -> None:
     assert given.format(4096) in job.shellcmd
     job.attempt = 2
     assert given.format(8192) in job.shellcmd
-    assert " --scratch='' " in Plan(embed=["scratch=''"]).job("embed").shellcmd
+    assert " --scratch= " in Plan(embed=["scratch=''"]).job("embed").shellcmd
 
 
 def test_a_job_is_given_each_setting_of_its_step() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from click.core import ParameterSource
 
 from plm_embed.cli.options import (
@@ -201,6 +200,8 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
+    import yaml
+
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
     from plm_embed.reading.find import find_master
