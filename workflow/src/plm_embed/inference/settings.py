@@ -2,12 +2,13 @@
 workers stays light.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from plm_embed.fingerprint import (
     ComputeDtype,
+    Fingerprint,
     LongSequences,
     Pooling,
     StorageDtype,
@@ -18,7 +19,7 @@ from plm_embed.setting import Setting
 
 @dataclass(frozen=True)
 class Settings:
-    """What to compute (part of the fingerprint) and how to get there (not part of it).
+    """What to compute (part of the fingerprint: the recipe) and how to get there (not part of it).
 
     The command line has its options from here, and the rule hands them over; a test holds the
     configuration's schema to them.
@@ -77,6 +78,17 @@ class Settings:
     ] = 100.0
     bar: bool = True
     """Whether progress may be drawn on a terminal: several workers would draw over each other."""
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What to compute, by the fields of the fingerprint; not dtype `auto`, which is decided on
+        the device.
+        """
+        return {name: one for name in RECIPE if (one := getattr(self, name)) != "auto"}
+
+
+RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__dataclass_fields__]
+"""Settings that are part of the fingerprint."""
 
 
 @dataclass(frozen=True)

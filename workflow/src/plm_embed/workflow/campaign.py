@@ -9,25 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.settings import Proof, Settings
+from plm_embed.inference.settings import RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import as_options, from_config, settings
+from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, input_reading
 
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
 
-_RECIPE = {one.name for one in fields(Fingerprint)}
 _OTHERS = {
     field.name: one
     for field in fields(Settings)
     for one in settings(Settings, [field.name])
-    if one.key and field.name not in _RECIPE
+    if one.key and field.name not in RECIPE
 }
 """Settings of an embed job that decide no number, by their fields: where vectors may be taken from,
 which are lists, and what decides the speed.
@@ -67,7 +66,7 @@ def reading_options(config: Config) -> list[str]:
 
 def recipe_options(config: Config) -> list[str]:
     """What decides a model's vectors: the settings that are part of the fingerprint."""
-    return as_options(from_config(Settings, config), _RECIPE)
+    return as_options(from_config(Settings, config), RECIPE)
 
 
 def source_options(config: Config) -> list[str]:
@@ -195,16 +194,10 @@ def check_reuse(config: Config) -> None:
 
 def _known_settings(config: Config) -> Config:
     """What of the fingerprint is known before anything is computed."""
-    embedding = config["embedding"]
     model = find_model(config["model"])
-    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {
-        "model": model.name,
-        "strand": config["residues"]["strand"],
-    }
-    if model.max_residues is None:
-        known["long_sequences"] = embedding["long_sequences"]
-    if embedding["compute_dtype"] != "auto":
-        known["compute_dtype"] = embedding["compute_dtype"]
+    known: Config = to_plain(from_config(Settings, config).recipe | {"model": model.name})
+    if model.max_residues is not None:
+        del known["long_sequences"]
     with suppress(
         PlmEmbedError
     ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
