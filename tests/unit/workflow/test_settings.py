@@ -86,7 +86,7 @@ def test_a_setting_has_the_default_and_the_range_of_its_key(step: str, one: Sett
     (option,) = (each for each in group.commands[step].params if each.name == one.parameter)
     assert option.opts == [f"--{one.option}"]
     default = option.to_info_dict()["default"]
-    assert (tuple(default or ()) if one.repeated else default) == one.default
+    assert (tuple(default) if one.repeated else default) == one.default
     kind = option.type
     if isinstance(kind, click.Choice):
         assert list(kind.choices) == one.words

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 
@@ -44,10 +44,6 @@ class Step(click.Command):
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def choice(literal: Any) -> click.Choice[str]:
-    return click.Choice(list(get_args(literal)))
 
 
 class Workers(click.ParamType[int]):

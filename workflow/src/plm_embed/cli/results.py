@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -12,7 +12,6 @@ from plm_embed.cli.options import (
     PATH,
     Step,
     campaign_options,
-    choice,
 )
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
@@ -91,7 +90,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 @click.option(
     "--storage-dtype",
     default="float16",
-    type=choice(StorageDtype),
+    type=click.Choice(get_args(StorageDtype)),
     help="What the vectors are stored in.",
 )
 @click.option(

@@ -44,8 +44,6 @@ def settings_of(
 
 
 def _option(one: Setting) -> Decorator:
-    if one.repeated and not one.default:
-        return click.option(f"--{one.option}", multiple=True, type=_type(one), help=one.help)
     return click.option(
         f"--{one.option}",
         multiple=one.repeated,

@@ -75,12 +75,14 @@ def source_options(config: Config) -> list[str]:
 
 
 def speed_resources(config: Config) -> dict[str, int | str]:
-    """The other settings of an embed job by their names, as Snakemake takes resources: whole
-    numbers or text.
+    """The other settings of an embed job by their fields, as Snakemake takes resources: whole
+    numbers, or text.
     """
     asked = from_config(Settings, config)
-    values = {name: getattr(asked, name) for name in _SPEED}
-    return {name: one if isinstance(one, int) else str(one) for name, one in values.items()}
+    return {
+        name: getattr(asked, name) if one.kind is int else str(getattr(asked, name))
+        for name, one in _SPEED.items()
+    }
 
 
 def speed_words() -> str:
