@@ -35,7 +35,7 @@ from plm_embed.planning import plan as planning
 from plm_embed.planning.campaign_input import read_config
 from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.workflow.by_model import by_model
 
@@ -130,7 +130,7 @@ def compare(shape: str) -> dict[str, Any]:
         question = campaign(folder, shape)
         (config,) = by_model(read_config(question.configfile)).values()
         sequences = folder / "results" / "sequences"
-        policy = ResiduePolicy("skip", "remove")
+        policy = ResiduePolicy(unknown="skip", gaps="remove")
         inputs, table = [folder / "input.fasta"], Table("id", "sequence", ())
         deduplicate(inputs, sequences, buckets=BUCKETS, table=table, policy=policy, memory_mb=1000)
         facts, plans, loads, rates = [], [], [], []

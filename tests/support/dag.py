@@ -1,10 +1,12 @@
 """What Snakemake plans for the shipped configuration."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from snakemake.api import SnakemakeApi
+from snakemake.resources import Resources
 from snakemake.settings.types import (
     ConfigSettings,
     DAGSettings,
@@ -18,16 +20,24 @@ ROOT = Path(__file__).parents[2]
 
 class Plan:
     """What Snakemake plans, or does with another executor, for the shipped configuration with
-    `changes`.
+    `changes`, and with what --set-resources sets for `embed`.
     """
 
-    def __init__(self, changes: dict[str, Any] | None = None, executor: str = "dryrun") -> None:
+    def __init__(
+        self,
+        changes: dict[str, Any] | None = None,
+        executor: str = "dryrun",
+        embed: Sequence[str] = (),
+    ) -> None:
         with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
             workflow = api.workflow(
                 snakefile=ROOT / "Snakefile",
                 workdir=Path.cwd(),
                 config_settings=ConfigSettings(config=changes or {}),
-                resource_settings=ResourceSettings(cores=8),
+                resource_settings=ResourceSettings(
+                    cores=8,
+                    overwrite_resources={"embed": Resources.parse(embed, allow_expressions=True)},
+                ),
             )
             workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
                 executor=executor

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import bucket_names, bucket_of, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import read_summary
 from plm_embed.sequences.tables import Table
 

@@ -19,7 +19,7 @@ from plm_embed.planning.costs import Speed, Work
 from plm_embed.planning.forecast import Forecast, Plan, write_plan
 from plm_embed.reporting.facts import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from support import checkpoints
 
@@ -41,7 +41,7 @@ def finished_campaign(root: Path) -> Path:
         sequences,
         buckets=3,
         table=table,
-        policy=ResiduePolicy("skip", "remove"),
+        policy=ResiduePolicy(unknown="skip", gaps="remove"),
         memory_mb=1000,
     )
     write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))

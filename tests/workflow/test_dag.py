@@ -5,14 +5,19 @@ present settings.
 """
 
 import os
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from plm_embed.inference.settings import Proof, Settings
 from plm_embed.master.gather_record import write_record
+from plm_embed.sequences.settings import Memory, Reading
+from plm_embed.setting import settings
 from support.dag import ROOT, Plan
 
 pytestmark = pytest.mark.workflow
@@ -176,6 +181,40 @@ def test_options_reach_the_command_quoted() -> None:
     assert "--adapter" not in downloaded
 
 
+def test_a_profile_sets_what_decides_the_speed() -> None:
+    own = {
+        "device": "cpu",
+        "toks_per_batch": "4096 * attempt",
+        "scratch": "'/local disk/$NODE_DISK'",
+        "flush_minutes": "'0.5'",
+        "per_residue_limit_gb": "7",
+    }
+    job = Plan(embed=[f"{name}={value}" for name, value in own.items()]).job("embed")
+    given = (
+        " --device=cpu --toks-per-batch={} --scratch='/local disk/$NODE_DISK' --flush-minutes=0.5"
+        " --per-residue-limit-gb=7 &> "
+    )
+    assert given.format(4096) in job.shellcmd
+    job.attempt = 2
+    assert given.format(8192) in job.shellcmd
+    assert " --scratch= " in Plan(embed=["scratch=''"]).job("embed").shellcmd
+
+
+def test_a_job_is_given_each_setting_of_its_step() -> None:
+    one_job, by_input = Plan(), Plan({"deduplicate": "by_input"})
+    for plan, step, kinds in (
+        (one_job, "deduplicate", (Reading, Memory)),
+        (by_input, "scan", (Reading,)),
+        (by_input, "split", (Memory,)),
+        (one_job, "embed", (Settings,)),
+        (one_job, "validate", (Proof,)),
+    ):
+        given = Counter(re.findall(r"--([a-z-]+)(?==| )", plan.job(step).shellcmd))
+        asked = [one for kind in kinds for one in settings(kind) if one.default != ()]
+        wrong = [one.option for one in asked if given[one.option] != 1]
+        assert not wrong, (step, plan.job(step).shellcmd)
+
+
 def test_another_attempt_asks_for_the_same_unless_it_is_known_what_was_short() -> None:
     for rule in ("deduplicate", "embed", "gather", "validate", "report"):
         job = Plan().job(rule)
@@ -194,7 +233,8 @@ def test_a_finished_campaign_runs_nothing_again() -> None:
 @pytest.mark.usefixtures("finished")
 def test_speed_settings_run_nothing_again() -> None:
     faster = {"device": "cpu", "toks_per_batch": 999, "flush_minutes": 1, "scratch": ""}
-    assert not Plan({"speed": faster, "memory_mb": 9000}).runs
+    changes = {"speed": faster, "memory_mb": 9000, "embedding": {"per_residue_limit_gb": 7}}
+    assert not Plan(changes, embed=["toks_per_batch=4096"]).runs
 
 
 @pytest.mark.usefixtures("finished")

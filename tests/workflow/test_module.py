@@ -69,7 +69,7 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
     folder = consumer(tmp_path / "work", str(ROOT / "workflow" / "Snakefile"))
     done = snakemake(folder, "--cores", "2", "--printshellcmds", *EMBED)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("--toks-per-batch 4096") == done.stdout.count("plm_embed embed") == 3
+    assert done.stdout.count("--toks-per-batch=4096") == done.stdout.count("plm_embed embed") == 3
     assert "localrules directive" not in done.stdout
     for master in MASTERS:
         proof = read_validation(folder / master.parent / "validation.json")

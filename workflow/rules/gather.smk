@@ -5,6 +5,9 @@
 #                  proof of them
 
 
+from plm_embed.workflow import proof_options
+
+
 rule gather:
     """Merge the parts of all buckets, in key order, into the master file and its index."""
     input:
@@ -65,9 +68,9 @@ rule validate:
         store=lambda wildcards: of(wildcards)["store"],
         weights=lambda wildcards, input: weights_folder(of(wildcards)),
         files=lambda wildcards: master_files(of(wildcards)),
-        spot_checks=config["validate"]["spot_checks"],
+        proof=proof_options(config),
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
         " --store {params.store:q} --weights {params.weights:q} --master {params.files[master]:q}"
-        " --index {params.files[index]:q} --records {params.files[records]:q} --spot-checks {params.spot_checks}"
+        " --index {params.files[index]:q} --records {params.files[records]:q} {params.proof:q}"
         " --report {log.report:q} --checksums {output:q} &> {log[0]:q}"

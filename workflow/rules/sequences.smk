@@ -2,12 +2,12 @@
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
 #                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
 
-from plm_embed.workflow import bucket_ranges, reading
+from plm_embed.workflow import bucket_ranges, reading_options
 
 # the inputs by number, and ranges of buckets, for the jobs of by_input
 SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
 RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
-READING = reading(config)
+READING = reading_options(config)
 
 
 wildcard_constraints:
@@ -41,11 +41,10 @@ if config["deduplicate"] == "one_job":
             folder=lambda wildcards, output: Path(output.summary).parent,
             # a file that is replaced by an older one keeps Snakemake from seeing it by its time; its size tells
             sizes=[input_size(config, path) for path in config["inputs"]] if ALONE else [],
-            buckets=config["buckets"],
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
-            "python -m plm_embed deduplicate --output {params.folder:q} --buckets {params.buckets}"
-            " {params.reading:q} --memory-mb {resources.mem_mb} -- {input:q} &> {log:q}"
+            "python -m plm_embed deduplicate --output {params.folder:q} {params.reading:q}"
+            " --memory-mb {resources.mem_mb} -- {input:q} &> {log:q}"
 
 else:
 
@@ -72,11 +71,10 @@ else:
             size=lambda wildcards: (
                 input_size(config, config["inputs"][int(wildcards.scan)]) if ALONE else 0
             ),
-            buckets=config["buckets"],
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
-            "python -m plm_embed scan --number {params.number} --output {output:q} --buckets {params.buckets}"
-            " {params.reading:q} -- {input:q} &> {log:q}"
+            "python -m plm_embed scan --number {params.number} --output {output:q} {params.reading:q}"
+            " -- {input:q} &> {log:q}"
 
     rule split:
         """Keep each distinct sequence of a range of buckets once."""

@@ -78,7 +78,7 @@ def test_the_libraries_are_loaded_after_it_is_said_how_they_keep_memory() -> Non
 import os, sys
 from plm_embed import startup
 from plm_embed.cli import main as cli
-print({"numpy", "pyarrow"} & set(sys.modules))
+print({"numpy", "pyarrow", "yaml"} & set(sys.modules))
 try:
     cli.main()
 except SystemExit:

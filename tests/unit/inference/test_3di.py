@@ -8,7 +8,8 @@ import plm_embed
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import MODELS, find_model
-from plm_embed.sequences.normalize import ResiduePolicy, Skipped, normalize
+from plm_embed.sequences.normalize import Skipped, normalize
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.workflow.config import checked
 from support.families import add_model, golden, relative, source
 from support.tiny_models import TINY
@@ -38,7 +39,7 @@ def test_no_state_stands_for_an_unknown_one() -> None:
     found = normalize("DPVXQ", ResiduePolicy(alphabet="3di"))
     assert found == Skipped("unknown_residues", "X at 4")
     with pytest.raises(ConfigError, match="no 3Di state stands for an unknown one"):
-        ResiduePolicy("substitute", alphabet="3di")
+        ResiduePolicy(unknown="substitute", alphabet="3di")
     with pytest.raises(ConfigError, match="substitute: no 3Di state stands for an unknown one"):
         checked(
             {

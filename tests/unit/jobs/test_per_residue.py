@@ -60,15 +60,19 @@ def test_more_than_was_agreed_to_stops_with_one_line(
 ) -> None:
     bucket = campaign.sequences / "buckets" / "0000.parquet"
     caplog.set_level("INFO")
-    announce(bucket, campaign.weights, SETTINGS, 100)
+    announce(bucket, campaign.weights, SETTINGS)
     assert "per-residue output: 0.000" in caplog.text
     with pytest.raises(
         PlmEmbedError, match="To agree, write `per_residue_limit_gb: 1` below `embedding:`"
     ) as error:
-        announce(bucket, campaign.weights, SETTINGS, 0)
+        announce(bucket, campaign.weights, replace(SETTINGS, per_residue_limit_gb=0))
     assert "\n" not in str(error.value)
-    announce(bucket, campaign.weights, Settings(), 0)
-    announce(campaign.root / "by" / "hand" / "bucket.parquet", campaign.weights, SETTINGS, 0)
+    announce(bucket, campaign.weights, Settings(per_residue_limit_gb=0))
+    announce(
+        campaign.root / "by" / "hand" / "bucket.parquet",
+        campaign.weights,
+        replace(SETTINGS, per_residue_limit_gb=0),
+    )
 
 
 @pytest.mark.parametrize(("rows", "stored"), [(39, False), (40, True), (41, False)])

@@ -23,7 +23,7 @@ from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
-from plm_embed.workflow.config import residue_policy
+from plm_embed.workflow.config import input_reading
 from support import checkpoints
 from support.made_up_sequences import counted
 from support.nasty_inputs import write
@@ -124,7 +124,7 @@ def test_sequences_that_were_read_by_other_rules_are_counted_anew(configfile: Pa
         folder,
         buckets=1,
         table=Table("protein_id", "sequence", ("assembly_id", "protein_name")),
-        policy=residue_policy(config),
+        policy=input_reading(config).policy,
         memory_mb=500,
     )
     with given_input(config, None, False) as given:

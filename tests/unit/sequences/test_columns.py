@@ -5,20 +5,15 @@ from hypothesis import strategies as st
 
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, Faults, strings
-from plm_embed.sequences.normalize import (
-    Normalized,
-    ResiduePolicy,
-    Skipped,
-    format_events,
-    normalize,
-)
+from plm_embed.sequences.normalize import Normalized, Skipped, format_events, normalize
+from plm_embed.sequences.settings import ResiduePolicy
 
 RAW = st.text("ACGT", max_size=6) | st.text("MKk*-. J>\n\u00e9流", max_size=6)
 POLICIES = [
     ResiduePolicy(),
-    ResiduePolicy("substitute", "skip"),
+    ResiduePolicy(unknown="substitute", gaps="skip"),
     ResiduePolicy(alphabet="dna"),
-    ResiduePolicy("substitute", alphabet="dna", strand="canonical"),
+    ResiduePolicy(unknown="substitute", alphabet="dna", strand="canonical"),
     ResiduePolicy(alphabet="3di"),
 ]
 

@@ -11,14 +11,14 @@ from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import DNA
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.first_pass import scan
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.sequences.write_buckets import collect, split
 from support.nasty_inputs import COMPRESS, M2, NEP, write
 
 GIVEN = ResiduePolicy(alphabet="dna")
-CANONICAL = ResiduePolicy("substitute", alphabet="dna", strand="canonical")
+CANONICAL = ResiduePolicy(unknown="substitute", alphabet="dna", strand="canonical")
 GENE = "ATGGCGTTACCNRTAGGATTTACAGCC" * 5
 OTHER = DNA.reverse_complement(GENE)
 RECORDS = f"""\

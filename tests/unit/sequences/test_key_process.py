@@ -16,7 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.sequences import key_process
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.key_process import AHEAD, WORTH_IT, Hasher, digests
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 
 BATCHES = st.lists(st.lists(st.binary(max_size=40), max_size=30), min_size=1, max_size=8)

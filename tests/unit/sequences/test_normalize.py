@@ -8,12 +8,12 @@ from plm_embed.sequences.alphabet import ALPHABETS, DNA, PROTEIN
 from plm_embed.sequences.normalize import (
     EVENTS,
     Normalized,
-    ResiduePolicy,
     Skipped,
     format_events,
     is_clean,
     normalize,
 )
+from plm_embed.sequences.settings import ResiduePolicy
 
 SKIP = ResiduePolicy()
 SUBSTITUTE = ResiduePolicy(unknown="substitute")

@@ -12,7 +12,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, range_bounds
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.first_pass import scan
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.sequences.write_buckets import collect, split
 from support.campaign_runs import snakemake, working_folder

@@ -12,11 +12,11 @@ import yaml
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.by_model import by_model
-from plm_embed.workflow.campaign import options, plan_line, reading, workflow_commit
-from plm_embed.workflow.config import checked, residue_policy, schema
+from plm_embed.workflow.campaign import options, plan_line, reading_options, workflow_commit
+from plm_embed.workflow.config import checked, input_reading, schema
 from support.configs import config, keys
 from support.made_up_sequences import counted
 
@@ -95,11 +95,11 @@ def test_defaults_are_filled_in_and_names_made_canonical() -> None:
 
 
 def test_the_alphabet_is_that_of_the_model() -> None:
-    assert residue_policy(checked(config())) == ResiduePolicy()
-    assert "--alphabet=protein" in reading(checked(config()))
+    assert input_reading(checked(config())).policy == ResiduePolicy()
+    assert "--alphabet=protein" in reading_options(checked(config()))
     complete = checked(config(model="DNABERT-S", residues={"strand": "canonical"}))
-    assert residue_policy(complete) == ResiduePolicy(alphabet="dna", strand="canonical")
-    assert {"--alphabet=dna", "--strand=canonical"} < set(reading(complete))
+    assert input_reading(complete).policy == ResiduePolicy(alphabet="dna", strand="canonical")
+    assert {"--alphabet=dna", "--strand=canonical"} < set(reading_options(complete))
 
 
 def test_a_key_with_nothing_after_it_means_its_default() -> None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -12,16 +11,15 @@ import pytest
 
 import plm_embed
 from plm_embed.cli.main import group
-from plm_embed.fingerprint import ComputeDtype, LongSequences
+from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import CAMPAIGNS
-from plm_embed.inference.settings import Settings
+from plm_embed.inference.settings import Proof, Settings
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.reading.exports.export import Format
 from plm_embed.reading.search.scan import Metric
-from plm_embed.sequences.deduplicate import LEAST_MEMORY_MB
-from plm_embed.sequences.normalize import ResiduePolicy
-from plm_embed.sequences.tables import Table
+from plm_embed.sequences.settings import Memory, Reading
+from plm_embed.setting import Setting, settings
 from plm_embed.workflow.config import schema
 
 ROOT = Path(__file__).parents[3]
@@ -39,20 +37,25 @@ def leaves(rules: Rules, prefix: str = "") -> Iterator[tuple[str, Rules]]:
 
 KEYS = dict(leaves(schema()))
 BY_NAME = {key.rpartition(".")[2]: rules for key, rules in KEYS.items()}
-OTHER_NAMES = {
-    "long_sequences": "policy",
-    "unknown_residues": "unknown",
-    "id_column": "id",
-    "sequence_column": "sequence",
-    "dtype": "compute_dtype",
-    "layer": "layers",
-}
-"""Of options and parameters, the key that they are called in the configuration."""
+OTHER_NAMES = {"dtype": "compute_dtype"}
+"""Of parameters, the key that they are called in the configuration."""
 OF_THE_WORKFLOW = {
     *("results", "inputs", "model", "weights", "adapter", "weights_folder", "deduplicate"),
-    *("store", "site", "container", "buckets_per_submission", "local_rules"),
+    *("store", "site", "container", "speed.buckets_per_submission", "speed.local_rules"),
 }
 """Keys that no command has an option for, or only one without a default."""
+STEPS: dict[str, tuple[type, ...]] = {
+    "deduplicate": (Reading, Memory),
+    "scan": (Reading,),
+    "split": (Memory,),
+    "embed": (Settings,),
+    "validate": (Proof,),
+}
+"""The steps of the workflow that take something from the configuration, and what they take."""
+SETTINGS = [
+    (step, one) for step, kinds in STEPS.items() for kind in kinds for one in settings(kind)
+]
+OPTIONS = {one.parameter: one.option for _, one in SETTINGS if one.key}
 
 
 def allowed(rules: Rules) -> set[str] | None:
@@ -64,45 +67,58 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def options() -> list[tuple[str, click.Option]]:
-    """Options of the steps of the workflow that a key of the configuration stands for, but for
-    those without a default, which the workflow gives.
-    """
-    steps = ("deduplicate", "scan", "split", "embed", "validate")
-    return [
-        (OTHER_NAMES.get(option.name or "", option.name or ""), option)
-        for step in steps
-        for option in group.commands[step].params
-        if isinstance(option, click.Option)
-        and not option.required
-        and (option.multiple or option.to_info_dict()["default"] is not None)
-        and OTHER_NAMES.get(option.name or "", option.name) in BY_NAME
-    ]
-
-
 def test_names_of_keys_are_told_apart_without_their_block() -> None:
     assert len(BY_NAME) == len(KEYS)
 
 
-def test_what_a_command_needs_to_know_it_can_be_told() -> None:
-    assert {name for name, _ in options()} == set(BY_NAME) - OF_THE_WORKFLOW
+def test_what_a_step_needs_to_know_is_a_setting_of_it() -> None:
+    assert {one.key for _, one in SETTINGS if one.key} == set(KEYS) - OF_THE_WORKFLOW
 
 
-@pytest.mark.parametrize(("name", "option"), options())
-def test_an_option_has_the_default_and_the_range_of_its_key(
-    name: str, option: click.Option
-) -> None:
-    rules = BY_NAME[name]
+@pytest.mark.parametrize(("step", "one"), SETTINGS, ids=lambda one: getattr(one, "option", one))
+def test_a_setting_has_the_default_and_the_range_of_its_key(step: str, one: Setting) -> None:
+    if one.key:
+        rules = KEYS[one.key]
+        assert plain(one.default) == rules["default"]
+        assert set(one.words) == (allowed(rules) or set())
+        bounds = (one.least, one.above, one.most)
+        assert bounds == tuple(map(rules.get, ("minimum", "exclusiveMinimum", "maximum")))
+    (option,) = (each for each in group.commands[step].params if each.name == one.parameter)
+    assert option.opts == [f"--{one.option}"]
     default = option.to_info_dict()["default"]
-    assert (list(default or ()) if option.multiple else default) == rules["default"]
+    assert (tuple(default) if one.repeated else default) == one.default
     kind = option.type
     if isinstance(kind, click.Choice):
-        assert set(kind.choices) == allowed(rules)
+        assert list(kind.choices) == one.words
     elif isinstance(kind, (click.IntRange, click.FloatRange)):
-        bound = rules["exclusiveMinimum"] if kind.min_open else rules["minimum"]
-        assert (kind.min, kind.max) == (bound, rules.get("maximum"))
+        assert kind.min == (one.above if kind.min_open else one.least)
+        assert (kind.max, kind.min_open) == (one.most, one.above is not None)
     else:
-        assert allowed(rules) is None and not {"minimum", "exclusiveMinimum"} & set(rules)
+        assert not one.words and (one.least, one.above, one.most) == (None, None, None)
+
+
+def test_a_step_gets_its_settings_in_one_piece() -> None:
+    """Its function names none of them, and no option of its own stands for a key."""
+    keyed = OPTIONS.keys() | {key.rpartition(".")[2] for key in KEYS.keys() - OF_THE_WORKFLOW}
+    for step, kinds in STEPS.items():
+        command = group.commands[step]
+        mine = {one.parameter for kind in kinds for one in settings(kind)}
+        assert command.callback and mine.isdisjoint(signature(command.callback).parameters), step
+        named = {one.name for one in command.params if isinstance(one, click.Option)}
+        assert named & keyed <= mine, step
+
+
+def test_a_rule_hands_settings_over_without_a_list_of_them() -> None:
+    """What it does with one of them itself is another matter: buckets are jobs, and what reading
+    may use is what its job asks for.
+    """
+    used = {"buckets", "memory_mb", "memory-mb"}
+    for path in (ROOT / "workflow" / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")):
+        code = re.sub(r'(?s:""".*?""")|#.*', "", path.read_text(encoding="utf-8"))
+        said = {
+            word for pair in OPTIONS.items() for word in pair if re.search(rf"\b{word}\b", code)
+        }
+        assert said <= used, path.name
 
 
 def literals(kind: Any) -> set[str] | None:
@@ -112,16 +128,6 @@ def literals(kind: Any) -> set[str] | None:
     inside = [literals(each) for each in get_args(kind)]
     words: set[str] = set().union(*(each for each in inside if each))
     return words or None
-
-
-@pytest.mark.parametrize("kind", [Settings, LongSequences, ResiduePolicy, Table])
-def test_a_dataclass_has_the_default_and_the_words_of_its_keys(kind: type) -> None:
-    types = get_type_hints(kind)
-    known = [each.name for each in fields(kind) if each.name in BY_NAME]
-    assert known
-    for name in known:
-        assert plain(getattr(kind(), name)) == BY_NAME[name]["default"], name
-        assert literals(types[name]) == allowed(BY_NAME[name]), name
 
 
 @pytest.mark.parametrize("function", [plm_embed.load, plm_embed.embed, LanguageModel])
@@ -152,10 +158,8 @@ def test_what_is_imported_is_stored_as_campaigns_ask_for_it() -> None:
     assert isinstance(words, click.Choice) and set(words.choices) <= set(get_args(ComputeDtype))
 
 
-def test_bounds_in_the_code_are_those_of_the_schema() -> None:
-    buckets = BY_NAME["buckets"]
-    assert (buckets["minimum"], buckets["maximum"]) == (1, MAX_BUCKETS)
-    assert BY_NAME["memory_mb"]["minimum"] == LEAST_MEMORY_MB
+def test_as_many_buckets_as_can_be_named_are_allowed() -> None:
+    assert BY_NAME["buckets"]["maximum"] == MAX_BUCKETS
 
 
 def test_the_manual_names_every_word_that_is_allowed() -> None:
@@ -192,13 +196,12 @@ def test_comments_of_the_shipped_file_name_every_word_or_none() -> None:
         assert said in (set(), known), key
 
 
-def test_the_rule_says_every_option_of_embed() -> None:
+def test_the_rule_gives_every_option_of_embed() -> None:
     rule = (ROOT / "workflow" / "rules" / "embed.smk").read_text(encoding="utf-8")
+    given = OPTIONS.values()  # which test_dag.py sees in the command
     for option in group.commands["embed"].params:
-        if isinstance(option, click.Option):
-            (name, *_) = option.opts
-            word = name.removeprefix("--")
-            assert re.search(rf"{name}[ =]|options\(\"{word}\"", rule), name
+        if isinstance(option, click.Option) and option.opts[0].removeprefix("--") not in given:
+            assert f"{option.opts[0]} " in rule, option.name
 
 
 def test_words_that_commands_spell_out_are_those_of_the_code() -> None:

@@ -5,8 +5,9 @@ mix.
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from plm_embed.setting import Setting
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
@@ -20,6 +21,13 @@ StorageDtype = Literal["float16", "float32", "bfloat16"]
 LongPolicy = Literal["whole", "window", "crop", "skip"]
 Strand = Literal["as_given", "canonical"]
 """Of DNA; canonical: of a sequence and its reverse complement the alphabetically first one."""
+StrandSetting = Annotated[
+    Strand,
+    Setting(
+        "Of DNA; canonical: a sequence and its reverse complement are one.", key="residues.strand"
+    ),
+]
+"""Of what is read and of what is computed."""
 AlphabetName = Literal["protein", "dna", "3di"]
 """Of the sequences that a model reads."""
 
@@ -48,9 +56,30 @@ class LongSequences:
     combined as `plm_embed.sequence_windows` says; crop: the first `max_residues`; skip: no vector.
     """
 
-    policy: LongPolicy = "whole"
-    max_residues: int = 0
-    overlap: int = 0
+    policy: Annotated[
+        LongPolicy,
+        Setting(
+            "What happens above --max-residues.",
+            key="embedding.long_sequences.policy",
+            option="long-sequences",
+        ),
+    ] = "whole"
+    max_residues: Annotated[
+        int,
+        Setting(
+            "Longest piece for the model; 0: no limit.",
+            key="embedding.long_sequences.max_residues",
+            least=0,
+        ),
+    ] = 0
+    overlap: Annotated[
+        int,
+        Setting(
+            "Residues that neighboring windows share.",
+            key="embedding.long_sequences.overlap",
+            least=0,
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)

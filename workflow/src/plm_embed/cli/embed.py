@@ -2,20 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Literal, get_args
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, STRAND, Step, Workers, choice
-from plm_embed.fingerprint import (
-    MATRICES,
-    ComputeDtype,
-    LongPolicy,
-    LongSequences,
-    Pooling,
-    StorageDtype,
-    Strand,
-)
+from plm_embed.cli.options import EXISTING, PATH, Step, Workers
+from plm_embed.cli.setting_options import settings_of
+from plm_embed.fingerprint import MATRICES
 from plm_embed.inference.settings import Settings
 
 
@@ -83,6 +75,22 @@ def weights(
             print(line)
 
 
+NODES = click.option(
+    "--nodes",
+    default=1,
+    type=click.IntRange(1),
+    help="Nodes of the PBS job; the workers are per node.",
+)
+WORKERS = click.option(
+    "--workers",
+    "--gpus",
+    default=1,
+    type=Workers(),
+    metavar="N|all",
+    help="Processes, one per GPU; all: of those visible.",
+)
+
+
 @click.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=PATH)
 @click.option(
@@ -99,103 +107,7 @@ def weights(
 @click.option(
     "--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON)."
 )
-@click.option(
-    "--reuse", multiple=True, type=EXISTING, help="Earlier master (.h5) or store (repeatable)."
-)
-@click.option(
-    "--layers",
-    multiple=True,
-    type=int,
-    default=Settings.layers,
-    help="0 to the number of layers, -1: last (repeatable).",
-)
-@click.option(
-    "--pooling",
-    multiple=True,
-    type=choice(Pooling),
-    default=Settings.pooling,
-    help="What is stored (repeatable).",
-)
-@click.option(
-    "--compute-dtype",
-    default=Settings.compute_dtype,
-    type=click.Choice(["auto", *get_args(ComputeDtype)]),
-    help="auto: bfloat16 from compute capability 8.0 on, else float32.",
-)
-@click.option(
-    "--storage-dtype",
-    default=Settings.storage_dtype,
-    type=choice(StorageDtype),
-    help="Number format on disk.",
-)
-@click.option(
-    "--long-sequences",
-    default=LongSequences.policy,
-    type=choice(LongPolicy),
-    help="What happens above --max-residues.",
-)
-@click.option(
-    "--max-residues",
-    default=LongSequences.max_residues,
-    type=click.IntRange(0),
-    help="Longest piece for the model; 0: no limit.",
-)
-@click.option(
-    "--overlap",
-    default=LongSequences.overlap,
-    type=click.IntRange(0),
-    help="Residues that neighboring windows share.",
-)
-@STRAND
-@click.option(
-    "--device",
-    default=Settings.device,
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    help="What to compute on; auto: GPUs where there are any.",
-)
-@click.option(
-    "--nodes",
-    default=1,
-    type=click.IntRange(1),
-    help="Nodes of the PBS job; the workers are per node.",
-)
-@click.option(
-    "--workers",
-    "--gpus",
-    default=1,
-    type=Workers(),
-    metavar="N|all",
-    help="Processes, one per GPU; all: of those visible.",
-)
-@click.option(
-    "--threads",
-    default=Settings.threads,
-    type=click.IntRange(1),
-    help="CPU threads, shared by the workers.",
-)
-@click.option(
-    "--toks-per-batch",
-    default=Settings.toks_per_batch,
-    type=click.IntRange(0),
-    help="Tokens per batch; 0: the device's default.",
-)
-@click.option(
-    "--scratch",
-    default=Settings.scratch,
-    help="Node-local folder; auto: find one; '': write beside the store.",
-)
-@click.option(
-    "--flush-minutes",
-    default=Settings.flush_minutes,
-    type=click.FloatRange(0, min_open=True),
-    help="A kill loses at most this much work.",
-)
-@click.option(
-    "--per-residue-limit-gb",
-    default=100.0,
-    type=click.FloatRange(0),
-    help="More per-residue output: stop.",
-)
+@settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
     "--minutes",
     default=0.0,
@@ -209,23 +121,9 @@ def embed(
     store: Path,
     embedded: Path,
     output: Path,
-    reuse: tuple[Path, ...],
-    layers: tuple[int, ...],
-    pooling: tuple[Pooling, ...],
-    compute_dtype: ComputeDtype | Literal["auto"],
-    storage_dtype: StorageDtype,
-    long_sequences: LongPolicy,
-    max_residues: int,
-    overlap: int,
-    strand: Strand,
-    device: Literal["auto", "cpu", "cuda"],
+    settings: Settings,
     nodes: int,
     workers: int,
-    threads: int,
-    toks_per_batch: int,
-    scratch: str,
-    flush_minutes: float,
-    per_residue_limit_gb: float,
     minutes: float,
 ) -> None:
     """Embed what the store lacks of some buckets.
@@ -251,30 +149,16 @@ def embed(
             nodes, [*sys.argv[1:], "--nodes", "1"], output
         )  # of a repeated option the last counts
         return
-    settings = Settings(
-        layers=layers,
-        pooling=pooling,
-        compute_dtype=compute_dtype,
-        storage_dtype=storage_dtype,
-        long_sequences=LongSequences(long_sequences, max_residues, overlap),
-        strand=strand,
-        device=device,
-        toks_per_batch=toks_per_batch,
-        scratch=scratch,
-        flush_minutes=flush_minutes,
-        threads=threads,
-        reuse=reuse,
-    )
     for bucket in buckets:
         present(bucket)
     check_record(weights_folder, embedded.parent)
-    if MATRICES.intersection(pooling):
+    if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.sizes import announce
 
-        announce(buckets[0], weights_folder, settings, per_residue_limit_gb)
-    workers = workers or (1 if device == "cpu" else max(1, len(visible_gpus())))
+        announce(buckets[0], weights_folder, settings)
+    workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
     plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
-    energy = None if device == "cpu" else Meter(workers)
+    energy = None if settings.device == "cpu" else Meter(workers)
     with noted(embedded, output.stem, [bucket.stem for bucket in buckets], workers, energy):
         embed_buckets(plan, settings, output)
 

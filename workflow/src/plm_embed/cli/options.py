@@ -5,12 +5,11 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import click
 
 from plm_embed import startup
-from plm_embed.fingerprint import Strand
 from plm_embed.io.terminal import printable
 
 
@@ -47,10 +46,6 @@ class Step(click.Command):
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def choice(literal: Any) -> click.Choice[str]:
-    return click.Choice(list(get_args(literal)))
-
-
 class Workers(click.ParamType[int]):
     """A number of workers; `all` is 0, which stands for one per visible GPU."""
 
@@ -61,23 +56,6 @@ class Workers(click.ParamType[int]):
     ) -> int:
         number: int = 0 if value == "all" else click.IntRange(0).convert(value, param, context)
         return number
-
-
-ID_COLUMN = click.option(
-    "--id-column", default="id", help="Column with the record id (tables only)."
-)
-SEQUENCE_COLUMN = click.option(
-    "--sequence-column", default="sequence", help="Column with the residues (tables only)."
-)
-STRAND = click.option(
-    "--strand",
-    default="as_given",
-    type=choice(Strand),
-    help="Of DNA; canonical: a sequence and its reverse complement are one.",
-)
-MEMORY_MB = click.option(
-    "--memory-mb", default=2000, type=click.IntRange(500), help="Memory to stay within."
-)
 
 
 def campaign_options(command: Command, required: bool = True) -> Command:

@@ -2,24 +2,24 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
-import yaml
 from click.core import ParameterSource
 
 from plm_embed.cli.options import (
     EXISTING,
-    ID_COLUMN,
     PATH,
-    SEQUENCE_COLUMN,
     Step,
     campaign_options,
-    choice,
 )
+from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import ComputeDtype, StorageDtype
+from plm_embed.inference.settings import Proof, Settings
 from plm_embed.io.terminal import say
+from plm_embed.sequences.tables import Table
+from plm_embed.setting import from_config
 
 
 @click.command()
@@ -70,8 +70,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     type=EXISTING,
     help="The sequence files (repeatable).",
 )
-@ID_COLUMN
-@SEQUENCE_COLUMN
+@settings_of("table", Table, without=["keep"])
 @click.option(
     "--weights",
     "weights_folder",
@@ -91,7 +90,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
 @click.option(
     "--storage-dtype",
     default="float16",
-    type=choice(StorageDtype),
+    type=click.Choice(get_args(StorageDtype)),
     help="What the vectors are stored in.",
 )
 @click.option(
@@ -103,8 +102,7 @@ def import_(
     index: Path,
     index_id: str,
     sequences: tuple[Path, ...],
-    id_column: str,
-    sequence_column: str,
+    table: Table,
     weights_folder: Path,
     store: Path,
     layer: int,
@@ -127,12 +125,10 @@ def import_(
         --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
         --weights resources/weights/esm2_t33_650M_UR50D --store imported
 """
-    from plm_embed.inference.settings import Settings
     from plm_embed.master.foreign.adopt import adopt
     from plm_embed.master.foreign.files import Files
-    from plm_embed.sequences.tables import Table
 
-    files = Files(master, index, sequences, Table(id_column, sequence_column), index_id)
+    files = Files(master, index, sequences, table, index_id)
     settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
     done = adopt(files, store, weights_folder, settings, sample)
     say(
@@ -185,19 +181,14 @@ def gather(
 @click.option(
     "--weights", "weights_folder", type=EXISTING, help="Folder made by `plm-embed weights`."
 )
-@click.option(
-    "--spot-checks",
-    default=16,
-    type=click.IntRange(0),
-    help="Random rows to embed again by the reference path.",
-)
+@settings_of("proof", Proof)
 @click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
     "--checksums",
     type=PATH,
     help="SHA-256 list of the results, written only when all is well.",
 )
-def validate(*, results: Path | None, spot_checks: int, **given: Path | None) -> None:
+def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
@@ -208,6 +199,8 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
+    import yaml
+
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
     from plm_embed.reading.find import find_master
@@ -226,7 +219,7 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
             raise click.UsageError(f"{path}: not found; name it with --{option}")
     asked = click.get_current_context().get_parameter_source("spot_checks")
     if asked is ParameterSource.DEFAULT:
-        spot_checks = settings.get("validate", {}).get("spot_checks", spot_checks)
+        proof = from_config(Proof, settings)
     places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
     problems = run(
@@ -237,7 +230,7 @@ def validate(*, results: Path | None, spot_checks: int, **given: Path | None) ->
         master=master,
         index=places["index"],
         records=places["records"],
-        spot_checks=spot_checks,
+        **vars(proof),
         report=report,
         checksums=places["checksums"],
     )

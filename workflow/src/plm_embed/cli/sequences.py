@@ -1,60 +1,12 @@
 """Sub-commands from sequence files to unique sequences in buckets."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
 
 import click
 
-from plm_embed.cli.options import (
-    EXISTING,
-    ID_COLUMN,
-    MEMORY_MB,
-    PATH,
-    SEQUENCE_COLUMN,
-    STRAND,
-    Step,
-)
-from plm_embed.fingerprint import AlphabetName, Strand
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _reading(command: Command) -> Command:
-    """Options about what is read and how it is judged."""
-    for option in (
-        STRAND,
-        click.option(
-            "--gaps",
-            default="remove",
-            type=click.Choice(["remove", "skip"]),
-            help="'-' and '.': remove them, or skip the record.",
-        ),
-        click.option(
-            "--unknown-residues",
-            default="skip",
-            type=click.Choice(["skip", "substitute"]),
-            help="Letters outside the alphabet: skip the record, or substitute X (of DNA N).",
-        ),
-        click.option(
-            "--alphabet",
-            default="protein",
-            type=click.Choice(get_args(AlphabetName)),
-            help="What the model reads.",
-        ),
-        click.option(
-            "--keep",
-            multiple=True,
-            help="Column to carry into the index (tables only; repeatable).",
-        ),
-        SEQUENCE_COLUMN,
-        ID_COLUMN,
-        click.option(
-            "--buckets", default=4, type=click.IntRange(1, 20_000), help="Number of buckets."
-        ),
-    ):
-        command = option(command)
-    return command
+from plm_embed.cli.options import EXISTING, PATH, Step
+from plm_embed.cli.setting_options import settings_of
+from plm_embed.sequences.settings import Memory, Reading
 
 
 @click.command(cls=Step)
@@ -62,21 +14,10 @@ def _reading(command: Command) -> Command:
 @click.option(
     "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
 )
-@_reading
-@MEMORY_MB
+@settings_of("reading", Reading)
+@settings_of("memory", Memory)
 def deduplicate(
-    *,
-    inputs: tuple[Path, ...],
-    output: Path,
-    buckets: int,
-    id_column: str,
-    sequence_column: str,
-    keep: tuple[str, ...],
-    alphabet: AlphabetName,
-    unknown_residues: Literal["skip", "substitute"],
-    gaps: Literal["remove", "skip"],
-    strand: Strand,
-    memory_mb: int,
+    *, inputs: tuple[Path, ...], output: Path, reading: Reading, memory: Memory
 ) -> None:
     """Read sequence files, and write their unique sequences in buckets.
 
@@ -87,17 +28,8 @@ def deduplicate(
       plm-embed deduplicate proteins.fasta.gz --output results/sequences --buckets 64
     """
     from plm_embed.sequences.deduplicate import deduplicate as run
-    from plm_embed.sequences.normalize import ResiduePolicy
-    from plm_embed.sequences.tables import Table
 
-    run(
-        inputs,
-        output,
-        buckets=buckets,
-        table=Table(id_column, sequence_column, keep),
-        policy=ResiduePolicy(unknown_residues, gaps, alphabet, strand),
-        memory_mb=memory_mb,
-    )
+    run(inputs, output, **vars(reading), **vars(memory))
 
 
 @click.command(cls=Step)
@@ -111,21 +43,8 @@ def deduplicate(
 @click.option(
     "--output", required=True, type=PATH, help="Folder for what split and collect take up."
 )
-@_reading
-def scan(
-    *,
-    sequences: Path,
-    number: int,
-    output: Path,
-    buckets: int,
-    id_column: str,
-    sequence_column: str,
-    keep: tuple[str, ...],
-    alphabet: AlphabetName,
-    unknown_residues: Literal["skip", "substitute"],
-    gaps: Literal["remove", "skip"],
-    strand: Strand,
-) -> None:
+@settings_of("reading", Reading)
+def scan(*, sequences: Path, number: int, output: Path, reading: Reading) -> None:
     """Read one of many sequence files.
 
     scan, split and collect do in parallel jobs what deduplicate does in one.
@@ -135,18 +54,8 @@ def scan(
       plm-embed scan uniref_1.fasta.gz --number 1 --output scans/1 --buckets 1024
     """
     from plm_embed.sequences.first_pass import scan as run
-    from plm_embed.sequences.normalize import ResiduePolicy
-    from plm_embed.sequences.tables import Table
 
-    table = Table(id_column, sequence_column, keep)
-    run(
-        sequences,
-        number,
-        output,
-        buckets=buckets,
-        table=table,
-        policy=ResiduePolicy(unknown_residues, gaps, alphabet, strand),
-    )
+    run(sequences, number, output, **vars(reading))
 
 
 @click.command(cls=Step)
@@ -159,8 +68,8 @@ def scan(
     help="Which range of buckets, from 0.",
 )
 @click.option("--output", required=True, type=PATH, help="Folder for the files of these buckets.")
-@MEMORY_MB
-def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int) -> None:
+@settings_of("memory", Memory)
+def split(*, scans: tuple[Path, ...], number: int, output: Path, memory: Memory) -> None:
     """Find the unique sequences of a range of buckets.
 
     It looks in the scans of all inputs, which are named in their order. The ranges are the buckets
@@ -172,7 +81,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory_mb: int)
     """
     from plm_embed.sequences.write_buckets import split as run
 
-    run(scans, number, output, memory_mb=memory_mb)
+    run(scans, number, output, **vars(memory))
 
 
 @click.command(cls=Step)

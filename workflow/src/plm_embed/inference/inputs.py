@@ -10,8 +10,8 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
-from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.wording import did_you_mean, some
 

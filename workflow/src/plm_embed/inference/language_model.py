@@ -30,7 +30,7 @@ from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import span_ends, spans
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]

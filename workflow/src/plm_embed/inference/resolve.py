@@ -10,7 +10,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import Manifest
-from plm_embed.sequences.normalize import ONE_STRAND
+from plm_embed.sequences.settings import ONE_STRAND
 
 
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:

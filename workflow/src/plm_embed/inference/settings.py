@@ -1,39 +1,103 @@
-"""Settings of the embed job, without the libraries that carry them out: the parent of the workers
-stays light.
+"""Settings of the steps that compute, without the libraries that carry them out: the parent of the
+workers stays light.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from plm_embed.fingerprint import ComputeDtype, LongSequences, Pooling, StorageDtype, Strand
+from plm_embed.fingerprint import (
+    ComputeDtype,
+    Fingerprint,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+    StrandSetting,
+)
+from plm_embed.setting import Setting
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to compute (part of the fingerprint) and how to get there (not part of it).
+    """What to compute (part of the fingerprint: the recipe) and how to get there (not part of it).
 
-    The command line takes its defaults from here; a test holds the configuration's schema to them.
+    The command line has its options from here, and the rule hands them over; a test holds the
+    configuration's schema to them.
     """
 
-    layers: tuple[int, ...] = (-1,)
-    """0 (the input of the first layer) to the number of layers; -1 is the last one."""
-    pooling: tuple[Pooling, ...] = ("mean",)
-    compute_dtype: ComputeDtype | Literal["auto"] = "auto"
-    """auto: bfloat16 on GPUs that have it, else float32."""
-    storage_dtype: StorageDtype = "float16"
+    reuse: Annotated[
+        tuple[Path, ...], Setting("Earlier master (.h5) or store (repeatable).", key="reuse")
+    ] = ()
+    """See plm_embed.store.reuse."""
+    layers: Annotated[
+        tuple[int, ...],
+        Setting("0 to the number of layers, -1: last (repeatable).", key="embedding.layers"),
+    ] = (-1,)
+    """0 is the input of the first layer."""
+    pooling: Annotated[
+        tuple[Pooling, ...], Setting("What is stored (repeatable).", key="embedding.pooling")
+    ] = ("mean",)
+    compute_dtype: Annotated[
+        Literal["auto"] | ComputeDtype,
+        Setting(
+            "auto: bfloat16 from compute capability 8.0 on, else float32.",
+            key="embedding.compute_dtype",
+        ),
+    ] = "auto"
+    storage_dtype: Annotated[
+        StorageDtype, Setting("Number format on disk.", key="embedding.storage_dtype")
+    ] = "float16"
     long_sequences: LongSequences = field(default_factory=LongSequences)
-    strand: Strand = "as_given"
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-    toks_per_batch: int = 0
-    """Tokens per batch; 0: chosen for the device."""
-    scratch: str = "auto"
-    """Node-local folder for unfinished parts; auto: look for one; empty: write beside the store."""
-    flush_minutes: float = 5.0
-    """A part is written at least this often. More than 0."""
-    threads: int = 1
-    """CPU threads of the process."""
-    reuse: tuple[Path, ...] = ()
-    """Earlier masters and stores; see plm_embed.store.reuse."""
+    strand: StrandSetting = "as_given"
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Setting("What to compute on; auto: GPUs where there are any.", key="speed.device"),
+    ] = "auto"
+    threads: Annotated[
+        int,
+        Setting("CPU threads, shared by the workers.", least=1),
+    ] = 1
+    toks_per_batch: Annotated[
+        int,
+        Setting("Tokens per batch; 0: the device's default.", key="speed.toks_per_batch", least=0),
+    ] = 0
+    scratch: Annotated[
+        str,
+        Setting(
+            "Node-local folder; auto: find one; '': write beside the store.", key="speed.scratch"
+        ),
+    ] = "auto"
+    """For unfinished parts."""
+    flush_minutes: Annotated[
+        float, Setting("A kill loses at most this much work.", key="speed.flush_minutes", above=0)
+    ] = 5.0
+    """A part is written at least this often."""
+    per_residue_limit_gb: Annotated[
+        float,
+        Setting("More per-residue output: stop.", key="embedding.per_residue_limit_gb", least=0),
+    ] = 100.0
     bar: bool = True
     """Whether progress may be drawn on a terminal: several workers would draw over each other."""
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What to compute, by the fields of the fingerprint; not dtype `auto`, which is decided on
+        the device.
+        """
+        return {name: one for name in RECIPE if (one := getattr(self, name)) != "auto"}
+
+
+RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__dataclass_fields__]
+"""Settings that are part of the fingerprint."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How much of a result is computed again to prove it."""
+
+    spot_checks: Annotated[
+        int,
+        Setting(
+            "Random rows to embed again by the reference path.", key="validate.spot_checks", least=0
+        ),
+    ] = 16

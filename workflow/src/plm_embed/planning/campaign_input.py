@@ -13,9 +13,8 @@ import yaml
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
-from plm_embed.sequences.tables import Table
 from plm_embed.sites.data import laid_over
-from plm_embed.workflow.config import Config, checked, residue_policy
+from plm_embed.workflow.config import Config, checked, input_reading
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
 
     folder = Path(config["results"]) / "sequences"
     wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
-    policy = residue_policy(config)
+    reading = input_reading(config)
+    policy = reading.policy
     if (folder / "summary.json").is_file():
         summary = read_summary(folder)
         same = summary.has(policy.alphabet, policy.strand) and summary.policy in (None, policy)
@@ -102,11 +102,7 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
         deduplicate(
             [Path(path) for path in config["inputs"]],
             Path(temporary),
-            buckets=config["buckets"],
-            table=Table(
-                config["table"]["id"], config["table"]["sequence"], tuple(config["table"]["keep"])
-            ),
-            policy=policy,
+            **vars(reading),
             memory_mb=config["memory_mb"],
         )
         how = "counted just now; the workflow will do it again and keep the result"

@@ -11,7 +11,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
-from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import Completion
@@ -29,6 +28,7 @@ from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import Speed, device_label
 from plm_embed.sequences.summary import bucket_names, verified
+from plm_embed.setting import from_config
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
@@ -119,19 +119,9 @@ def _some(sequences: Path) -> pa.Table:
 
 
 def _settings(config: Config, threads: int) -> Settings:
-    asked = config["embedding"]
-    return Settings(
-        layers=tuple(asked["layers"]),
-        pooling=tuple(asked["pooling"]),
-        compute_dtype=asked["compute_dtype"],
-        storage_dtype=asked["storage_dtype"],
-        long_sequences=LongSequences(**asked["long_sequences"]),
-        strand=config["residues"]["strand"],
-        device=config["speed"]["device"],
-        toks_per_batch=config["speed"]["toks_per_batch"],
-        scratch="",
-        threads=threads,
-    )
+    """Those of the campaign, of which a trial takes nothing and leaves nothing."""
+    asked = from_config(Settings, config)
+    return replace(asked, reuse=(), scratch="", threads=threads)
 
 
 def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:

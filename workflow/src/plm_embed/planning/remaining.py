@@ -12,12 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.settings import Settings
 from plm_embed.io.parquet import read_table
 from plm_embed.keys import Keys, key_array
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import bucket_names, verified
+from plm_embed.setting import from_config
 from plm_embed.store.parts import read_part
 from plm_embed.store.replaced import PartList
 from plm_embed.store.reuse import fingerprints
@@ -99,7 +101,8 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
     """Those in the store and in `reuse` that fit the configuration, as far as that is known before
     anything runs.
     """
-    asked, model = config["embedding"], find_model(config["model"])
+    asked, model = from_config(Settings, config).recipe, find_model(config["model"])
+    limit = asked.pop("long_sequences")
     folder = Path(weights_folder(config))
     digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
     stored = (
@@ -114,14 +117,7 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
             found,
             model=model.name,
             weights_sha256=digest or found.weights_sha256,
-            layers=tuple(asked["layers"]),
-            pooling=tuple(asked["pooling"]),
-            storage_dtype=asked["storage_dtype"],
-            strand=config["residues"]["strand"],
-            compute_dtype=found.compute_dtype
-            if asked["compute_dtype"] == "auto"
-            else asked["compute_dtype"],
+            **asked,
         )
-        limited = found.long_sequences == LongSequences(**asked["long_sequences"])
-        if found == wanted and (limited or model.max_residues):
+        if found == wanted and (found.long_sequences == limit or model.max_residues):
             yield found

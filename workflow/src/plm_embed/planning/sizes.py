@@ -144,7 +144,7 @@ def letters_per_token(bucket: Path, weights: Path) -> float:
     return letters / tokens if tokens else family.letters_per_token
 
 
-def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -> None:
+def announce(bucket: Path, weights: Path, settings: Settings) -> None:
     """Log how much per-residue output the campaign of a bucket file makes; ConfigError when it
     exceeds the limit.
 
@@ -158,12 +158,12 @@ def announce(bucket: Path, weights: Path, settings: Settings, limit_gb: float) -
     letters = 1 if manifest.family.token_per_letter else letters_per_token(bucket, weights)
     size = per_residue_bytes(lengths, manifest.dim, settings, letters) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
-    if size > limit_gb:
+    if size > settings.per_residue_limit_gb:
         agreed = -(-size // 1)
         raise ConfigError(
             f"embedding.pooling: {' and '.join(asked)} makes {size:,.4g} GB, twice: in the master "
             "and in the store. "
             f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the "
-            f"config (now {limit_gb:g})",
+            f"config (now {settings.per_residue_limit_gb:g})",
             key="embedding.per_residue_limit_gb",
         )

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from plm_embed.keys import KEY, KEY_BYTES
 from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings, text_and_ends
-from plm_embed.sequences.normalize import ResiduePolicy, Skipped, format_events, normalize
+from plm_embed.sequences.normalize import Skipped, format_events, normalize
+from plm_embed.sequences.settings import ResiduePolicy
 
 _KEY_DIGITS = 2 * KEY_BYTES
 _ACCEPTED, _SKIPPED = "accepted", "skipped"

@@ -22,13 +22,11 @@ from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_names
 from plm_embed.sequences.columns import accepted_schema, records_schema
 from plm_embed.sequences.first_pass import BEHIND, Tally, check_keep, first_pass, sort
-from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy
 from plm_embed.sequences.summary import SUMMARY, Summary, write_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.sequences.write_buckets import OWN_MEMORY_MB, write_buckets
-
-LEAST_MEMORY_MB = 500
 
 
 def deduplicate(

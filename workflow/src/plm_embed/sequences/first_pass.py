@@ -34,8 +34,8 @@ from plm_embed.sequences.columns import (
 )
 from plm_embed.sequences.fasta import BATCH_CHARACTERS
 from plm_embed.sequences.key_process import AHEAD, Hasher
-from plm_embed.sequences.normalize import ResiduePolicy
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import (
     SUMMARY,
     InputFile,

@@ -4,48 +4,24 @@ record.
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet
+from plm_embed.sequences.settings import ResiduePolicy
 
 EVENTS = (
     *("whitespace_removed", "upper_cased", "u_to_t", "gaps_removed", "stop_removed"),
     *("substituted", "reverse_complemented"),
 )
 POSITIONS_SHOWN = 5
-ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
-NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"
 
 _IN_BRACKETS = re.compile("<[^<>]*>")
 _SHOWN = 20  # letters of a header among residues
 _SHORT = 500  # letters; numpy takes longer to be called
 _ASCII_UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)
-
-
-@dataclass(frozen=True)
-class ResiduePolicy:
-    """What to do with a record that holds letters beyond the alphabet (`unknown`) or alignment gaps
-    (`gaps`), and whether a sequence and its reverse complement are one (`strand`: canonical).
-
-    ConfigError for strands of proteins, and where no letter stands for an unknown one.
-    """
-
-    unknown: Literal["skip", "substitute"] = "skip"
-    gaps: Literal["remove", "skip"] = "remove"
-    alphabet: AlphabetName = "protein"
-    strand: Strand = "as_given"
-
-    def __post_init__(self) -> None:
-        if self.strand == "canonical" and not ALPHABETS[self.alphabet].complements:
-            raise ConfigError(ONE_STRAND, key="residues.strand")
-        if self.unknown == "substitute" and not ALPHABETS[self.alphabet].unknown:
-            raise ConfigError(NO_UNKNOWN, key="residues.unknown")
 
 
 class Normalized(NamedTuple):

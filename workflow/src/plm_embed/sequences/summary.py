@@ -20,7 +20,7 @@ from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import read_sealed, write_sealed
-from plm_embed.sequences.normalize import ResiduePolicy
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.typed_json import IF_KNOWN
 
 SUMMARY = "summary.json"

@@ -3,20 +3,36 @@
 import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.inference.settings import RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
+from plm_embed.setting import as_options, from_config, settings
+from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
-from plm_embed.workflow.config import Config, residue_policy
+from plm_embed.workflow.config import Config, input_reading
 
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
+
+_OTHERS = {
+    field.name: one
+    for field in fields(Settings)
+    for one in settings(Settings, [field.name])
+    if one.key and field.name not in RECIPE
+}
+"""Settings of an embed job that decide no number, by their fields: where vectors may be taken from,
+which are lists, and what decides the speed.
+"""
+_SOURCES = [name for name, one in _OTHERS.items() if one.repeated]
+_SPEED = {name: one for name, one in _OTHERS.items() if not one.repeated}
 
 
 def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
@@ -43,18 +59,42 @@ def adapter_files(config: Config) -> list[str]:
     return found or list(filter(None, [folder]))
 
 
-def reading(config: Config) -> list[str]:
-    """The options that say how sequence files are read."""
-    table, policy = config["table"], residue_policy(config)
-    return [
-        f"--id-column={table['id']}",
-        f"--sequence-column={table['sequence']}",
-        *options("keep", table["keep"]),
-        f"--alphabet={policy.alphabet}",
-        f"--unknown-residues={policy.unknown}",
-        f"--gaps={policy.gaps}",
-        f"--strand={policy.strand}",
-    ]
+def reading_options(config: Config) -> list[str]:
+    """How sequence files are read."""
+    return as_options(input_reading(config))
+
+
+def recipe_options(config: Config) -> list[str]:
+    """What decides a model's vectors: the settings that are part of the fingerprint."""
+    return as_options(from_config(Settings, config), RECIPE)
+
+
+def source_options(config: Config) -> list[str]:
+    """Where vectors of a model may be taken from."""
+    return as_options(from_config(Settings, config), _SOURCES)
+
+
+def speed_resources(config: Config) -> dict[str, int | str]:
+    """The other settings of an embed job by their fields, as Snakemake takes resources: whole
+    numbers, or text.
+    """
+    asked = from_config(Settings, config)
+    return {
+        name: getattr(asked, name) if one.kind is int else str(getattr(asked, name))
+        for name, one in _SPEED.items()
+    }
+
+
+def speed_words() -> str:
+    """The words of a shell command that hand these resources over: `--device={resources.device:q}`
+    and so on.
+    """
+    return " ".join(f"--{one.option}={{resources.{name}:q}}" for name, one in _SPEED.items())
+
+
+def proof_options(config: Config) -> list[str]:
+    """How much is computed again to prove a result."""
+    return as_options(from_config(Proof, config))
 
 
 def workflow_commit(root: Path) -> str:
@@ -132,12 +172,10 @@ def check_inputs(config: Config) -> None:
     """
     from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
     from plm_embed.sequences.records import Reader
-    from plm_embed.sequences.tables import Table
 
-    named = config["table"]
-    table = Table(named["id"], named["sequence"], tuple(named["keep"]))
-    readers = [Reader(Path(path), table) for path in config["inputs"][:_LOOKED_AT]]
-    letters = LetterCheck(ALPHABETS[residue_policy(config).alphabet], readers[0].path)
+    reading = input_reading(config)
+    readers = [Reader(Path(path), reading.table) for path in config["inputs"][:_LOOKED_AT]]
+    letters = LetterCheck(ALPHABETS[reading.policy.alphabet], readers[0].path)
     for batch in islice(readers[0], 1):
         letters.look(batch.residues)
 
@@ -158,16 +196,10 @@ def check_reuse(config: Config) -> None:
 
 def _known_settings(config: Config) -> Config:
     """What of the fingerprint is known before anything is computed."""
-    embedding = config["embedding"]
     model = find_model(config["model"])
-    known = {name: embedding[name] for name in ("layers", "pooling", "storage_dtype")} | {
-        "model": model.name,
-        "strand": config["residues"]["strand"],
-    }
-    if model.max_residues is None:
-        known["long_sequences"] = embedding["long_sequences"]
-    if embedding["compute_dtype"] != "auto":
-        known["compute_dtype"] = embedding["compute_dtype"]
+    known: Config = to_plain(from_config(Settings, config).recipe | {"model": model.name})
+    if model.max_residues is not None:
+        del known["long_sequences"]
     with suppress(
         PlmEmbedError
     ):  # not prepared, or damaged: the rule `weights` or each embed job will say so

@@ -11,7 +11,8 @@ from plm_embed.models.family import pooling_problems
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.columns import OWN_COLUMNS
-from plm_embed.sequences.normalize import NO_UNKNOWN, ONE_STRAND, ResiduePolicy
+from plm_embed.sequences.settings import NO_UNKNOWN, ONE_STRAND, Reading
+from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean
 from plm_embed.workflow.schema import completed, in_words, odd_values, outsized, place_of
 
@@ -57,11 +58,10 @@ def checked(raw: Mapping[str, Any], *, awaited: bool = False) -> Config:
     return config
 
 
-def residue_policy(config: Config) -> ResiduePolicy:
-    """What a campaign does with residues; its alphabet is that of its models."""
-    rules = config["residues"]
+def input_reading(config: Config) -> Reading:
+    """How a campaign reads its inputs; the alphabet is that of its models."""
     alphabet = find_model(config["model"][0]).family.alphabet.name
-    return ResiduePolicy(rules["unknown"], rules["gaps"], alphabet, rules["strand"])
+    return from_config(Reading, config, alphabet=alphabet)
 
 
 def _refusal(problems: Sequence[str]) -> ConfigError:

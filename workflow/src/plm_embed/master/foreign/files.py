@@ -10,8 +10,9 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import AlphabetName
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
-from plm_embed.sequences.normalize import Normalized, ResiduePolicy, normalize
+from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
+from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 
 

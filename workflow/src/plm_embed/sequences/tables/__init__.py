@@ -1,6 +1,9 @@
 """Tables to batches of records: CSV and TSV text, and Parquet files, a part of either at a time."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from plm_embed.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -9,9 +12,21 @@ class Table:
     ignores it.
     """
 
-    id: str = "id"
-    sequence: str = "sequence"
-    keep: tuple[str, ...] = ()
+    id: Annotated[
+        str, Setting("Column with the record id (tables only).", key="table.id", option="id-column")
+    ] = "id"
+    sequence: Annotated[
+        str,
+        Setting(
+            "Column with the residues (tables only).",
+            key="table.sequence",
+            option="sequence-column",
+        ),
+    ] = "sequence"
+    keep: Annotated[
+        tuple[str, ...],
+        Setting("Column to carry into the index (tables only; repeatable).", key="table.keep"),
+    ] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
