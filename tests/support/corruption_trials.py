@@ -21,7 +21,8 @@ from plm_embed.master.gather_record import forget
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
 from support.said import ACTION, WARNING, WAYS, error_of
-from support.tiny_campaign import results, run_command, run_step
+from support.tiny_campaign import run_command, run_step
+from support.tiny_results import results
 from support.tiny_steps import (
     BY_INPUT,
     GATHERED,

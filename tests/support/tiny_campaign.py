@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -34,19 +32,9 @@ import plm_embed
 from plm_embed.cli import main as cli
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
-from plm_embed.store.checksums import SEAL
 from support.checkpoints import random_state, write_fair_esm
-from support.tiny_steps import (
-    BUCKETS,
-    INDEX,
-    INPUTS,
-    MASTER,
-    MODEL,
-    OUTPUTS,
-    RECORDS,
-    VECTORS,
-    commands,
-)
+from support.tiny_results import digest
+from support.tiny_steps import BUCKETS, INPUTS, MODEL, OUTPUTS, VECTORS, commands
 
 FORK = multiprocessing.get_context("fork")
 SECONDS = 120
@@ -260,35 +248,6 @@ def _half_embedded(folder: Path) -> None:
             part.unlink()
 
 
-def results(folder: Path, *, inputs: bool = True) -> dict[str, Any]:
-    """Digests of what master, index and records hold, but commit and seal; `inputs` False: nor what
-    the inputs were.
-    """
-    found: dict[str, Any] = {}
-    with h5py.File(folder / MASTER) as master:
-        master.visititems(
-            lambda name, item: (
-                found.update({name: _digest(item[...])}) if isinstance(item, h5py.Dataset) else None
-            )
-        )
-        for name, value in master.attrs.items():
-            if name not in ("workflow_commit", SEAL) and (inputs or name != "inputs"):
-                found[f"attribute {name}"] = str(
-                    value.tolist() if isinstance(value, np.ndarray) else value
-                )
-    for path in (INDEX, RECORDS):
-        found[path] = hashlib.sha256(
-            repr(pq.read_table(folder / path).to_pylist()).encode()
-        ).hexdigest()
-    return found
-
-
-def _digest(values: Any) -> str:
-    return hashlib.sha256(
-        f"{values.dtype} {values.shape} ".encode() + np.ascontiguousarray(values).tobytes()
-    ).hexdigest()
-
-
 def read_as_users_do(folder: Path) -> tuple[int, str]:
     """Open the results, look vectors up, export them: exit status, and digests of what was read or
     the error.
@@ -300,9 +259,9 @@ def _read_as_users_do(folder: Path) -> dict[str, str]:
     found = {}
     with plm_embed.open(folder / VECTORS) as embeddings:
         names = [f"p{at}" for at in range(30) if at != 7]
-        found["get"] = _digest(embeddings.get(names))
-        found["by_key"] = _digest(embeddings.by_key([key.decode() for key in embeddings.keys]))
-        found["to_numpy"] = _digest(embeddings.to_numpy())
-        found["lengths"] = _digest(embeddings.lengths)
+        found["get"] = digest(embeddings.get(names))
+        found["by_key"] = digest(embeddings.by_key([key.decode() for key in embeddings.keys]))
+        found["to_numpy"] = digest(embeddings.to_numpy())
+        found["lengths"] = digest(embeddings.lengths)
         found["to_pandas"] = hashlib.sha256(embeddings.to_pandas().to_csv().encode()).hexdigest()
     return found

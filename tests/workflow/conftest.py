@@ -1,11 +1,12 @@
-"""The demo's campaign, run once for all tests."""
+"""The demo's campaign, run once for all tests, and a folder where nothing ran yet."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from support.campaign_runs import snakemake, working_folder
+from support.campaign_runs import ROOT, snakemake, working_folder
 from support.demo import MODEL, ONE_THREAD
 from support.shared import once
 
@@ -39,3 +40,13 @@ def by_input(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run.returncode == 0, run.stdout
 
     return once(tmp_path_factory, "by_input", make)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the shipped configuration and its inputs."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    for name in ("PATH", "PYTHONPATH"):  # the Snakefile extends them
+        monkeypatch.setenv(name, os.environ[name])
+    return tmp_path
