@@ -182,7 +182,7 @@ def test_an_account_that_is_missing_is_told_before_anything_runs(
         "ALCF Polaris charges an account: add --pbs-account NAME, or `pbs-account: NAME` to the "
         "profile" in done.stdout
     )
-    assert not pbs.jobs and not (campaign.folder / "resources").exists()
+    assert not pbs.jobs and not (campaign.vectors / "weights.json").exists()
     assert (
         snakemake(
             campaign.folder, "--profile", str(ROOT / "profiles" / "pbs"), "--unlock"

@@ -119,7 +119,9 @@ def fill(folder: Path) -> None:
                     filler.write(b"x" * size)
 
 
-def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Popen[str]":
+def embed(
+    results: Path, weights: Path, buckets: list[Path], flush_minutes: float
+) -> "subprocess.Popen[str]":
     command = [
         *(
             sys.executable,
@@ -139,7 +141,7 @@ def embed(results: Path, weights: Path, buckets: list[Path]) -> "subprocess.Pope
             "--toks-per-batch",
             "512",
         ),
-        *("--flush-minutes", "0.001", "--scratch", str(weights.parent)),
+        *("--flush-minutes", str(flush_minutes), "--scratch", str(weights.parent)),
     ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -163,7 +165,7 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
         lengths = pa.array([len(row[1]) for row in rows], pa.int32())
         pq.write_table(pa.table(columns | {"length": lengths}), buckets[-1])
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    with embed(small_disk, prepared, buckets) as job:
+    with embed(small_disk, prepared, buckets, 0.001) as job:
         end = time.monotonic() + 300
         while not list(small_disk.glob("store/*/parts/[0-9a-f]*.h5")):
             assert time.monotonic() < end, "no part"
@@ -186,7 +188,8 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
         (small_disk / "filler").unlink()
     else:
         subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    with embed(small_disk, prepared, buckets) as again:
+    # few parts, however slow the machine is: each takes more room than its vectors
+    with embed(small_disk, prepared, buckets, 5) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     assert len(read_submission(small_disk / "submissions" / "0000.json").buckets) == 3

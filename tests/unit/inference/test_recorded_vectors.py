@@ -62,10 +62,10 @@ def vectors(folder: Path, model: Model, seed: int) -> Iterator[tuple[str, np.nda
     prepare(model, source, folder / "weights")
     layers = tuple(range(model.layers + 1))
     settings = Settings(
-        layers,
-        ("mean", "max", "bos", "per_residue"),
-        "float32",
-        "float32",
+        layers=layers,
+        pooling=("mean", "max", "bos", "per_residue"),
+        compute_dtype="float32",
+        storage_dtype="float32",
         device="cpu",
         scratch="",
         threads=1,

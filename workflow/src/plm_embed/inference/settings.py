@@ -17,7 +17,7 @@ from plm_embed.fingerprint import (
 from plm_embed.setting import Setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """What to compute (part of the fingerprint: the recipe) and how to get there (not part of it).
 
