@@ -123,4 +123,4 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
         done = snakemake(working_folder(folder), "--cores", "2", **CONFIG)
         assert done.returncode == 0, done.stdout
 
-    return Campaign(once(tmp_path_factory, "undisturbed", make))
+    return Campaign(once(tmp_path_factory, "undisturbed_pbs", make))

@@ -63,7 +63,7 @@ def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> C
             path for node in NODES for path in (cluster.folder / "scratch" / node).iterdir()
         ]
 
-    return Campaign(once(tmp_path_factory, "undisturbed", make), cluster)
+    return Campaign(once(tmp_path_factory, "undisturbed_slurm", make), cluster)
 
 
 @pytest.fixture
