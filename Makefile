@@ -11,6 +11,8 @@ CLUSTERS ?= 3
 GPU_PYTHON ?= python3
 GPU_CHECK ?=
 WHEELS = $(wildcard wheels/*.whl)
+# not the whole folder, where users of a clone keep scripts of their own
+CODE = benchmarks docs executors tests workflow
 CAMPAIGNS = tests/workflow/test_campaigns.py tests/workflow/test_troubled_campaigns.py
 PBS_CAMPAIGN = tests/pbs/test_pbs_campaigns.py::test_one_gpu_per_job
 PBS_OPTIONS =
@@ -70,8 +72,8 @@ gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
 	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the Dockerfile
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	cd executors/pbs && ../../$(BIN)/mypy --strict src

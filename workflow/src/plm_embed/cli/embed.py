@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step, Workers
+from plm_embed.cli.options import PATH, WEIGHTS, Step, Workers
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.fingerprint import MATRICES
 from plm_embed.inference.settings import Settings
@@ -93,13 +93,7 @@ WORKERS = click.option(
 
 @click.command(cls=Step)
 @click.argument("buckets", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--weights",
-    "weights_folder",
-    required=True,
-    type=EXISTING,
-    help="Folder made by `plm-embed weights`.",
-)
+@WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
 @click.option(
     "--embedded", required=True, type=PATH, help="Folder for the buckets' completion records."

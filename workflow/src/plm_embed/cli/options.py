@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,14 @@ class _Path(click.Path):
 
 PATH = _Path()
 EXISTING = _Path(exists=True)
+WEIGHTS = partial(
+    click.option,
+    "--weights",
+    "weights_folder",
+    type=EXISTING,
+    help="Folder made by `plm-embed weights`.",
+)
+"""An option of several commands, of some of them required."""
 
 
 class Step(click.Command):

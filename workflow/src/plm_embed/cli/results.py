@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from plm_embed.cli.options import (
     EXISTING,
     PATH,
+    WEIGHTS,
     Step,
     campaign_options,
 )
@@ -71,13 +72,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     help="The sequence files (repeatable).",
 )
 @settings_of("table", Table, without=["keep"])
-@click.option(
-    "--weights",
-    "weights_folder",
-    required=True,
-    type=EXISTING,
-    help="Folder made by `plm-embed weights`.",
-)
+@WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store to publish the vectors in.")
 @click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
 @click.option(
@@ -178,9 +173,7 @@ def gather(
 @click.command(cls=Step)
 @click.argument("results", required=False, type=EXISTING)
 @partial(campaign_options, required=False)
-@click.option(
-    "--weights", "weights_folder", type=EXISTING, help="Folder made by `plm-embed weights`."
-)
+@WEIGHTS()
 @settings_of("proof", Proof)
 @click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
