@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 
 class Plan:
-    """What Snakemake plans, or does with another executor, for the shipped configuration with
-    `changes`, and with what --set-resources sets for `embed`.
+    """What Snakemake plans, or does with another executor, for the shipped configuration with a job
+    per bucket, with `changes`, and with what --set-resources sets for `embed`.
     """
 
     def __init__(
@@ -29,11 +29,13 @@ class Plan:
         executor: str = "dryrun",
         embed: Sequence[str] = (),
     ) -> None:
+        changes = {**(changes or {})}
+        changes["speed"] = {"buckets_per_submission": 1, **changes.get("speed", {})}
         with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
             workflow = api.workflow(
                 snakefile=ROOT / "Snakefile",
                 workdir=Path.cwd(),
-                config_settings=ConfigSettings(config=changes or {}),
+                config_settings=ConfigSettings(config=changes),
                 resource_settings=ResourceSettings(
                     cores=8,
                     overwrite_resources={"embed": Resources.parse(embed, allow_expressions=True)},

@@ -22,6 +22,7 @@ from plm_embed.workflow import (
     bucket_files,
     by_model,
     bucket_names,
+    buckets_per_job,
     by_cause,
     check_folders,
     check_inputs,

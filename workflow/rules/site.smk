@@ -52,7 +52,9 @@ def lay_under():
         default=default,
         threads=next((threads[name] for name in NAMES[::-1] if name in threads), ""),
     )
-    found = layer(given, config["speed"]["buckets_per_submission"])
+    # where another workflow has yet to make the inputs, their size is not known
+    here = buckets_per_job(config, *config["model"]) if ALONE else 1
+    found = layer(given, config["speed"]["buckets_per_submission"], here)
     if found.line:
         print(found.line, file=sys.stderr)
     if found.missing and not any(

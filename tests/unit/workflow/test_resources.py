@@ -5,6 +5,7 @@ from pathlib import Path
 
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.resources import (
+    buckets_per_job,
     gather_minutes,
     host_memory_mb,
     job_memory_mb,
@@ -46,6 +47,20 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     assert job_minutes(small, ["0001"]) == 10
     assert 80 < job_minutes(small | {"speed": {"device": "cpu"}}, ["0001"]) < 90
     assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
+
+
+def test_buckets_of_a_few_seconds_share_a_job_on_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "a.fasta"
+    path.write_bytes(bytes(3000))
+    config = {"results": str(tmp_path), "inputs": [str(path)], "buckets": 64}
+    large, small = "esm2_t33_650M_UR50D", "esm2_t6_8M_UR50D"
+    # ten proteins, 1.3 GFLOP per residue, 50 GFLOP/s: 78 s, so eight of 64 buckets within ten
+    assert buckets_per_job(config, large) == buckets_per_job(config, small, large) == 8
+    assert buckets_per_job(config, small) == 64
+    os.truncate(path, 400_000)
+    assert buckets_per_job(config, large) == 1
+    path.unlink()  # of unknown size
+    assert buckets_per_job(config, large) == 1
 
 
 def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> None:

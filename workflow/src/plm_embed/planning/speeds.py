@@ -20,6 +20,7 @@ from plm_embed.planning import costs
 from plm_embed.planning.costs import Speed, Work, device_label
 from plm_embed.planning.forecast import Forecast
 from plm_embed.workflow.config import Config
+from plm_embed.workflow.resources import buckets_per_job
 
 _SIDE = 64
 """Of the matrices that are multiplied: so small that BLAS takes one core, and that on a busy
@@ -126,8 +127,9 @@ def _matrix_rate() -> float:
 
 
 def jobs_of(config: Config) -> int:
-    """Embed jobs of one model."""
-    jobs: int = -(-config["buckets"] // (config["speed"]["buckets_per_submission"] or 1))
+    """Embed jobs of one model on this machine."""
+    each = config["speed"]["buckets_per_submission"] or buckets_per_job(config, config["model"])
+    jobs: int = -(-config["buckets"] // each)
     return jobs
 
 

@@ -38,6 +38,7 @@ from plm_embed.workflow.config_handover import (
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
 from plm_embed.workflow.resources import (
+    buckets_per_job,
     gather_minutes,
     host_memory_mb,
     input_bytes,
@@ -60,6 +61,7 @@ __all__ = [
     "bucket_files",
     "bucket_names",
     "bucket_ranges",
+    "buckets_per_job",
     "by_cause",
     "by_model",
     "check_folders",

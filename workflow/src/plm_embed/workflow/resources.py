@@ -18,6 +18,7 @@ BOUND_MINUTES = 240
 LEAST_MINUTES = 30
 FLOPS_PER_SECOND, CPU_FLOPS_PER_SECOND = 1e13, 5e10
 RECORD_BYTES_PER_MINUTE, MASTER_BYTES_PER_MINUTE = 3e8, 9e9
+JOB_SECONDS = 10
 SMALL_BYTES = 50_000_000
 """Of input: a second of reading."""
 RESIDUES_PER_ROW = 300  # the mean of UniRef; also bytes of input per record
@@ -57,6 +58,19 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     rate = CPU_FLOPS_PER_SECOND if config["speed"]["device"] == "cpu" else FLOPS_PER_SECOND
     seconds = residues * 2 * _parameters(find_model(config["model"])) / rate
     return 10 + round(1.5 * seconds / 60)
+
+
+def buckets_per_job(config: Config, *models: str) -> int:
+    """Buckets that one job on this machine embeds: one, or as many as a core computes within ten
+    seconds, for each job starts torch and loads the weights, which takes as long.
+
+    By the bytes of the inputs, so that the jobs of a campaign stay the same after its sequences are
+    counted. models: of which the largest decides.
+    """
+    parameters = max(_parameters(find_model(name)) for name in models)
+    seconds = 2 * parameters * input_bytes(config) / CPU_FLOPS_PER_SECOND
+    buckets: int = config["buckets"]
+    return max(1, min(buckets, int(buckets * JOB_SECONDS / seconds) if seconds else 1))
 
 
 def records_minutes(input_bytes: float) -> int:

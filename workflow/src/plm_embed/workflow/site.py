@@ -52,9 +52,9 @@ class Layer:
     missing: str = ""
 
 
-def layer(given: Given, buckets_per_submission: int = 0) -> Layer:
+def layer(given: Given, buckets_per_submission: int = 0, per_job_here: int = 1) -> Layer:
     """The layer for an executor. buckets_per_submission: of the configuration, 0 where it leaves
-    that to the site.
+    that to the site; per_job_here: what it is then at least on this machine.
     """
     if given.executor == "pbs":
         return _pbs(given, buckets_per_submission)
@@ -62,7 +62,8 @@ def layer(given: Given, buckets_per_submission: int = 0) -> Layer:
         return _slurm(given, buckets_per_submission)
     workers = _number(given.embed.get("nodes")) or 1
     workers *= _number(given.embed.get("gpu")) or 1
-    return Layer({"buckets": str(buckets_per_submission or buckets_for(workers))}, {})
+    buckets = buckets_per_submission or max(per_job_here, buckets_for(workers))
+    return Layer({"buckets": str(buckets)}, {})
 
 
 def _pbs(given: Given, buckets: int) -> Layer:
