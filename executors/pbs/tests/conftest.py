@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from drivers import Driver, Looker
+from lean import lean_python
 from sites import Site, logged
 from standin import Config, StandIn
 
@@ -51,8 +52,13 @@ def pbs(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         yield standin
 
 
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return lean_python(tmp_path_factory.mktemp("python"))
+
+
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A site whose qsub keeps a list of its calls, in front of the real one or the stand-in's."""
     words = shlex.split(os.environ.get("PBS_TEST_ARGS", ""))
     if REAL:
@@ -64,15 +70,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with StandIn() as pbs:
         pbs.config.speed, pbs.config.kill_delay = 60, 1
         monkeypatch.setenv("PATH", str(pbs.bin), prepend=":")
-        found = logged(Site(tmp_path, words), str(pbs.bin / "qsub"), monkeypatch)
+        found = logged(Site(tmp_path, words, python), str(pbs.bin / "qsub"), monkeypatch)
         yield found
         found.stop()
 
 
 @pytest.fixture
-def lever(tmp_path: Path, pbs: StandIn) -> Iterator[Site]:  # noqa: ARG001 (the commands on PATH)
+def lever(
+    tmp_path: Path,
+    python: str,
+    pbs: StandIn,  # noqa: ARG001 (the commands on PATH)
+) -> Iterator[Site]:
     """A site on the stand-in, whose server a test may stop and break."""
-    found = Site(tmp_path, [])
+    found = Site(tmp_path, [], python)
     yield found
     found.stop()
 

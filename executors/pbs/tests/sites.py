@@ -101,8 +101,17 @@ class Site:
     def outputs(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "out").glob("*.txt"))
 
+    def left(self) -> list[Path]:
+        """What would hold up the next run: locks, and entries in the ledger."""
+        own = self.folder / ".snakemake"
+        return [path for name in ("locks", "auxiliary/pbs") for path in (own / name).glob("*")]
+
     def submissions(self) -> int:
         return len(lines(self.folder / "calls"))
+
+    def queued(self) -> int:
+        """How many jobs qsub has given an id."""
+        return len(lines(self.folder / "ids"))
 
     def live(self) -> list[str]:
         """Ids of this folder's jobs: the user may have others."""

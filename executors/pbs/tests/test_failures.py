@@ -28,7 +28,7 @@ FAILURES = {
     "preempted, rerunnable: runs again": "a_preempted_rerunable_job_is_running_and_then_success",
     "throttled queues: a number of jobs per user": "no_more_of_ours_than_the_site_wants",
     # between Snakemake and PBS, as measured
-    "a failed job's retry": "a_retry_is_a_new_submission",
+    "a failed job's retry": "a_failed_job_is_told_and_its_retry_is_a_new_submission",
     "a requeued job runs over a half-written output": (
         "a_preempted_job_runs_again_over_its_half_written_output"
     ),

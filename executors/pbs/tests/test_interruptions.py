@@ -3,9 +3,9 @@ run.
 """
 
 import os
+import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,45 +16,48 @@ from standin import StandIn
 pytestmark = pytest.mark.pbs
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "logged out"])
-def test_a_snakemake_that_is_gone_finds_its_jobs_again(sent: int, site: Site) -> None:
-    site.write(count=3, shell=UNTIL_GO)
-    first = site.start()
-    until(lambda: len(site.live()) == 3 and (site.folder / "begun").exists())
-    os.killpg(first.pid, sent)
-    first.wait()
-    assert len(site.live()) == 3
-    assert site.snakemake("--unlock")[0] == 0
-    second = site.start("--rerun-incomplete")
-    until(lambda: (site.folder / "snakemake.out").read_text().count("is taken over") == 3)
+def test_a_snakemake_that_is_gone_finds_its_jobs_again(site: Site) -> None:
+    """Killed, then logged out."""
+    site.write(count=2, shell=UNTIL_GO)
+    process = site.start()
+    until(lambda: site.queued() == 2 and (site.folder / "begun").exists())
+    for sent in (signal.SIGKILL, signal.SIGHUP):
+        os.killpg(process.pid, sent)
+        process.wait()
+        assert len(site.live()) == 2
+        assert site.snakemake("--unlock")[0] == 0
+        process = site.start("--rerun-incomplete")
+        until(lambda: (site.folder / "snakemake.out").read_text().count("is taken over") == 2)
     site.go()
-    out = site.end(second)
-    assert second.returncode == 0, out
-    assert site.submissions() == 3
-    assert site.outputs() == ["0.txt", "1.txt", "2.txt"]
+    out = site.end(process)
+    assert process.returncode == 0, out
+    assert site.submissions() == 2
+    assert site.outputs() == ["0.txt", "1.txt"]
 
 
 ENDING = "Will exit after finishing currently running jobs"
 
 
 def test_a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more(site: Site) -> None:
-    site.write(count=3, shell=UNTIL_GO)
-    first = site.start("--jobs", "2")
-    until(lambda: len(site.live()) == 2)
+    site.write(count=2, shell=UNTIL_GO)
+    first = site.start("--jobs", "1")
+    until(lambda: site.queued() == 1)
     os.kill(first.pid, signal.SIGTERM)
     until(lambda: site.said(ENDING))
     site.go()
     out = site.end(first)
     assert first.returncode != 0
-    assert len(site.outputs()) == 2, out
+    assert len(site.outputs()) == 1, out
     assert not site.live()
     code, out = site.snakemake()  # nothing is locked
     assert code == 0, out
-    assert site.submissions() == 3
+    assert site.submissions() == 2
 
 
 def test_a_terminated_snakemake_ends_though_submissions_wait(lever: Site, pbs: StandIn) -> None:
-    """It waits for the job that it has, and submits none of the others when the queue opens."""
+    """It waits for the job that it has, submits none of the others when the queue opens, and leaves
+    them to the next run.
+    """
     pbs.config.queues["workq"].max_queued = 1
     lever.write(count=3, shell=UNTIL_GO)
     process = lever.start("--retries", "3")
@@ -69,14 +72,11 @@ def test_a_terminated_snakemake_ends_though_submissions_wait(lever: Site, pbs: S
     assert out.count("is not submitted: Snakemake was told to stop") == 1
     assert "1 more jobs are not submitted for the same reason: Snakemake was told to stop" in out
     assert "Trying to restart" not in out
-    pbs.config.queues["workq"].max_queued = None
-    assert lever.snakemake()[0] == 0
-    assert len(pbs.jobs) == 3
+    assert not lever.left()
 
 
 SLOW_TO_FINISH = """
 import time
-from pathlib import Path
 from snakemake.scheduling.job_scheduler import JobScheduler
 
 finish = JobScheduler._finish_jobs
@@ -110,21 +110,21 @@ def test_a_termination_while_snakemake_holds_its_lock_ends_it(lever: Site) -> No
 
 
 def test_ctrl_c_deletes_every_job(site: Site) -> None:
-    site.write(count=4, seconds=300)
+    site.write(count=2, seconds=300)
     process = site.start()
-    until(lambda: len(site.live()) == 4)
+    until(lambda: site.queued() == 2)
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does it
     out = site.end(process)
     assert process.returncode != 0
-    assert "Deleting up to 4 PBS jobs" in out
+    assert "Deleting up to 2 PBS jobs" in out
     until(lambda: not site.live())
 
 
 def test_ctrl_c_that_ends_its_reader_first_deletes_every_job(site: Site) -> None:
     """As in `snakemake ... 2>&1 | tee log`."""
-    site.write(count=2, seconds=300)
+    site.write(count=1, seconds=300)
     process = site.start(read=True)
-    until(lambda: len(site.live()) == 2)
+    until(lambda: site.queued() == 1)
     assert process.stdout
     process.stdout.close()
     os.killpg(process.pid, signal.SIGINT)
@@ -132,30 +132,26 @@ def test_ctrl_c_that_ends_its_reader_first_deletes_every_job(site: Site) -> None
     until(lambda: not site.live())
 
 
-@pytest.mark.parametrize("moment", [1, 9])
-def test_a_kill_between_submissions_leaves_no_second_copy(
-    moment: int, lever: Site, pbs: StandIn
-) -> None:
+def test_a_kill_between_submissions_leaves_no_second_copy(lever: Site, pbs: StandIn) -> None:
     pbs.config.queues["workq"].started = False
-    lever.write(count=12)
+    lever.write(count=6)
     first = lever.start()
-    until(lambda: len(pbs.jobs) >= moment)
+    until(lambda: len(pbs.jobs) >= 3)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    assert lever.snakemake("--unlock")[0] == 0
-    second = lever.start("--rerun-incomplete")
-    until(lambda: len(pbs.jobs) == 12 and lever.said("is taken over"))
-    time.sleep(3)
-    assert len({job.name for job in pbs.jobs.values()}) == len(pbs.jobs) == 12
+    second = lever.start("--rerun-incomplete", "--nolock")
+    told = lever.folder / "snakemake.out"
+    until(lambda: len(re.findall("was submitted to PBS|is taken over", told.read_text())) == 6)
+    assert len({job.name for job in pbs.jobs.values()}) == len(pbs.jobs) == 6
     os.killpg(second.pid, signal.SIGINT)
     assert "is taken over" in lever.end(second)
     assert {job.state for job in pbs.jobs.values()} == {"F"}
 
 
-@pytest.mark.parametrize("moment", [0, 1, 9])
+@pytest.mark.parametrize("moment", [0, 3])
 def test_ctrl_c_between_submissions_leaves_no_job(moment: int, lever: Site, pbs: StandIn) -> None:
     pbs.config.queues["workq"].started = False
-    lever.write(count=12)
+    lever.write(count=6)
     process = lever.start()
     until(lambda: pbs.count("qsub" if moment else "qselect") > 0 and len(pbs.jobs) >= moment)
     os.killpg(process.pid, signal.SIGINT)
@@ -165,7 +161,8 @@ def test_ctrl_c_between_submissions_leaves_no_job(moment: int, lever: Site, pbs:
 
 
 def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:
-    lever.write(count=2, seconds=300)
+    pbs.config.queues["workq"].started = False
+    lever.write(count=2)
     process = lever.start("--pbs-command-timeout", "5")
     until(lambda: len(pbs.jobs) == 2)
     pbs.hang()
@@ -180,21 +177,20 @@ def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs:
 
 
 def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: StandIn) -> None:
-    lever.write(count=2, shell=UNTIL_GO)
+    lever.write(count=1, shell=UNTIL_GO)
     process = lever.start()
-    until(lambda: len(pbs.jobs) == 2)
+    until(lambda: len(pbs.jobs) == 1)
     pbs.down()
     until(lambda: lever.said("PBS does not answer"))
     lever.go()
-    for job in (1, 2):
-        pbs.wait_for(job, "F")
+    pbs.wait_for(1, "F")
     time.sleep(3)  # looks at ended jobs
     pbs.up()
     out = lever.end(process)
     assert process.returncode == 0, out
     assert "PBS does not answer" in out
     assert "PBS answers again" in out
-    assert len(pbs.jobs) == 2
+    assert len(pbs.jobs) == 1
 
 
 def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pbs: StandIn) -> None:
@@ -216,26 +212,3 @@ def test_a_preempted_job_runs_again_over_its_half_written_output(lever: Site, pb
     assert process.returncode == 0, out
     assert (lever.folder / "out" / "0.txt").read_text() == "begun\n1.pbs01\n"
     assert (len(pbs.jobs), pbs.jobs[1].run_count) == (1, 2)
-
-
-def test_two_hundred_live_jobs_cost_two_commands_a_look_and_end_on_ctrl_c(
-    lever: Site, pbs: StandIn
-) -> None:
-    pbs.config.queues["workq"].started = False
-    lever.write(count=200)
-    process = lever.start()
-    until(lambda: len(pbs.jobs) == 200 and lever.said("Not Running: Queue not started."))
-    before = len(pbs.calls)
-    until(lambda: len(pbs.calls) >= before + 10)
-    calls = pbs.calls[before:]
-    looks = sum(name == "qselect" and "-h" not in words for _, name, words in calls)
-    status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    )
-    memory, threads = int(status["VmRSS"].split()[0]) / 1000, int(status["Threads"])
-    os.killpg(process.pid, signal.SIGINT)
-    out = lever.end(process)
-    assert len(calls) <= 2 * (looks + 1)
-    assert memory < 300
-    assert {job.state for job in pbs.jobs.values()} == {"F"}, out
-    print(f"{len(calls)} commands in {looks} looks; {memory:.0f} MB, {threads} threads")

@@ -1,9 +1,10 @@
 """The four commands: pass the arguments to the server and print what it says."""
 
-# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH118, PTH119, PTH120, PTH123 -- importing pathlib takes longer than the rest
-import json
+# ruff: noqa: PTH100, PTH109, PTH110, PTH112, PTH118, PTH119, PTH120, PTH123 -- importing pathlib takes longer than the
+# rest; so do json and socket
+import _socket
+import marshal
 import os
-import socket
 import sys
 
 name = os.path.basename(sys.argv[0])
@@ -38,10 +39,11 @@ if not port and (server != "pbs01" or host not in ("", "pbs01")):
 try:
     if port:
         raise ConnectionRefusedError
-    with socket.socket(socket.AF_UNIX) as link:
-        link.connect(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "socket"))
-        link.sendall(json.dumps(request).encode() + b"\n")
-        answer = json.loads(b"".join(iter(lambda: link.recv(65536), b"")))
+    link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    link.connect(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "..", "socket"))
+    link.sendall(marshal.dumps(request))
+    link.shutdown(_socket.SHUT_WR)
+    answer = marshal.loads(b"".join(iter(lambda: link.recv(65536), b"")))
 except OSError:
     text = (
         "Couldn't connect to cluster: pbs01"

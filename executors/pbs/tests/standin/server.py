@@ -2,7 +2,7 @@
 levers for tests.
 """
 
-import json
+import marshal
 import shutil
 import signal
 import socketserver
@@ -77,13 +77,13 @@ class StandIn:
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                request = json.loads(self.rfile.readline())
+                request = marshal.loads(self.rfile.read())
                 with standin.lock:
                     standin.taken += 1
                 standin._answering.wait()
                 answer = standin.answer(request)
                 try:
-                    self.wfile.write(json.dumps(answer).encode())
+                    self.wfile.write(marshal.dumps(answer))
                 except OSError:
                     # the client was cut by its time-out; what it asked for is done all the same
                     return
