@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CAMPAIGNS = 8
+CAMPAIGNS = 5
 
 
 @pytest.mark.workflow

@@ -15,10 +15,10 @@ from standin import Queue, StandIn
 
 from conftest import CONFIG, REAL, Campaign
 from plm_embed.jobs.completion_record import Completion, read_completion
-from support.campaign_runs import ROOT, snakemake_command
+from support.campaign_runs import ROOT
 from support.demo import GATHERED
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("lean")]
 
 
 def records(campaign: Campaign) -> list[Completion]:
@@ -36,9 +36,9 @@ def test_one_gpu_per_job(
     """
     monkeypatch.setenv("HOME", str(campaign.folder.parent))
     odd = 'mit leer (x) [y] it\'s $HOME & so; "größe" 日本'
-    campaign = Campaign(campaign.folder.rename(campaign.folder.parent / odd))
-    campaign.run("pbs", results=f"Ergebnisse {odd}")
-    (campaign.folder / f"Ergebnisse {odd}").rename(campaign.folder / "results")
+    folder = campaign.folder.rename(campaign.folder.parent / odd)
+    campaign = Campaign(folder, f"Ergebnisse {odd}")
+    campaign.run("pbs", buckets=1, results=campaign.results)
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
     assert all(record.worker.job for record in records(campaign))
@@ -49,8 +49,8 @@ def test_one_gpu_per_job(
 )
 @pytest.mark.usefixtures("any_pbs")
 def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) -> None:
-    """One submission of two nodes with two workers each takes all buckets."""
-    resources = ["--set-resources", "embed:nodes=2", "embed:gpu=2", "embed:runtime=60"]
+    """One submission of two nodes takes all buckets."""
+    resources = ["--set-resources", "embed:nodes=2", "embed:gpu=1", "embed:runtime=60"]
     speed = CONFIG["speed"] | {"buckets_per_submission": 4}  # type: ignore[operator]
     campaign.run("pbs", GATHERED, *resources, buckets=4, speed=speed)
     assert campaign.master() == undisturbed.master()
@@ -60,18 +60,15 @@ def test_whole_nodes_two_at_a_time(campaign: Campaign, undisturbed: Campaign) ->
 
 @pytest.mark.usefixtures("any_pbs")
 def test_snakemake_killed_while_jobs_run(campaign: Campaign, undisturbed: Campaign) -> None:
-    """The jobs go on, the same command takes them over, and no sequence is computed twice."""
-    first = subprocess.Popen(
-        campaign.command("pbs", GATHERED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    """The job goes on, the same command takes it over, and no sequence is computed twice."""
+    command = campaign.command("pbs", GATHERED, buckets=1)
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(campaign.vectors.glob("store/*/fingerprint.json")) and first.poll() is None:
         time.sleep(0.1)
     assert first.poll() is None
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    unlock = snakemake_command(campaign.folder, "--unlock", **CONFIG)
-    subprocess.run(unlock, check=True, capture_output=True)
-    campaign.run("pbs", GATHERED)
+    campaign.run("pbs", GATHERED, "--nolock", buckets=1)
     assert campaign.master() == undisturbed.master()
     rows = sum(
         int(path.stem.split("-")[2]) for path in campaign.vectors.glob("store/*/parts/[0-9a-f]*.h5")
@@ -95,7 +92,7 @@ def test_a_site_of_ones_own_in_ten_lines(
     (folder / "profile.yaml").write_text(profile)
     (folder / "site.yaml").write_text(site)
     pbs.config.queues["gpu"] = Queue("gpu")
-    campaign.run(str(folder), GATHERED)
+    campaign.run(str(folder), GATHERED, buckets=1)
     assert campaign.master() == undisturbed.master()
     job = max(pbs.jobs.values(), key=lambda job: "ngpus" in job.arguments)
     assert "-q gpu -P my_project -l select=1:ncpus=4:ngpus=1:mem=" in job.arguments

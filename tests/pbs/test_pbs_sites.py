@@ -15,7 +15,7 @@ from conftest import Campaign
 from support.campaign_runs import ROOT, snakemake, working_folder
 from support.demo import GATHERED
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("lean")]
 
 POLARIS = "polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
 POLARIS_WORDS = (
@@ -61,11 +61,11 @@ def test_polaris_by_the_literal_command(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two whole nodes of four workers, up to the validated master, with nothing but the account and
+    """A whole node of four workers, up to the validated master, with nothing but the account and
     --config keys.
     """
     serve(POLARIS, tmp_path, monkeypatch, pbs, "preemptable")
-    said = campaign.run("pbs", "--pbs-account", "MyProject", buckets=20)
+    said = campaign.run("pbs", "--pbs-account", "MyProject", buckets=16)
     first = next(line for line in said.splitlines() if line.startswith("plm-embed: "))
     assert first == (
         f"plm-embed: ALCF Polaris (by the PBS server {POLARIS}): queue preemptable, "
@@ -74,7 +74,7 @@ def test_polaris_by_the_literal_command(
     )
     both = {"queue": "preemptable", "nodes": 1, "again": "y"}
     words = asked(pbs)
-    assert words.pop("embed") == [POLARIS_WORDS.format(rule="embed", time="06:00:00", **both)] * 2
+    assert words.pop("embed") == [POLARIS_WORDS.format(rule="embed", time="06:00:00", **both)]
     assert words == {
         rule: [POLARIS_WORDS.format(rule=rule, time=time, **both)]
         for rule, time in {
@@ -88,7 +88,7 @@ def test_polaris_by_the_literal_command(
     assert "export TMPDIR=/tmp" in log
     assert campaign.master() == undisturbed.master()
     assert (campaign.vectors / "checksums.sha256").exists()
-    assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 2
+    assert len(list((campaign.vectors / "submissions").glob("*.json"))) == 1
     called = (
         campaign.folder / "results" / "logs" / "esm2_t3_untrained" / "embed" / "0000.log"
     ).read_text()
@@ -173,9 +173,10 @@ def test_a_server_that_no_file_names_gets_one_gpu_per_job(
 
 
 def test_an_account_that_is_missing_is_told_before_anything_runs(
-    campaign: Campaign, pbs: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(POLARIS, tmp_path, monkeypatch, pbs, "preemptable")
+    campaign = Campaign(working_folder(tmp_path / "campaign"))
     done = snakemake(campaign.folder, "--profile", str(ROOT / "profiles" / "pbs"))
     assert done.returncode == 1
     assert (
@@ -227,38 +228,37 @@ def test_what_the_user_sets_wins(tmp_path: Path) -> None:
     assert resources["buckets"] == "8" and "64 buckets in 8 submissions" in said
 
 
-@pytest.mark.parametrize(
-    ("queue", "nodes", "minutes", "buckets"),
-    [("debug", "1", "60", "16"), ("capacity", "4", "1440", "64"), ("prod", "10", "180", "160")],
-)
-def test_a_profile_for_another_queue_is_ten_lines(
-    queue: str, nodes: str, minutes: str, buckets: str, tmp_path: Path
+BY_PROFILE = [
+    (("--profile", str(ROOT / "profiles" / f"polaris-{queue}")), *wanted)
+    for queue, *wanted in (
+        ("debug", "1", "60", "16"),
+        ("capacity", "4", "1440", "64"),
+        ("prod", "10", "180", "160"),
+    )
+]
+BY_OPTION = (("--pbs-site", "polaris", "--pbs-queue", "capacity"), "4", "1440", "64")
+
+
+@pytest.mark.parametrize(("chosen", "nodes", "minutes", "buckets"), [*BY_PROFILE, BY_OPTION])
+def test_another_queue_is_a_profile_of_ten_lines_or_an_option(
+    chosen: tuple[str, ...], nodes: str, minutes: str, buckets: str, tmp_path: Path
 ) -> None:
-    profile = ROOT / "profiles" / f"polaris-{queue}"
-    assert len((profile / "profile.yaml").read_text().splitlines()) <= 10
-    for at, chosen in enumerate(
-        (("--profile", str(profile)), ("--pbs-site", "polaris", "--pbs-queue", queue))
-    ):
-        _, _, resources = planned(
-            tmp_path / str(at), *chosen, "--pbs-account", "x", speed={"device": "cpu"}
-        )
-        wanted = {
-            "nodes": nodes,
-            "gpu": "4",
-            "runtime": minutes,
-            "buckets": buckets,
-            "mem_mb": "400000",
-        }
-        assert wanted.items() <= resources.items()
+    if chosen[0] == "--profile":
+        assert len(Path(chosen[1], "profile.yaml").read_text().splitlines()) <= 10
+    account = ("--pbs-account", "x")
+    _, _, resources = planned(tmp_path / "work", *chosen, *account, speed={"device": "cpu"})
+    wanted = {"nodes": nodes, "gpu": "4", "runtime": minutes, "buckets": buckets}
+    assert (wanted | {"mem_mb": "400000"}).items() <= resources.items()
 
 
-@pytest.mark.usefixtures("pbs")
-def test_a_profile_that_is_written_runs_a_campaign(campaign: Campaign) -> None:
+def test_a_profile_that_is_written_submits_to_its_queue(campaign: Campaign, pbs: StandIn) -> None:
     words = ("profile", "--account", "lab", "--queue", "debug", "--output", "mine")
     subprocess.run(
         [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, check=True,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    said = campaign.run(str(campaign.folder / "mine"), buckets=1)
+    said = campaign.run(str(campaign.folder / "mine"), "--until", "deduplicate")
     assert "queue debug" in said
-    assert (campaign.vectors / "checksums.sha256").is_file()
+    (job,) = pbs.jobs.values()
+    assert "-q debug -A lab" in job.arguments
+    assert (campaign.folder / "results" / "sequences" / "summary.json").is_file()
