@@ -48,7 +48,7 @@ def test_a_failed_job_is_told_and_its_retry_is_a_new_submission(site: Site) -> N
     assert site.submissions() == 2
     assert "a rule's command failed" in out
     assert "(Exit_status 1)" in out
-    assert ".snakemake/pbs_logs/one/one-0-" in out
+    assert re.search(r"Its log: \S+/\.snakemake/pbs_logs/one/one-0-", out)
 
 
 def two_queues(lever: Site, first: str, second: str) -> None:
