@@ -13,7 +13,9 @@ if [ -e refuse ]; then cat refuse >&2; exit 1; fi
 for word; do
   case "$word" in --wrap=*) command=${word#--wrap=};; --output=*) out=${word#--output=};; esac
 done
-id=$(ls jobs | wc -l); id=$((id + 1)); echo RUNNING > jobs/$id
+id=$(ls jobs | wc -l); id=$((id + 1))
+if [ -e busy ]; then echo PENDING > jobs/$id; echo $id; exit; fi
+echo RUNNING > jobs/$id
 ( cd "$RUNS"; SLURM_JOB_ID=$id setsid sh -c "$command" > "$HERE/out.$id" 2>&1
   s=$?; grep -q RUNNING "$HERE/jobs/$id" || exit 0
   if [ $s = 0 ]; then echo COMPLETED; else echo FAILED; fi > "$HERE/jobs/$id"
@@ -21,7 +23,7 @@ id=$(ls jobs | wc -l); id=$((id + 1)); echo RUNNING > jobs/$id
 echo $id"""
 SRUN = 'cd "$RUNS"; while case "$1" in -*) true;; *) false;; esac; do shift; done; exec "$@"'
 SQUEUE = 'for job in jobs/*; do [ -e "$job" ] && echo "${job#jobs/}|$(cat $job)"; done; true'
-SCANCEL = "for job in jobs/*; do grep -q RUNNING $job && echo CANCELLED > $job; done; true"
+SCANCEL = "for job in jobs/*; do grep -q ING $job && echo CANCELLED > $job; done; true"
 SCONTROL = 'case $1 in ping) echo "Slurmctld is UP";; *) echo "MinJobAge = 300";; esac'
 COMMANDS = {
     "sbatch": SBATCH,

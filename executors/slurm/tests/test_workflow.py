@@ -84,10 +84,10 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 
 
 def test_jobs_run_below_srun_in_a_folder_of_any_name(run: Run) -> None:
-    status, said = run()
+    status, said = run("out/0.txt", "out/1.txt")
     assert status == 0, said
-    assert len(list((run.folder / "out").iterdir())) == 3
-    assert len(run.slurm.asked("sbatch")) == len(run.slurm.asked("srun")) == 3
+    assert len(list((run.folder / "out").iterdir())) == 2
+    assert len(run.slurm.asked("sbatch")) == len(run.slurm.asked("srun")) == 2
     assert "slurm-jobstep" not in "".join(run.slurm.asked("sbatch"))
     assert "slurm-steady was tested with" not in said
 
@@ -102,7 +102,7 @@ def test_what_is_refused_for_good_is_sent_once_and_said_once(run: Run) -> None:
 
 
 def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
-    run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
+    (run.slurm.folder / "busy").touch()
     process = run.start()
     try:
         until_submitted(run, 2)
@@ -110,7 +110,6 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
         said, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
-        (run.folder / "stop").touch()
     assert process.returncode != 0
     assert len(run.slurm.asked("sbatch")) == 2, said
     assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
@@ -118,7 +117,7 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(run: Run) -> None:
 
 def test_ctrl_c_that_ends_its_reader_first_cancels_all_the_same(run: Run) -> None:
     """As in `snakemake ... 2>&1 | tee log`."""
-    run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
+    (run.slurm.folder / "busy").touch()
     process = run.start()
     try:
         until_submitted(run, 2)
@@ -128,15 +127,14 @@ def test_ctrl_c_that_ends_its_reader_first_cancels_all_the_same(run: Run) -> Non
         assert process.wait(PATIENCE) != 0
     finally:
         process.kill()
-        (run.folder / "stop").touch()
     assert run.slurm.asked("scancel")[-1].startswith("scancel --name=")
 
 
 def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
     run.write("while ! test -e stop; do sleep 0.1; done; touch {output}")
-    process = run.start()
+    process = run.start("--jobs", "1")
     try:
-        until_submitted(run, 2)
+        until_submitted(run, 1)
         process.send_signal(signal.SIGTERM)
         said = read_until(process, "Will exit after finishing currently running jobs")
         (run.folder / "stop").touch()
@@ -145,8 +143,8 @@ def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
         process.kill()
         (run.folder / "stop").touch()
     assert "Will exit after finishing currently running jobs" in said
-    assert len(list((run.folder / "out").iterdir())) == 2
-    assert len(run.slurm.asked("sbatch")) == 2
+    assert len(list((run.folder / "out").iterdir())) == 1
+    assert len(run.slurm.asked("sbatch")) == 1
     assert not run.slurm.asked("scancel")
 
 
