@@ -3,8 +3,9 @@ word that it was left out where there can be none.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster, missing
@@ -67,8 +68,18 @@ def undisturbed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> C
 
 
 @pytest.fixture
-def campaign(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Campaign:
-    """A campaign of which everything is done but to embed, gather and validate."""
-    campaign = Campaign(tmp_path / "c", cluster)
-    campaign.adopt(undisturbed)
-    return campaign
+def embedding(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Callable[..., Campaign]:
+    """Makes the campaign of a test, of which SLURM is left to embed; with one bucket, one job."""
+
+    def make(*, buckets: int = 1, **options: Any) -> Campaign:
+        campaign = Campaign(tmp_path / "c", cluster, buckets=buckets, **options)
+        campaign.adopt(undisturbed)
+        return campaign
+
+    return make
+
+
+@pytest.fixture
+def campaign(embedding: Callable[..., Campaign]) -> Campaign:
+    """That of one job."""
+    return embedding()

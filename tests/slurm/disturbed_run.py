@@ -37,7 +37,11 @@ class Neighbor(Campaign):
 
     def __init__(self, first: Campaign) -> None:
         super().__init__(
-            first.folder / "second", first.cluster, sequences=first.sequences, lengths=first.lengths
+            first.folder / "second",
+            first.cluster,
+            buckets=first.buckets,
+            sequences=first.sequences,
+            lengths=first.lengths,
         )
         self._clone = first.folder
         with (self.folder / "config" / "config.yaml").open("a") as config:
@@ -111,9 +115,10 @@ class Run:
     """One campaign, or two at once, from the first call of Snakemake to the last."""
 
     def __init__(
-        self, scene: Scene, planned: list[tuple[float, Disturbance]], result: Result
+        self, scene: Scene, planned: list[tuple[float, Disturbance]], result: Result, target: str
     ) -> None:
         self.scene = scene
+        self.target = target
         self.result = result
         self._planned = sorted(planned, key=lambda each: each[0])
         self._began = time.monotonic()
@@ -128,7 +133,7 @@ class Run:
         succeeds.
         """
         scene = self.scene
-        scene.processes = [campaign.start() for campaign in scene.campaigns]
+        scene.processes = [campaign.start(self.target) for campaign in scene.campaigns]
         moved, last = time.monotonic(), _progress(scene)
         while True:
             time.sleep(0.5)
@@ -190,7 +195,7 @@ class Run:
         if "--unlock" in said or code == -signal.SIGKILL:
             campaign.finish(campaign.start("--unlock"))
         self._started[number] = time.monotonic()
-        self.scene.processes[number] = campaign.start()
+        self.scene.processes[number] = campaign.start(self.target)
         return False
 
     def _cancel_what_waits_for_ever(self) -> None:

@@ -60,33 +60,47 @@ def check(scene: Scene, result: Result, undisturbed: Campaign, *, shared_store: 
     result.wrong += [f"{len(working)} processes are left"] * bool(working)
 
 
+def like(undisturbed: Campaign, folder: Path) -> Campaign:
+    """A campaign of the same sequences, with its weights."""
+    campaign = Campaign(
+        folder,
+        undisturbed.cluster,
+        sequences=undisturbed.sequences,
+        lengths=undisturbed.lengths,
+    )
+    campaign.adopt_weights(undisturbed)
+    return campaign
+
+
+def with_company(first: Campaign, company: str, undisturbed: Campaign) -> list[Campaign]:
+    """A campaign, and perhaps a second one: "clone", in the same working folder, or "store", which
+    shares the store.
+    """
+    if company == "clone":
+        return [first, Neighbor(first)]
+    if company == "store":
+        both = [first, like(undisturbed, first.folder.with_name(f"{first.folder.name}-b"))]
+        for each in both:
+            with (each.folder / "config" / "config.yaml").open("a") as config:
+                config.write(f"store: {first.folder / 'results' / MODEL / 'store'}\n")
+        return both
+    return [first]
+
+
 def disturbed(
+    campaigns: list[Campaign],
     undisturbed: Campaign,
-    folder: Path,
     planned: list[tuple[float, Disturbance]],
     *,
     random: Random,
-    company: str = "",
+    shared_store: bool = False,
+    target: str = "all",
 ) -> Result:
-    """Run a campaign like the undisturbed one in `folder`, and let the planned things happen to it.
-
-    company: "clone" for a second campaign in the same working folder, "store" for one that shares
-    the store.
-    """
-    cluster, result = undisturbed.cluster, Result(folder.name)
-
-    def new(name: str) -> Campaign:
-        made = Campaign(
-            folder.with_name(name),
-            cluster,
-            sequences=undisturbed.sequences,
-            lengths=undisturbed.lengths,
-        )
-        made.adopt_weights(undisturbed)
-        return made
-
+    """Run campaigns like the undisturbed one, and let the planned things happen to them."""
+    cluster, folder = undisturbed.cluster, campaigns[0].folder
+    result = Result(folder.name)
     with contextlib.ExitStack() as leave:
-        campaigns, disk = [new(folder.name)], None
+        disk = None
         if any(getattr(what, "__wrapped__", what) in ON_A_DISK for _, what in planned):
             disk = leave.enter_context(Disk(cluster, folder.with_name(f"{folder.name}-disk")))
             results = folder / "results"
@@ -96,19 +110,10 @@ def disturbed(
             os.sync()  # it is older than the disturbance, and must not be lost with it
             shutil.rmtree(results)
             results.symlink_to(disk.folder)
-        if company == "clone":
-            campaigns.append(Neighbor(campaigns[0]))
-        elif company == "store":
-            campaigns.append(new(f"{folder.name}-b"))
-            for each in campaigns:
-                with (each.folder / "config" / "config.yaml").open("a") as config:
-                    config.write(f"store: {folder / 'results' / MODEL / 'store'}\n")
-        if company:
-            result.told.append({"clone": "two in one clone", "store": "two share a store"}[company])
         scene = Scene(cluster, campaigns, random, disk)
         try:
-            if Run(scene, planned, result).to_the_end():
-                check(scene, result, undisturbed, shared_store=company == "store")
+            if Run(scene, planned, result, target).to_the_end():
+                check(scene, result, undisturbed, shared_store=shared_store)
         finally:
             for _, _, end in scene.later:
                 with contextlib.suppress(ClusterError):
@@ -133,17 +138,6 @@ def plan(
     return [(random.uniform(5, seconds), each) for each in chosen], company
 
 
-def make_undisturbed(cluster: Cluster, folder: Path) -> tuple[Campaign, float]:
-    """The campaign that nothing disturbs, and the seconds that it takes without its weights."""
-    first = Campaign(folder, cluster, sequences=SEQUENCES, lengths=LENGTHS)
-    with first.running("weights"):
-        pass
-    began = time.monotonic()
-    with first.running():
-        pass
-    return first, time.monotonic() - began
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,20 +160,29 @@ def main() -> int:
             ("cpu", 60),
         ):  # short enough for retries to run into it
             cluster.run("scontrol", "update", f"partitionname={partition}", f"MaxTime={minutes}")
-        undisturbed, seconds = make_undisturbed(cluster, folder / "undisturbed")
+        undisturbed = Campaign(
+            folder / "undisturbed", cluster, sequences=SEQUENCES, lengths=LENGTHS
+        )
+        with undisturbed.running("weights"):
+            pass
+        began = time.monotonic()
+        with undisturbed.running():
+            pass
+        seconds = time.monotonic() - began  # without its weights
         print(f"undisturbed: {seconds:.0f} s", flush=True)
         for number in numbers:
             random = Random(options.seed * 10_000 + number)
             planned, company = plan(number, random, seconds)
+            first = like(undisturbed, folder / f"{options.seed}.{number}")
             result = disturbed(
+                with_company(first, company, undisturbed),
                 undisturbed,
-                folder / f"{options.seed}.{number}",
                 planned,
                 random=random,
-                company=company,
+                shared_store=company == "store",
             )
             bad += bool(result.wrong)
-            print(result, flush=True)
+            print(*filter(None, [company, str(result)]), sep=" | ", flush=True)
     print(f"{len(numbers)} campaigns, {bad} not as they should be")
     return 1 if bad else 0
 

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
 import psutil
@@ -19,6 +20,10 @@ GATHERED = f"results/{MODEL}/gathered.json"
 
 class Campaign(SnakemakeRun):
     """A campaign at work: its jobs and processes, its parts, and what comes of them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._stopped: set[int] = set()
 
     def job_of(self, submission: int) -> tuple[str, str]:
         """Return (job, node) of the running job of a submission, or ("", "")."""
@@ -112,7 +117,7 @@ class Campaign(SnakemakeRun):
 
     def hold(self, *buckets: int) -> None:
         """Stop each of these buckets' jobs as soon as it has published a part itself, so that it
-        cannot end yet.
+        cannot end yet. A process that was stopped before is that of the job before.
 
         SLURM wakes what it signals, and so does SIGKILL; `expire_claims` is due within two minutes.
         """
@@ -122,13 +127,14 @@ class Campaign(SnakemakeRun):
             assert self._process is None or self._process.poll() is None, self.words()
             for bucket in list(open_buckets):
                 processes = self.processes(bucket)
+                if not processes or processes[0] in self._stopped:
+                    continue
                 with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    began = (
-                        psutil.Process(processes[0]).create_time() if processes else float("inf")
-                    )
+                    began = psutil.Process(processes[0]).create_time()
                     if any(part.stat().st_mtime > began for part in self.parts(bucket)):
                         for process in processes:
                             os.kill(process, signal.SIGSTOP)
+                        self._stopped.add(processes[0])
                         open_buckets.discard(bucket)
             return not open_buckets
 

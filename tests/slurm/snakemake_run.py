@@ -10,6 +10,10 @@ from random import Random
 
 from cluster import Cluster
 
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.settings import LEAST_MEMORY_MB, ResiduePolicy
+from plm_embed.sequences.tables import Table
+
 ROOT = Path(__file__).parents[2]
 # It ends when the test session does, however that ends.
 SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
@@ -49,7 +53,7 @@ class SnakemakeRun:
         *,
         profile: str = "slurm",
         buckets: int = 2,
-        sequences: int = 160,
+        sequences: int = 80,
         lengths: tuple[int, int] = LENGTHS,
         flush_minutes: float = 0.001,
     ) -> None:
@@ -97,16 +101,22 @@ class SnakemakeRun:
         path.write_text(text)
 
     def adopt(self, other: "SnakemakeRun") -> None:
-        """Take over the weights and the sequences of another campaign, so that only embedding is
-        left to do.
+        """Take over the weights of another campaign, and split the sequences here: SLURM is left
+        to embed. To gather runs beside Snakemake, for each job of SLURM starts a Snakemake.
         """
-        shutil.copy2(
-            other.folder / "proteins.fasta", self.folder
-        )  # With its age, or all would be done anew.
         self.adopt_weights(other)
-        shutil.copytree(
-            other.folder / "results" / "sequences", self.folder / "results" / "sequences"
-        )
+        with contextlib.chdir(self.folder):
+            deduplicate(
+                [Path("proteins.fasta")],
+                Path("results/sequences"),
+                buckets=self.buckets,
+                table=Table(),
+                policy=ResiduePolicy(),
+                memory_mb=LEAST_MEMORY_MB,
+            )
+        config = self.folder / "config" / "config.yaml"
+        local = "speed:\n  local_rules: [gather]\n"
+        config.write_text(config.read_text().replace("speed:\n", local))
 
     def adopt_weights(self, other: "SnakemakeRun") -> None:
         shutil.copytree(other.folder / "resources", self.folder / "resources")

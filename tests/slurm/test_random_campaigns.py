@@ -1,44 +1,28 @@
-"""What `random_campaigns.py` lets happen, at chosen instants: where nothing but to wait, or to
+"""What `random_campaigns.py` lets happen, at a chosen instant: where nothing but to wait, or to
 repeat, is asked for.
 """
 
-from pathlib import Path
 from random import Random
 
-import pytest
-from cluster import Cluster
-from disturbances import (
-    Disturbance,
-    controller_killed,
-    disk_full,
-    edit_config,
-    kill_batch_slurmstepd,
-    once_computing,
-)
-from random_campaigns import disturbed, make_undisturbed
-from slurm_campaign import Campaign
+from disturbances import controller_killed, disk_full, kill_batch_slurmstepd, once_computing
+from random_campaigns import disturbed
+from slurm_campaign import GATHERED, Campaign
 
 
-@pytest.fixture(scope="module")
-def small(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return make_undisturbed(cluster, tmp_path_factory.mktemp("small") / "c")[0]
-
-
-@pytest.mark.parametrize(
-    ("planned", "company"),
-    [([disk_full], ""), ([controller_killed, kill_batch_slurmstepd], ""), ([edit_config], "clone")],
-    ids=["full disk", "controller and slurmstepd", "edited configuration, two in one clone"],
-)
 def test_the_same_command_again_ends_with_the_same_results(
-    small: Campaign, tmp_path: Path, planned: list[Disturbance], company: str
+    campaign: Campaign, undisturbed: Campaign
 ) -> None:
+    """The disk with the results is full, the controller is killed and comes back, and so is the
+    slurmstepd of a batch script.
+    """
+    planned = [disk_full, controller_killed, kill_batch_slurmstepd]
     result = disturbed(
-        small,
-        tmp_path / "c",
+        [campaign],
+        undisturbed,
         [(0, once_computing(each)) for each in planned],
         random=Random(1),
-        company=company,
+        target=GATHERED,
     )
-    assert len(result.told) >= len(planned) + bool(company), f"not all happened: {result}"
+    assert len(result.told) >= len(planned), f"not all happened: {result}"
     assert not result.wrong, result
     assert not result.again, result

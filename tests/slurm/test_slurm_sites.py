@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from slurm_campaign import Campaign
-from snakemake_run import ROOT, SNAKEMAKE
+from slurm_campaign import GATHERED, MASTER, Campaign
+from snakemake_run import MODEL, ROOT, SNAKEMAKE
+
+import plm_embed
 
 OTHERS = ("requeued", "ended", "warned")
 """Partitions with GPUs beside `gpu`."""
@@ -38,7 +40,7 @@ class Unedited(Campaign):
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         # short, because each job has all four threads of the profile
-        super().__init__(folder, cluster, sequences=40, lengths=(50, 100))
+        super().__init__(folder, cluster, buckets=1, sequences=20, lengths=(50, 100))
         shutil.copytree(ROOT / "profiles" / "slurm", self.folder / "slurm", dirs_exist_ok=True)
 
     def command(self, *options: str) -> list[str]:
@@ -55,7 +57,7 @@ def unedited(cluster: Cluster, undisturbed: Campaign, tmp_path: Path) -> Unedite
 def test_one_account_and_one_partition_need_no_editing(
     cluster: Cluster, unedited: Unedited
 ) -> None:
-    with one_of_each(cluster), unedited.running():
+    with one_of_each(cluster), unedited.running(f"results/{MODEL}/submissions/0000.json"):
         pass
     said = unedited.log.read_text()
     assert (
@@ -89,7 +91,7 @@ def test_several_of_both_are_listed_before_anything_runs(
     assert not Path(unedited.folder, "slurm_logs").exists()
 
 
-def plm_embed(campaign: Campaign, *words: str) -> subprocess.CompletedProcess[str]:
+def command(campaign: Campaign, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "plm_embed", *words], cwd=campaign.folder, env=campaign.cluster.env,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -103,19 +105,31 @@ class Written(Campaign):
         return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "mine", *options]
 
 
-def test_a_profile_that_is_written_needs_no_editing(cluster: Cluster, tmp_path: Path) -> None:
-    campaign = Written(tmp_path / "c", cluster, buckets=2, sequences=20, lengths=(50, 100))
+def test_a_profile_that_is_written_needs_no_editing(
+    cluster: Cluster, undisturbed: Campaign, tmp_path: Path
+) -> None:
+    """In a folder, and with results, whose names have every character that means something to a
+    shell.
+    """
+    folder = tmp_path / "it's a $HOME & (co); [größe] `x` 日本"
+    results = "results of $USER & (co); it's"
+    campaign = Written(folder, cluster, buckets=1, sequences=20, lengths=(50, 100))
+    campaign.adopt_weights(undisturbed)
+    (folder / "results").rename(folder / results)
     asked = ("profile", "--output", "mine", "--account", "lab")
-    several = plm_embed(campaign, *asked)
+    several = command(campaign, *asked)
     assert several.returncode == 1
     assert "several: partition with GPUs gpu, requeued, ended, warned; add --queue NAME" in (
         several.stderr
     )
-    refused = plm_embed(campaign, *asked, "--queue", "gpu", "--gpu-type", "nonesuch")
+    refused = command(campaign, *asked, "--queue", "gpu", "--gpu-type", "nonesuch")
     assert refused.returncode == 1 and "SLURM refuses a job with this profile" in refused.stderr
-    assert not (campaign.folder / "mine").exists()
-    written = plm_embed(campaign, *asked, "--queue", "gpu")
+    assert not (folder / "mine").exists()
+    written = command(campaign, *asked, "--queue", "gpu")
     assert written.returncode == 0, written.stderr
-    with campaign.running():
+    with campaign.running(GATHERED.replace("results", results), "--config", f"results={results}"):
         pass
     assert "partition gpu" in campaign.words() and "charged to lab" in campaign.words()
+    (folder / results).rename(folder / "results")
+    with plm_embed.open(folder / MASTER) as embeddings:
+        assert len(embeddings) == campaign.sequences
