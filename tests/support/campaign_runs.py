@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from support import forked_snakemake
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,14 +36,8 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
 
 def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.CompletedProcess[str]:
     """Run it to its end; standard output and error together in `stdout`."""
-    return subprocess.run(
-        snakemake_command(folder, *options, **config),
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    _, _, _, *arguments = snakemake_command(folder, *options, **config)
+    return forked_snakemake.run(arguments)
 
 
 def working_folder(folder: Path, buckets: int = 4, weights_of: Path | None = None) -> Path:

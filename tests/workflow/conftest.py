@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.campaign_runs import ROOT, snakemake, working_folder
+from support.campaign_runs import ROOT, snakemake_command, working_folder
 from support.demo import MODEL, ONE_THREAD
 from support.shared import once
 
@@ -18,10 +19,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
 
     def make(folder: Path) -> None:
-        run = snakemake(working_folder(folder, buckets=2), *ONE_THREAD)
-        assert run.returncode == 0, run.stdout
-        assert "to follow this run: plm-embed watch results" in run.stdout
-        assert f"\nreport   results/{MODEL}/report.html\nnext     plm-embed summary" in run.stdout
+        command = snakemake_command(working_folder(folder, buckets=2), *ONE_THREAD)
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert "to follow this run: plm-embed watch results" in run.stderr
+        assert f"\nreport   results/{MODEL}/report.html\nnext     plm-embed summary" in run.stderr
 
     return once(tmp_path_factory, "demo", make)
 
@@ -29,17 +31,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(demo: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(demo, tmp_path / "work"))
-
-
-@pytest.fixture(scope="session")
-def by_input(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same campaign, deduplicated anew by a job per input file."""
-
-    def make(folder: Path) -> None:
-        run = snakemake(shutil.copytree(demo, folder), *ONE_THREAD, deduplicate="by_input")
-        assert run.returncode == 0, run.stdout
-
-    return once(tmp_path_factory, "by_input", make)
 
 
 @pytest.fixture

@@ -86,64 +86,61 @@ def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> 
     assert digests(copy) == before
 
 
-def test_a_configuration_of_ones_own_stands_alone(tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+def test_a_configuration_of_ones_own_stands_alone(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "mine.csv").write_text("id,sequence\na,MKTAYIAKQR\nb,MKV\na,MKTAYIAKQR\n")
     mine = {"inputs": ["mine.csv"], "model": MODEL, "weights": "config/demo/esm2_t3_untrained.pt"}
     (folder / "mine.yaml").write_text(
         yaml.safe_dump(mine | {"buckets": 1, "speed": {"scratch": ""}})
     )
-    run = snakemake(folder, "--cores", "2", "--configfile", str(folder / "mine.yaml"))
+    run = snakemake(folder, GATHERED, "--cores", "2", "--configfile", str(folder / "mine.yaml"))
     assert run.returncode == 0, run.stdout
     records = pq.read_table(folder / f"results/{MODEL}/records.parquet")
     assert "assembly_id" not in records.column_names
     assert records["status"].to_pylist() == ["embedded"] * 3
 
 
-def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work")
+def test_campaigns_share_weights_and_leave_each_other_alone(demo: Path, tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "a.fasta").write_text(">a\nMKTAYIAKQR\n")
     (folder / "b.fasta").write_text(">b\nMKV\n")
     state = checkpoints.random_state(MODELS[MODEL], 5)
     checkpoints.write_fair_esm(folder / "other.pt", MODELS[MODEL], state)
     shared = folder / "resources" / "weights" / MODEL
 
-    def run(name: str, *options: str, **config: Any) -> list[str]:
-        keys = {
-            "inputs": [f"{name}.fasta"],
-            "results": name,
-            "buckets": 1,
-            "speed": {"scratch": ""},
-        }
-        return snakemake_command(folder, "--cores", "1", *options, **keys | config)
+    def keys(name: str) -> dict[str, Any]:
+        return {"inputs": [f"{name}.fasta"], "results": name, "buckets": 1}
 
-    def said(command: list[str]) -> str:
-        return subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    def run(name: str, *options: str, **config: Any) -> str:
+        done = snakemake(folder, "--cores", "1", *options, **keys(name) | config)
+        return f"{done.returncode} {done.stdout}"
 
     def files() -> dict[str, tuple[int, int]]:
         return {
             path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in shared.iterdir()
         }
 
-    subprocess.run(run("a", "weights"), check=True, capture_output=True)
     before = files()
     assert sorted(before) == ["manifest.json", "model.safetensors", "self_test.npz"]
+    goals = {"a": "gather", "b": "weights"}
     both = [
-        subprocess.Popen(run(name, "gather"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for name in "ab"
+        subprocess.Popen(
+            snakemake_command(folder, goal, "--cores", "1", **keys(name)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for name, goal in goals.items()
     ]
     for job in both:
         assert job.communicate()[1] and job.returncode == 0
-    assert "Nothing to be done" in said(run("a", "--dry-run", "gather"))
-    refused = subprocess.run(
-        run("b", "gather", weights="other.pt"), check=False, capture_output=True, text=True
-    )
-    assert refused.returncode == 1
-    assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused.stderr
+    assert "Nothing to be done" in run("a", "--dry-run", "gather")
+    refused = run("b", "weights", weights="other.pt")
+    assert refused.startswith("1 ")
+    assert f"weights_folder: resources/weights/{MODEL} holds other weights" in refused
     assert files() == before
     # what it says to do: a folder of its own
-    own = run("b", "weights", weights="other.pt", weights_folder="own")
-    subprocess.run(own, check=True, capture_output=True)
+    own = {"weights": "other.pt", "weights_folder": "own"}
+    assert run("b", "weights", **own).startswith("0 ")
     assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
     # damage to a manifest or its copy, and what the messages say to do
     (folder / "b" / MODEL / "weights.json").write_text("{}")
@@ -154,8 +151,7 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
     ):
         with pytest.raises(PlmEmbedError, match="snakemake --forcerun weights"):
             read()
-    healed = run("b", "weights", "--forcerun", "weights", weights="other.pt", weights_folder="own")
-    subprocess.run(healed, check=True, capture_output=True)
+    assert run("b", "weights", "--forcerun", "weights", **own).startswith("0 ")
     assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
     assert files() == before
 
@@ -163,7 +159,7 @@ def test_campaigns_share_weights_and_leave_each_other_alone(tmp_path: Path) -> N
 def test_a_campaign_without_a_single_vector_ends_in_words(demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "all.fasta").write_text(">a\nJJJJ\n>b\n123\n")
-    run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=2)
+    run = snakemake(folder, "--cores", "2", inputs=["all.fasta"], buckets=1)
     assert run.returncode == 0, run.stdout
     assert pq.read_metadata(folder / INDEX).num_rows == 0
     assert "skipped when read" in (folder / f"results/{MODEL}/report.html").read_text(
@@ -180,40 +176,28 @@ def test_a_campaign_without_a_single_vector_ends_in_words(demo: Path, tmp_path: 
     assert "warning     none of the 2 records" in said
 
 
-def test_the_number_of_buckets_leaves_no_trace_in_the_result(demo: Path, tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work", weights_of=demo)
-    run = snakemake(folder, GATHERED, "--cores", "2", buckets=1, speed={"toks_per_batch": 700})
-    assert run.returncode == 0, run.stdout
-    assert digests(folder) == digests(demo)
-
-
-def test_another_number_of_buckets_computes_nothing_again(copy: Path, demo: Path) -> None:
-    run = snakemake(copy, GATHERED, *ONE_THREAD, buckets=1)
-    assert run.returncode == 0, run.stdout
-    assert completion_records(copy)[0].computed == 0
-    assert digests(copy) == digests(demo)
-
-
-def test_a_grown_input_computes_only_what_is_new(copy: Path) -> None:
+def test_a_grown_input_and_another_number_of_buckets_compute_only_what_is_new(copy: Path) -> None:
     (copy / "more.fasta").write_text(
         ">new\nMKVLAAGIVGLLLAQWERTY\n>known\n" + first_sequence(copy) + "\n", encoding="utf-8"
     )
     before = rows_in_store(copy)
     inputs = ["config/demo/proteins.fasta", "config/demo/proteins.csv", "more.fasta"]
-    run = snakemake(copy, GATHERED, *ONE_THREAD, inputs=inputs)
+    run = snakemake(copy, GATHERED, *ONE_THREAD, inputs=inputs, buckets=1)
     assert run.returncode == 0, run.stdout
+    record = completion_records(copy)[0]
+    assert (record.found, record.computed) == (before, 1)
     assert rows_in_store(copy) == before + 1
     index = pq.read_table(copy / INDEX).to_pylist()
     assert {row["id"] for row in index if row["source"] == "more.fasta"} == {"new", "known"}
 
 
 def test_a_campaign_takes_everything_from_an_earlier_one(demo: Path, tmp_path: Path) -> None:
-    later = working_folder(tmp_path / "later", buckets=2, weights_of=demo)
+    later = working_folder(tmp_path / "later", buckets=1, weights_of=demo)
     run = snakemake(later, GATHERED, *ONE_THREAD, reuse=[str(demo / MASTER)])
     assert run.returncode == 0, run.stdout
-    records = completion_records(later)
-    assert [(record.computed, record.found) for record in records] == [(0, 0), (0, 0)]
-    assert sum(record.reused for record in records) == sum(record.unique for record in records) > 0
+    (record,) = completion_records(later)
+    assert (record.computed, record.found) == (0, 0)
+    assert record.reused == record.unique > 0
     assert compare(demo / MASTER, later / MASTER, 0).equal
     plan = snakemake(later, GATHERED, "-n")
     assert "taken from earlier results" in plan.stdout and "Nothing to be done" in plan.stdout
@@ -234,7 +218,8 @@ def first_sequence(folder: Path) -> str:
 def test_empty_buckets_and_skipped_records_are_no_error(demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work", weights_of=demo)
     (folder / "few.fasta").write_text(">good\nMKV\n>bad\nMJV\n>empty\n", encoding="utf-8")
-    run = snakemake(folder, GATHERED, *ONE_THREAD, inputs=["few.fasta"], buckets=2)
+    one_job = {"buckets": 2, "speed": {"buckets_per_submission": 2}}
+    run = snakemake(folder, GATHERED, *ONE_THREAD, inputs=["few.fasta"], **one_job)
     assert run.returncode == 0, run.stdout
     assert sorted(record.unique for record in completion_records(folder)) == [0, 1]
     fates = [
