@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 class Plan:
     """What Snakemake plans, or does with another executor, for the shipped configuration with a job
-    per bucket, with `changes`, and with what --set-resources sets for `embed`.
+    per bucket, with `changes`, and with what --set-resources sets for `embed`, to make `targets`,
+    or all.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Plan:
         changes: dict[str, Any] | None = None,
         executor: str = "dryrun",
         embed: Sequence[str] = (),
+        targets: Sequence[str] = (),
     ) -> None:
         changes = {**(changes or {})}
         changes["speed"] = {"buckets_per_submission": 1, **changes.get("speed", {})}
@@ -41,9 +43,8 @@ class Plan:
                     overwrite_resources={"embed": Resources.parse(embed, allow_expressions=True)},
                 ),
             )
-            workflow.dag(DAGSettings(forceall=executor == "touch")).execute_workflow(
-                executor=executor
-            )
+            asked = DAGSettings(targets=set(targets), forceall=executor == "touch")
+            workflow.dag(asked).execute_workflow(executor=executor)
             dag = workflow._workflow.dag
             self.local = workflow._workflow._localrules
             self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run

@@ -190,7 +190,9 @@ SMALLER = {
     'load("esm2_650m")': 'load("esm2_t3_untrained", weights="config/demo/esm2_t3_untrained.pt")',
     'weights: ""': "weights: config/demo/esm2_t3_untrained.pt",
     "weights: my_finetuned.pt": "weights: config/demo/esm2_t3_untrained.pt",
-    "buckets: 64": "buckets: 2",
+    "buckets: 64": "buckets: 1",
+    "buckets: 2": "buckets: 1",
+    "random_state=1)": "random_state=1, n_epochs=10)",  # of umap; it takes 500
     "--id P0DTC2": "--id WXH67530.1",
     "--ids protein_1,protein_2": "--ids WXH67530.1,FLUASM_00001_PB2",
     '["protein_1", "protein_2"]': '["WXH67530.1", "FLUASM_00001_PB2"]',

@@ -120,7 +120,7 @@ def fill(folder: Path) -> None:
 
 
 def embed(
-    results: Path, weights: Path, buckets: list[Path], flush_minutes: float
+    results: Path, weights: Path, scratch: Path, buckets: list[Path], flush_minutes: float
 ) -> "subprocess.Popen[str]":
     command = [
         *(
@@ -141,15 +141,14 @@ def embed(
             "--toks-per-batch",
             "512",
         ),
-        *("--flush-minutes", str(flush_minutes), "--scratch", str(weights.parent)),
+        *("--flush-minutes", str(flush_minutes), "--scratch", str(scratch)),
     ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("trouble", ["full", "read-only"])
 def test_results_that_cannot_be_written_any_more_end_a_job(
-    trouble: str, small_disk: Path, tmp_path: Path, prepared: Path
+    small_disk: Path, tmp_path: Path, short_tmp: Path, prepared: Path
 ) -> None:
     """With the path, and without waiting for its own claim; when the disk is mended the same
     command goes on.
@@ -165,31 +164,50 @@ def test_results_that_cannot_be_written_any_more_end_a_job(
         lengths = pa.array([len(row[1]) for row in rows], pa.int32())
         pq.write_table(pa.table(columns | {"length": lengths}), buckets[-1])
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    with embed(small_disk, prepared, buckets, 0.001) as job:
-        end = time.monotonic() + 300
-        while not list(small_disk.glob("store/*/parts/[0-9a-f]*.h5")):
-            assert time.monotonic() < end, "no part"
-            time.sleep(0.02)
-        if trouble == "full":
-            fill(small_disk)
-        else:
-            # refused as long as a file is open for writing
-            read_only = ["mount", "-o", "remount,ro", str(small_disk)]
-            while subprocess.run(read_only, capture_output=True, check=False).returncode:
-                assert job.poll() is None, "it ended before its disk was read-only"
-        _, errors = job.communicate(timeout=300)
-    last = errors[errors.index("plm-embed: error: not all buckets are embedded") :]
-    assert job.returncode == 1
-    assert ("no space left" if trouble == "full" else "read-only") in last
-    assert f"{small_disk}/" in last
-    assert "Traceback" not in errors
-    if trouble == "full":
-        assert not [name for name in files(small_disk) if "claims" in name]
-        (small_disk / "filler").unlink()
-    else:
-        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+
+    with at_work(small_disk, prepared, short_tmp, buckets) as job:
+        fill(small_disk)
+        assert "no space left" in last_words(job, small_disk)
+    assert not [name for name in files(small_disk) if "claims" in name]
+    (small_disk / "filler").unlink()
+
+    with at_work(small_disk, prepared, short_tmp, buckets) as job:
+        # refused as long as a file is open for writing
+        read_only = ["mount", "-o", "remount,ro", str(small_disk)]
+        while subprocess.run(read_only, capture_output=True, check=False).returncode:
+            assert job.poll() is None, "it ended before its disk was read-only"
+        assert "read-only" in last_words(job, small_disk)
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+
     # few parts, however slow the machine is: each takes more room than its vectors
-    with embed(small_disk, prepared, buckets, 5) as again:
+    with embed(small_disk, prepared, short_tmp, buckets, 5) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     assert len(read_submission(small_disk / "submissions" / "0000.json").buckets) == 3
+
+
+def at_work(
+    results: Path, weights: Path, scratch: Path, buckets: list[Path]
+) -> "subprocess.Popen[str]":
+    """A job that has written a part and will write many more."""
+
+    def parts() -> int:
+        return len(list(results.glob("store/*/parts/[0-9a-f]*.h5")))
+
+    before = parts()
+    job = embed(results, weights, scratch, buckets, 0.001)
+    end = time.monotonic() + 300
+    while parts() == before:
+        assert time.monotonic() < end and job.poll() is None, job.communicate()
+        time.sleep(0.02)
+    return job
+
+
+def last_words(job: "subprocess.Popen[str]", results: Path) -> str:
+    """Of a job that fails because of its folder of results, which it names."""
+    _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "Traceback" not in errors
+    last = errors[errors.index("plm-embed: error: not all buckets are embedded") :]
+    assert f"{results}/" in last
+    return last

@@ -1,10 +1,12 @@
 """A real campaign of two families: ESM-2 alone, ProtBERT added later, ESM-2 dropped at last."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,14 +18,15 @@ from plm_embed.master.validation_record import read_validation
 from plm_embed.models import registry
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
-from support.campaign_runs import ROOT, snakemake, working_folder
+from support.campaign_runs import ROOT, snakemake_command, working_folder
+from support.dag import Plan
+from support.demo import ONE_THREAD
 from support.families import TINY, source
 
 pytestmark = pytest.mark.workflow
 
 ESM, BERT = "esm2_t3_untrained", "protbert_tiny"
 WEIGHTS = {ESM: "config/demo/esm2_t3_untrained.pt", BERT: str(source("protbert"))}
-OPTIONS = ("--cores", "2", "--set-threads", "embed=1")
 MASTERS = {ESM: "master_esm2_embeddings.h5", BERT: "master_protbert_embeddings.h5"}
 RESULTS = (
     *("records.parquet", "validation.json", "report.html", "ro-crate-metadata.json"),
@@ -51,12 +54,19 @@ def times(results: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in files if path.is_file()}
 
 
-def run(folder: Path, *models: str, dry: bool = False) -> subprocess.CompletedProcess[str]:
-    done = snakemake(
-        folder, *OPTIONS, *(["-n"] if dry else []),
-        model=list(models), weights={name: WEIGHTS[name] for name in models}, buckets=2,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+def settings(*models: str) -> dict[str, Any]:
+    return {
+        "model": list(models),
+        "weights": {name: WEIGHTS[name] for name in models},
+        "buckets": 1,
+    }
+
+
+def run(folder: Path, *models: str) -> subprocess.CompletedProcess[str]:
+    """By the command: a process of its own knows ProtBERT's tiny model from its start."""
+    command = snakemake_command(folder, *ONE_THREAD, **settings(*models))
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return done
 
 
@@ -72,8 +82,9 @@ def known() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Runs:
     folder = working_folder(tmp_path_factory.mktemp("several") / "work")
+    shutil.copytree(prepared, folder / "resources" / "weights" / ESM)
     run(folder, ESM)
     before = times(folder / "results")
     return Runs(folder, before, run(folder, ESM, BERT))
@@ -98,24 +109,26 @@ def test_each_model_has_a_validated_master_and_all_its_results(runs: Runs) -> No
 
 def test_a_model_that_is_added_leaves_sequences_and_the_other_model_alone(runs: Runs) -> None:
     assert times(runs.results) == runs.before
-    said = runs.second.stdout
+    said = runs.second.stderr
     assert "rule deduplicate:" not in said and said.count("rule embed:") == 1
     assert f"model={BERT}" in said and f"model={ESM}" not in said
 
 
-def test_a_model_that_is_dropped_keeps_its_results(runs: Runs) -> None:
-    assert "Nothing to be done" in run(runs.folder, BERT, dry=True).stdout
+def test_a_model_that_is_dropped_keeps_its_results(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs.folder)
+    assert not Plan(settings(BERT)).runs
     assert times(runs.results) == runs.before
 
 
-def test_one_model_can_be_the_target(runs: Runs) -> None:
-    (runs.results / BERT / "report.html").rename(runs.folder / "kept.html")
-    target = f"results/{ESM}/report.html"
-    done = snakemake(
-        runs.folder, *OPTIONS, "-n", target, model=[ESM, BERT], weights=WEIGHTS, buckets=2
-    )
-    assert "Nothing to be done" in done.stdout
-    (runs.folder / "kept.html").rename(runs.results / BERT / "report.html")
+def test_one_model_can_be_the_target(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = runs.results / BERT / "report.html"
+    monkeypatch.chdir(runs.folder)
+    report.rename("kept.html")
+    assert Plan(settings(ESM, BERT)).runs == {"report": 1, "all": 1}
+    assert not Plan(settings(ESM, BERT), targets=[f"results/{ESM}/report.html"]).runs
+    Path("kept.html").rename(report)
 
 
 def test_the_models_are_shown_side_by_side(runs: Runs) -> None:

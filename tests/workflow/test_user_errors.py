@@ -7,6 +7,7 @@ and what to do.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,8 +45,11 @@ def told(said: str, *words: str, row: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return working_folder(tmp_path / "work")
+def folder(tmp_path: Path, prepared: Path) -> Path:
+    """With the weights of the model that the demo ships."""
+    work = working_folder(tmp_path / "work")
+    shutil.copytree(prepared, work / "resources" / "weights" / "esm2_t3_untrained")
+    return work
 
 
 @pytest.fixture
@@ -120,15 +124,13 @@ def test_no_gpu(folder: Path) -> None:
     told(done.stdout, *words, row="no usable CUDA device")
 
 
-def test_a_full_disk_and_room_again(folder: Path, small_disk: Path) -> None:
+def test_a_full_disk(folder: Path, small_disk: Path) -> None:
+    """test_full_disk.py makes room and goes on."""
     results = str(small_disk / "results")
     goal = f"{results}/esm2_t3_untrained/submissions/0000.json"
     done = snakemake(folder, "--cores", "1", goal, results=results, buckets=1)
     assert done.returncode == 1
     told(done.stdout, "make room and run again", row="no space left on the disk, or no quota")
-    subprocess.run(["mount", "-o", "remount,size=32m", str(small_disk)], check=True)
-    again = snakemake(folder, "--cores", "1", goal, results=results, buckets=1)
-    assert again.returncode == 0, again.stdout
 
 
 def test_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +168,8 @@ def test_the_plugin_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
-    slow = {"buckets": 1, "speed": {"toks_per_batch": 600, "flush_minutes": 1e-6}}
-    command = snakemake_command(folder, "--cores", "1", **slow)
+    """`test_kill_9_loses_only_what_no_part_holds` unlocks such a folder and goes on."""
+    command = snakemake_command(folder, "--cores", "1")
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as run:
@@ -179,7 +181,7 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
             run.pid, signal.SIGSTOP
         )  # however slowly the second one starts, the first is still there
         try:
-            second = snakemake(folder, "--cores", "1", **slow)
+            second = snakemake(folder, "--cores", "1")
         finally:
             os.killpg(run.pid, signal.SIGKILL)
     assert second.returncode == 1
@@ -190,9 +192,6 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
         "--unlock",
         row="Directory cannot be locked",
     )
-    locked = snakemake(folder, "--cores", "1", **slow)
+    locked = snakemake(folder, "--cores", "1")
     assert locked.returncode == 1
     told(locked.stdout, str(folder), "--unlock", row="Directory cannot be locked")
-    assert snakemake(folder, "--cores", "1", "--unlock", **slow).returncode == 0
-    again = snakemake(folder, "--cores", "1", "results/sequences/summary.json", **slow)
-    assert again.returncode == 0, again.stdout
