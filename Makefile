@@ -50,9 +50,10 @@ test-campaigns: .venv/installed-test
 test-clusters:
 	$(MAKE) --no-print-directory --jobs=1 --keep-going test-slurm test-pbs PBS_OPTIONS=--deselect=$(PBS_CAMPAIGN)
 
-# the longest files first, so that none of them is alone at the end
+# the longest files first, so that none of them is alone at the end; of the units those that have such tests: each
+# process imports all files
 test-workflow: .venv/installed-test  ## whole jobs and whole runs
-	$(BIN)/python -m pytest tests/workflow tests/unit -m "workflow and not slurm" $(addprefix --ignore=,$(CAMPAIGNS)) --durations=5 -n $(WAITING) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/workflow $$(grep -rl --include='*.py' mark.workflow tests/unit) -m "workflow and not slurm" $(addprefix --ignore=,$(CAMPAIGNS)) --durations=5 -n $(WAITING) --dist loadfile --no-loadscope-reorder
 
 test-pbs: .venv/installed-test  ## the executor plugin and campaigns, on a stand-in for PBS or a real one (executors/pbs/README.md)
 	$(BIN)/python -m pytest executors/pbs/tests -n $(WAITING)
