@@ -4,9 +4,11 @@ killed in the middle.
 
 import hashlib
 import json
+import multiprocessing
+import os
 import random
+import shutil
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -23,22 +25,28 @@ from plm_embed.store.compact import compact
 from plm_embed.store.store import Store
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, publish, reference
 
-# killed at the n-th change of a name; n of 0: counts them
-COMPACT = """
-import os, signal, sys
-from pathlib import Path
-from plm_embed.store.compact import compact
-changes, last = 0, int(sys.argv[2])
-def watch(event, _):
-    global changes
-    if event in ("os.rename", "os.remove"):
-        changes += 1
-        if changes == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(watch)
-compact(Path(sys.argv[1]), 100_000, 0)
-print(changes)
-"""
+
+def compact_until(store: Path, last: int) -> tuple[int, int]:
+    """Compact in a process that is killed at its `last` change of a name; how many it came to, and
+    how it ended.
+    """
+    changes = multiprocessing.Value("i", 0)
+
+    def watch(event: str, _: object) -> None:
+        if event in ("os.rename", "os.remove"):
+            changes.value += 1
+            if changes.value == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def run() -> None:
+        sys.addaudithook(watch)
+        compact(store, 100_000, 0)
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return changes.value, process.exitcode
 
 
 def digest(campaign: Campaign) -> str:
@@ -164,16 +172,15 @@ def test_a_reader_and_a_publisher_at_work_meanwhile(tmp_path: Path) -> None:
 
 @pytest.mark.workflow
 def test_kill_9_leaves_a_whole_store_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    def run(campaign: Campaign, last: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", COMPACT, str(campaign.store), str(last)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    changes = int(run(make_campaign(tmp_path / "0", buckets=16, parts=3), 0).stdout)
-    assert changes > 16
+    campaign = make_campaign(tmp_path, buckets=8, parts=3)
+    expected = digest(campaign)
+    shutil.copytree(campaign.store, tmp_path / "before")
+    changes, status = compact_until(campaign.store, 0)
+    assert changes > 16 and status == 0
     for last in (1, *sorted(random.sample(range(2, changes), 3)), changes):
-        campaign = make_campaign(tmp_path / str(last), buckets=16, parts=3)
-        expected = digest(campaign)
-        assert run(campaign, last).returncode == -signal.SIGKILL
+        shutil.rmtree(campaign.store)
+        shutil.copytree(tmp_path / "before", campaign.store)
+        assert compact_until(campaign.store, last) == (last, -signal.SIGKILL)
         assert digest(campaign) == expected, last
         compact(campaign.store, 10_000_000, 0)
         assert digest(campaign) == expected, last
