@@ -15,7 +15,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from plm_embed.kernels import triton_elementwise as fused
 
-capability, half_type = int(sys.argv[1]), "*" + sys.argv[2]
 assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 WIDE = {"f32": 4, "b32": 4, "b16": 2, "b64": 8}
 
@@ -67,15 +66,17 @@ def queries(heads, half):
         kind |= {"norm": norm, "rotate": True}
         check(fused._query_key_kernel, angles, kind, fused._warps(block))
 
-for width in (1280, 2560, 5120, 1152, 1024):  # 650M, 3B, 15B, ESM C 600M, ProtT5
-    norms(width)
-for heads, half in ((20, 32), (40, 32), (40, 64), (18, 32)):
-    queries(heads, half)
-flat = {"x_ptr": half_type, "by_ptr": half_type, "count": "i32"}
-for activation in ("gelu", "gelu_tanh", "silu", "relu"):
-    for gated in (False, True):
-        kind = {"activation": activation, "gated": gated, "block": fused.ACTIVATE_BLOCK}
-        check(fused._activate_kernel, flat, kind, fused.ACTIVATE_WARPS)
+for capability, half_type in (70, "*fp16"), (80, "*bf16"), (90, "*bf16"):  # V100, A100, H200
+    print(capability)  # the last one is what fails
+    for width in (1280, 2560, 5120, 1152, 1024):  # 650M, 3B, 15B, ESM C 600M, ProtT5
+        norms(width)
+    for heads, half in ((20, 32), (40, 32), (40, 64), (18, 32)):
+        queries(heads, half)
+    flat = {"x_ptr": half_type, "by_ptr": half_type, "count": "i32"}
+    for activation in ("gelu", "gelu_tanh", "silu", "relu"):
+        for gated in (False, True):
+            kind = {"activation": activation, "gated": gated, "block": fused.ACTIVATE_BLOCK}
+            check(fused._activate_kernel, flat, kind, fused.ACTIVATE_WARPS)
 """
 
 
@@ -84,15 +85,8 @@ for activation in ("gelu", "gelu_tanh", "silu", "relu"):
     (sys.platform, platform.machine()) != ("linux", "x86_64"),
     reason="requirements/test.txt has Triton for Linux on x86-64 only",
 )
-@pytest.mark.parametrize(
-    ("capability", "half_type"),
-    [(70, "fp16"), (80, "bf16"), (90, "bf16")],
-    ids=["V100", "A100", "H200"],
-)
-def test_machine_code_moves_16_bytes_at_a_time_and_keeps_all_in_registers(
-    capability: int, half_type: str
-) -> None:
+def test_machine_code_moves_16_bytes_at_a_time_and_keeps_all_in_registers() -> None:
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE, str(capability), half_type]
+    command = [sys.executable, "-c", COMPILE]
     subprocess.run(command, check=True, env=environment)

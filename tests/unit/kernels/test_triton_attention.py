@@ -149,43 +149,45 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from plm_embed.kernels import triton_attention as kernels
 
-capability, half = int(sys.argv[1]), "*" + sys.argv[2]
 kernel = kernels._attend_kernel
 names = kernel.arg_names
-types = {"qkv_ptr": half, "out_ptr": half, "boundaries_ptr": "*i32", "table_ptr": "*fp32"}
-types |= {"scale": "fp32", "blocks": "i32", "distances": "i32"}
-signature = {name: types.get(name, "constexpr") for name in names}
-aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in types if n.endswith("_ptr")}
 assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-for width, heads in ((64, 12), (128, 32)):  # DNABERT, ProtT5
-    block, queries, keys, warps = kernels.shape(width)
-    constants = {"heads": heads, "width": width, "block": block, "queries": queries, "keys": keys}
-    fixed = {(names.index(name),): value for name, value in constants.items()}
-    made = triton.compile(
-        ASTSource(kernel, signature, fixed, aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": warps},
-    )
-    assert len(made.asm["cubin"]) > 1000
-    assert "mma" in made.asm["ptx"]  # tensor cores
-    with tempfile.TemporaryDirectory() as folder:
-        ptx = Path(folder) / "kernel.ptx"
-        ptx.write_text(made.asm["ptx"])
-        name = f"sm_{capability}" + ("a" if capability >= 90 else "")
-        command = [str(assembler), "-v", f"--gpu-name={name}", str(ptx), "-o", "/dev/null"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    spills = re.findall(r"(\\d+) bytes spill", said)
-    assert spills and not any(map(int, spills)), said
-    assert made.metadata.shared <= (99 << 10 if capability < 90 else 227 << 10)  # bytes that fit
+
+for capability, half in (80, "*bf16"), (90, "*bf16"):  # A100, H200
+    print(capability)  # the last one is what fails
+    types = {"qkv_ptr": half, "out_ptr": half, "boundaries_ptr": "*i32", "table_ptr": "*fp32"}
+    types |= {"scale": "fp32", "blocks": "i32", "distances": "i32"}
+    signature = {name: types.get(name, "constexpr") for name in names}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in types if n.endswith("_ptr")}
+    for width, heads in ((64, 12), (128, 32)):  # DNABERT, ProtT5
+        block, queries, keys, warps = kernels.shape(width)
+        constants = {"heads": heads, "width": width, "block": block}
+        constants |= {"queries": queries, "keys": keys}
+        fixed = {(names.index(name),): value for name, value in constants.items()}
+        made = triton.compile(
+            ASTSource(kernel, signature, fixed, aligned),
+            target=GPUTarget("cuda", capability, 32),
+            options={"num_warps": warps},
+        )
+        assert len(made.asm["cubin"]) > 1000
+        assert "mma" in made.asm["ptx"]  # tensor cores
+        with tempfile.TemporaryDirectory() as folder:
+            ptx = Path(folder) / "kernel.ptx"
+            ptx.write_text(made.asm["ptx"])
+            name = f"sm_{capability}" + ("a" if capability >= 90 else "")
+            command = [str(assembler), "-v", f"--gpu-name={name}", str(ptx), "-o", "/dev/null"]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        spills = re.findall(r"(\\d+) bytes spill", said)
+        assert spills and not any(map(int, spills)), said
+        assert made.metadata.shared <= (99 << 10 if capability < 90 else 227 << 10)
 """
 
 
 @pytest.mark.workflow
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("capability", "half"), [(80, "bf16"), (90, "bf16")], ids=["A100", "H200"])
-def test_it_compiles_to_machine_code_without_spills(capability: int, half: str) -> None:
+def test_it_compiles_to_machine_code_without_spills() -> None:
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE, str(capability), half]
+    command = [sys.executable, "-c", COMPILE]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]

@@ -169,18 +169,19 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from plm_embed.kernels import triton_product as product
 
-capability = int(sys.argv[1])
 kernel = product._up_kernel
 names = kernel.arg_names
 assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-chip = f"sm_{capability}" + ("a" if capability >= 90 else "")
-for activation, gated, biased, half in (
+FORMS = (
     ("gelu", False, True, "*bf16"),  # ESM-2
     ("gelu", False, True, "*fp16"),
     ("silu", True, False, "*bf16"),  # ESM C
     ("gelu_tanh", True, False, "*bf16"),  # Ankh
     ("gelu", True, False, "*bf16"),  # DNABERT
-):
+)
+
+def check(capability, activation, gated, biased, half):
+    chip = f"sm_{capability}" + ("a" if capability >= 90 else "")
     types = {name: half for name in names if name.endswith("_ptr")}
     types |= {"rows": "i32", "width": "i32", "inner": "i32"}
     columns = product.COLUMNS // 2 if gated else product.COLUMNS
@@ -215,12 +216,16 @@ for activation, gated, biased, half in (
     assert copied and set(copied) == {"10"}, copied  # 16 bytes at a time, in hexadecimal
     stored = re.findall(r"st\\.global\\.(\\S+)", ptx)
     assert stored and set(stored) == {"v4.b32"}, stored
+
+for capability in 80, 86, 89, 90:  # A100, A10, L40S, H100
+    for form in FORMS:
+        print(capability, form)  # the last one is what fails
+        check(capability, *form)
 """
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("capability", [80, 86, 89, 90], ids=["A100", "A10", "L40S", "H100"])
-def test_machine_code_multiplies_on_tensor_cores_with_room_for_two(capability: int) -> None:
+def test_machine_code_multiplies_on_tensor_cores_with_room_for_two() -> None:
     """For GPUs that are not here: Triton brings NVIDIA's assembler along."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    subprocess.run([sys.executable, "-c", COMPILE, str(capability)], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)

@@ -31,15 +31,17 @@ def ids_of(loader: Any) -> list[str]:
     return list(chain.from_iterable(batch["id"] for batch in loader))
 
 
-@pytest.mark.workflow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_four_spawned_workers_bring_each_record_once(campaign: Campaign) -> None:
+@pytest.mark.parametrize(
+    ("start", "workers"), [pytest.param("spawn", 2, marks=pytest.mark.workflow), ("fork", 4)]
+)
+def test_workers_bring_each_record_once(campaign: Campaign, start: str, workers: int) -> None:
     dataset = plm_embed.Dataset(campaign.results, block=8)
     loader = DataLoader(
         dataset,
         batch_size=7,
-        num_workers=4,
-        multiprocessing_context="spawn",
+        num_workers=workers,
+        multiprocessing_context=start,
         persistent_workers=True,
     )
     wanted = sorted(line["id"] for line in lines(campaign))
@@ -154,9 +156,11 @@ class ByPlace(torch.utils.data.Dataset[Any]):
         return self.embeddings[place]
 
 
-@pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.workflow), "fork"])
-def test_open_readers_go_to_workers(campaign: Campaign, start: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "workers"), [pytest.param("spawn", 1, marks=pytest.mark.workflow), ("fork", 2)]
+)
+def test_open_readers_go_to_workers(campaign: Campaign, start: str, workers: int) -> None:
     dataset = ByPlace(campaign.master)
-    loader = DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context=start)
+    loader = DataLoader(dataset, batch_size=8, num_workers=workers, multiprocessing_context=start)
     with dataset.embeddings as embeddings:
         np.testing.assert_array_equal(torch.cat(list(loader)).numpy(), embeddings.to_numpy())

@@ -121,44 +121,34 @@ def test_ranges_are_the_buckets_or_groups_of_neighbors() -> None:
 
 
 @pytest.mark.workflow
-def test_the_workflow_runs_many_jobs_and_goes_on_after_one_was_lost(tmp_path: Path) -> None:
-    folders = {}
-    target = "results/sequences/summary.json"
-    for mode in ("one_job", "by_input"):
-        folders[mode] = working_folder(tmp_path / mode)
-        options = ["--cores", "2", target]
-        if mode == "by_input":  # as after a kill between the steps
-            run = snakemake(
-                folders[mode], *options, "--until", "split", "--notemp", deduplicate=mode, buckets=3
-            )
-            assert run.returncode == 0, run.stdout
-            shutil.rmtree(folders[mode] / "results/sequences/splits/01")
-        run = snakemake(folders[mode], *options, deduplicate=mode, buckets=3)
-        assert run.returncode == 0, run.stdout
-    assert "1 of 2 steps" in run.stdout and "plm-embed split" not in run.stdout
-    one, many = (files(folder / "results/sequences") for folder in folders.values())
-    assert one == many and json.loads(one["summary.json"])["unique"] > 100
-
-
-@pytest.mark.workflow
-@pytest.mark.parametrize(
-    "damaged", ["scans/00001/records.parquet", "splits/00/members/0000.parquet"]
-)
-def test_what_is_said_about_a_damaged_scan_or_split_makes_the_sequences_whole(
-    tmp_path: Path, damaged: str
+def test_the_workflow_runs_many_jobs_and_goes_on_after_some_were_lost_or_damaged(
+    tmp_path: Path,
 ) -> None:
-    folder = working_folder(tmp_path / "work")
+    """What is said about a damaged file makes the sequences whole."""
     options = ["results/sequences/summary.json", "--cores", "2", "--notemp"]
-    by_input = {"deduplicate": "by_input", "buckets": 2}
-    assert snakemake(folder, *options, **by_input).returncode == 0
-    path = folder / "results/sequences" / damaged
-    before = files(folder / "results/sequences")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    assert snakemake(folder, *options, "--forcerun", "collect", **by_input).returncode == 1
-    log = (folder / "results/logs/collect.log").read_text(encoding="utf-8")
-    (said,) = re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", log)
-    healed = snakemake(folder, *options, *shlex.split(said), **by_input)
-    assert healed.returncode == 0, healed.stdout
-    assert files(folder / "results/sequences") == before
+    one, many = (working_folder(tmp_path / mode) for mode in ("one_job", "by_input"))
+    run = snakemake(one, *options, deduplicate="one_job", buckets=3)
+    assert run.returncode == 0, run.stdout
+    wanted, made = files(one / "results/sequences"), many / "results/sequences"
+    by_input = {"deduplicate": "by_input", "buckets": 3}
+    # as after a kill between the steps
+    run = snakemake(many, *options, "--until", "split", **by_input)
+    assert run.returncode == 0, run.stdout
+    shutil.rmtree(made / "splits/01")
+    run = snakemake(many, *options, **by_input)
+    assert run.returncode == 0, run.stdout
+    assert "1 of 2 steps" in run.stdout and "plm-embed split" not in run.stdout
+    whole = files(made)
+    assert {name: whole[name] for name in wanted} == wanted
+    assert json.loads(wanted["summary.json"])["unique"] > 100
+
+    for damaged in ("scans/00001/records.parquet", "splits/00/members/0000.parquet"):
+        content = bytearray(whole[damaged])
+        content[len(content) // 2] ^= 1
+        (made / damaged).write_bytes(content)
+        assert snakemake(many, *options, "--forcerun", "collect", **by_input).returncode == 1
+        log = (many / "results/logs/collect.log").read_text(encoding="utf-8")
+        (said,) = re.findall(rf"results/sequences/{damaged}: .*; run `snakemake ([^`]*)`", log)
+        healed = snakemake(many, *options, *shlex.split(said), **by_input)
+        assert healed.returncode == 0, healed.stdout
+        assert files(made) == whole
