@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
@@ -16,6 +16,7 @@ def read(path: Path) -> dict[str, object]:
     return unsealed(path, "a note", "write it again")
 
 
+@settings(max_examples=40)
 @given(
     content=st.dictionaries(
         TEXT.filter(lambda key: key != "sha256"), TEXT | st.integers() | st.floats(width=32)

@@ -33,7 +33,7 @@ def look_up(index: Path, ids: list[str]) -> list[int]:
     return rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.tuples(IDS, st.integers(0, 3)), max_size=30),
     st.lists(IDS, max_size=5),

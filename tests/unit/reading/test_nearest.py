@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plm_embed
@@ -54,6 +54,7 @@ def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, metric: Metric
     return Neighbors(order, np.take_along_axis(scores, order, axis=1))
 
 
+@settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 300), st.integers(1, 9), st.integers(0, 2**32 - 1)),
     k=st.integers(1, 310),

@@ -49,7 +49,7 @@ def outcome(path: Path, table: Table) -> list[Any]:
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     rows=st.lists(ROW, max_size=12),
     quoted=st.booleans(),

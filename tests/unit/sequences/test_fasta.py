@@ -27,7 +27,7 @@ def blocks(content: bytes, size: int, at_once: int = 7) -> list[bytes | TooLarge
     return list(record_blocks(lambda count: handle.read(min(count, at_once)), size))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(
     st.lists(RECORD, min_size=1, max_size=6),
     LINE_END,

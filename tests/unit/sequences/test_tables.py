@@ -25,7 +25,7 @@ UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "seq", "note")])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.lists(st.tuples(UNICODE, UNICODE, UNICODE), min_size=1),
     delimiter=st.sampled_from(",;\t"),
@@ -141,6 +141,7 @@ def test_parquet_of_any_plain_type_is_read_as_text(tmp_path: Path) -> None:
 CELLS = st.none() | st.sampled_from(["NaN", " null\u2003", "<NA>\x1c", "流", "nan流"]) | UNICODE
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8), st.integers(1, 9))
 def test_parquet_cells_are_read_as_they_were_written(
     rows: list[tuple[str | None, ...]], largest: int

@@ -107,7 +107,7 @@ def test_a_file_that_is_no_part_has_an_error_that_names_it(tmp_path: Path) -> No
 
 
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_rows_are_taken_exactly(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

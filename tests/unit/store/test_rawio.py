@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plm_embed.errors import PlmEmbedError
@@ -35,6 +35,7 @@ def scattered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Extents, 
     return path, where, rows
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_any_rows_go_to_any_places(scattered, data) -> None:
     path, where, rows = scattered

@@ -62,7 +62,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([*keys(SCHEMA), "speed", "embedding", "table", "nothing"]), ODD)
 def test_whatever_a_key_holds_is_taken_or_refused_in_words(key: str, value: Any) -> None:
     changes: Any = value
