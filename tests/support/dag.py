@@ -10,9 +10,11 @@ from snakemake.resources import Resources
 from snakemake.settings.types import (
     ConfigSettings,
     DAGSettings,
+    MaxJobsPerTimespan,
     OutputSettings,
     Quietness,
     ResourceSettings,
+    SchedulingSettings,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,7 @@ class Plan:
         executor: str = "dryrun",
         embed: Sequence[str] = (),
         targets: Sequence[str] = (),
+        jobs_per_second: int = 100,
     ) -> None:
         changes = {**(changes or {})}
         changes["speed"] = {"buckets_per_submission": 1, **changes.get("speed", {})}
@@ -44,8 +47,10 @@ class Plan:
                 ),
             )
             asked = DAGSettings(targets=set(targets), forceall=executor == "touch")
-            workflow.dag(asked).execute_workflow(executor=executor)
+            rate = SchedulingSettings(max_jobs_per_timespan=MaxJobsPerTimespan(jobs_per_second))
+            workflow.dag(asked).execute_workflow(executor=executor, scheduling_settings=rate)
             dag = workflow._workflow.dag
+            self.limit = workflow._workflow.scheduler.job_rate_limiter
             self.local = workflow._workflow._localrules
             self.jobs = list(dag.finished_jobs)  # a dry run "finishes" what would run
             self.total = Counter(job.rule.name for job in dag.jobs)

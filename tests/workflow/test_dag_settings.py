@@ -36,6 +36,16 @@ def test_options_reach_the_command_quoted() -> None:
     assert "--adapter" not in downloaded
 
 
+@pytest.mark.parametrize(("asked", "left"), [(100, None), (50, 50)])
+def test_a_run_here_does_not_wait_for_snakemakes_own_limit_of_jobs(
+    asked: int, left: int | None
+) -> None:
+    """The 100 jobs a second that it has by itself: it would end a second later."""
+    done = Plan(executor="local", targets=["results/sequences/summary.json"], jobs_per_second=asked)
+    assert done.total["deduplicate"] == 1
+    assert getattr(done.limit, "max_jobs", None) == left
+
+
 def test_a_profile_sets_what_decides_the_speed() -> None:
     own = {
         "device": "cpu",

@@ -10,7 +10,17 @@ def tell(*lines):
     print("", *map(printable, lines), sep="\n", file=sys.stderr)
 
 
+def spare_last_second():
+    """On this machine the cores limit how many jobs begin. Snakemake also looks every second whether its own limit, 100
+    a second, lets another one begin, and would wait for the last look before it ends.
+    """
+    limit = getattr(workflow.scheduler, "job_rate_limiter", None)
+    if workflow.local_exec and limit and (limit.max_jobs, limit.timespan) == (100, 1):
+        workflow.scheduler.job_rate_limiter = None
+
+
 onstart:
+    spare_last_second()
     note_start(RESULTS, list(MODELS))
     tell(f"plm-embed: to follow this run: plm-embed watch {shlex.quote(str(RESULTS))}")
 
