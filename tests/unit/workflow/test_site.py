@@ -228,6 +228,7 @@ def test_without_a_scheduler_only_the_workers_count() -> None:
     assert layer(Given("local"), per_job_here=3).embed == {"buckets": "3"}
     assert layer(Given("local"), 1, per_job_here=3).embed == {"buckets": "1"}
     assert layer(Given("pbs", site="generic"), per_job_here=3).embed["buckets"] == "1"
+    assert layer(Given("htcondor"), per_job_here=3).embed == {"buckets": "1"}
     assert layer(Given("local")).line == ""
 
 

@@ -13,6 +13,9 @@ from plm_embed.sites.data import read_site
 from plm_embed.sites.job_shape import Shape, buckets_for, shape
 from plm_embed.sites.recognize import Here, recognize
 
+HERE = ("", "local")
+"""Executors under which jobs run on this machine; '': none is named."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -62,7 +65,8 @@ def layer(given: Given, buckets_per_submission: int = 0, per_job_here: int = 1) 
         return _slurm(given, buckets_per_submission)
     workers = _number(given.embed.get("nodes")) or 1
     workers *= _number(given.embed.get("gpu")) or 1
-    buckets = buckets_per_submission or max(per_job_here, buckets_for(workers))
+    least = per_job_here if given.executor in HERE else 1
+    buckets = buckets_per_submission or max(least, buckets_for(workers))
     return Layer({"buckets": str(buckets)}, {})
 
 
