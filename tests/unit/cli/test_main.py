@@ -107,15 +107,17 @@ except SystemExit:
     assert plm_embed("embed", "absent.parquet", *folders, code=code).stdout == "set()\nTrue\n"
 
 
-def test_weights_that_are_there_and_right_take_no_torch(tmp_path: Path) -> None:
+def test_weights_that_are_there_and_right_take_no_torch_and_http_only_a_download(
+    tmp_path: Path,
+) -> None:
     code = """
 import sys
 from plm_embed.cli.main import group
 group.main(standalone_mode=False)
-print("torch" in sys.modules)
+print({"torch", "requests"} & set(sys.modules))
 """
     words = ["weights", "--model", "esm2_t3_untrained", "--output", tmp_path / "w"]
-    assert [plm_embed(*words, code=code).stdout for _ in range(2)] == ["True\n", "False\n"]
+    assert [plm_embed(*words, code=code).stdout for _ in range(2)] == ["{'torch'}\n", "set()\n"]
 
 
 def test_a_step_makes_columns_without_pandas_and_data_frames_all_the_same(tmp_path: Path) -> None:

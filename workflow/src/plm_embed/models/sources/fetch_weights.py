@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError, WeightsError
-from plm_embed.io.download import download
 from plm_embed.io.files import sha256_file
 from plm_embed.models import published
 from plm_embed.models.model import Model
@@ -100,7 +99,7 @@ def _one(model: Model, folder: Path, name: str, known: Collection[str]) -> None:
     """
     path, url = folder / name, f"{model.hub}/{name}"
     if not path.exists():
-        download(url, path)
+        _download(url, path)
     if known and holds_tensors(path) and (found := sha256_file(path)) not in known:
         path.unlink()
         raise WeightsError(
@@ -134,7 +133,7 @@ def _file(model: Model, path: Path, naming: Naming) -> str:
     for url in model.urls:
         try:
             if not path.exists():
-                download(url, path)
+                _download(url, path)
         except PlmEmbedError as error:
             failures.append(str(error))
             continue
@@ -148,3 +147,10 @@ def _file(model: Model, path: Path, naming: Naming) -> str:
     staged = path.parent.parent / path.name
     wrong, command = " ".join(failures), f"curl -LO {model.urls[0]}"
     raise _refusal(model, wrong, command, "it", staged, naming)
+
+
+def _download(url: str, path: Path) -> None:
+    # loads for a tenth of a second, which most calls here do without
+    from plm_embed.io.download import download
+
+    download(url, path)
