@@ -17,6 +17,17 @@ def test_principal_components_are_those_of_the_data() -> None:
     assert abs(np.corrcoef(coordinates[:, 0], along)[0, 1]) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(40, 7), (7, 40), (12, 12), (2, 5), (5, 2)])
+def test_principal_components_are_those_of_a_singular_value_decomposition(shape) -> None:
+    vectors = np.random.default_rng(2).normal(size=shape) * np.arange(1, shape[1] + 1)
+    coordinates, shares = principal_components(vectors)
+    left, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(
+        np.abs(coordinates), np.abs(left * singular)[:, :2], atol=1e-6 * singular[0]
+    )
+    np.testing.assert_allclose(shares, (singular**2 / (singular**2).sum())[:2], atol=1e-12)
+
+
 def trustworthiness(of: np.ndarray, places: np.ndarray, neighbors: int) -> float:
     """Venna and Kaski 2001: 1 where the neighbors of every place are those of its vector, less the
     further away these are by rank.
