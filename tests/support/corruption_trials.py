@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.master.gather_record import forget
+from plm_embed.master.gather_record import outdated
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
 from support.said import ACTION, WARNING, WAYS, error_of
@@ -86,7 +86,8 @@ class Trial:
         if self.case.kind.stage == "read":
             failed, message = use(self.folder)
         else:
-            forget(self.folder / GATHERED, self.folder / PROOF)  # as the Snakefile does
+            if wrong := outdated(self.folder / GATHERED, self.folder / PROOF):
+                wrong[0].unlink()  # as the Snakefile does
             first = next(step for step in self.steps if self._is_missing(step))
             failed, message = self._go_on(
                 self.steps[:-1] if first == "weights" else steps_from(first, self.steps)

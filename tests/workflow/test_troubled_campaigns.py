@@ -119,13 +119,27 @@ def test_kill_9_loses_only_what_no_part_holds(demo: Path, tmp_path: Path) -> Non
 
 
 def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> None:
+    proof = copy / f"results/{MODEL}/checksums.sha256"
     with h5py.File(copy / MASTER, "r+") as master:
         master["emb"][5] = 0
+    look = snakemake(copy, "-n")
+    assert f"{MASTER} has changed since it was proven" in look.stdout and proof.exists()
     run = snakemake(copy, *ONE_THREAD)
     assert run.returncode != 0
     assert "is not valid" in run.stdout
     assert report(copy).status == "failed"
-    assert not (copy / f"results/{MODEL}/checksums.sha256").exists()
+    assert not proof.exists()
+
+
+def test_weights_that_were_deleted_are_made_again_unless_the_campaign_is_proven(copy: Path) -> None:
+    shutil.rmtree(copy / "resources")
+    said, target = f"resources/weights/{MODEL} holds no weights now", f"results/{MODEL}/weights.json"
+    done = snakemake(copy, *ONE_THREAD)
+    assert "Nothing to be done" in done.stdout and said not in done.stdout
+    (copy / f"results/{MODEL}/checksums.sha256").unlink()
+    made = snakemake(copy, target, *ONE_THREAD)
+    assert made.returncode == 0 and said in made.stdout
+    assert (copy / "resources/weights" / MODEL / "manifest.json").exists()
 
 
 def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_says(

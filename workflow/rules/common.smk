@@ -112,10 +112,10 @@ try:
     # the settings of each model; what differs between them is a function of wildcards in the rules
     MODELS = by_model(config)
     if workflow.is_main_process:
-        for name, settings in MODELS.items():
+        for settings in MODELS.values():
             check_reuse(settings)
-            vectors = Path(config["results"], name)
-            forget(vectors / "gathered.json", vectors / "checksums.sha256")
+            for line in forget(settings, only_looks()):
+                print(printable(line), file=sys.stderr)
 except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 

@@ -29,6 +29,14 @@ def typed():
     return call, [name for name, value in call.items() if value != parser.get_default(name)]
 
 
+def only_looks():
+    """Whether this call of Snakemake runs no job."""
+    call, _ = typed()
+    return any(
+        call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")
+    )
+
+
 def raw(resources):
     return {name: str(value.raw).strip("'\"") for name, value in (resources or {}).items()}
 
@@ -57,9 +65,7 @@ def lay_under():
     found = layer(given, config["speed"]["buckets_per_submission"], here)
     if found.line:
         print(found.line, file=sys.stderr)
-    if found.missing and not any(
-        call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")
-    ):
+    if found.missing and not only_looks():
         raise PlmEmbedError(found.missing)
     if found.missing:
         print(f"plm-embed: before you submit: {found.missing}", file=sys.stderr)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.master.gather_record import forget, write_record
+from plm_embed.master.gather_record import outdated, write_record
 from support.campaigns import make_campaign
 from support.made_up_sequences import make_records
 
@@ -20,29 +20,35 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_record_does_not_outlive_its_files_nor_a_proof_a_change(tmp_path: Path) -> None:
+def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_changed_ones(
+    tmp_path: Path,
+) -> None:
     record, proof = tmp_path / "m" / "gathered.json", tmp_path / "m" / "checksums.sha256"
     files = [tmp_path / "m" / "master.h5", tmp_path / "records.parquet"]
     record.parent.mkdir()
-    forget(record, proof)  # nothing there: nothing to forget
+    assert outdated(record, proof) is None  # nothing there
 
     def gather_and_prove() -> None:
         for number, path in enumerate([*files, proof]):
             path.write_text("")
             os.utime(path, ns=(number, number))
         write_record(record, files)
-        forget(record, proof)
-        assert record.exists() and proof.exists()
+        assert outdated(record, proof) is None
+
+    def wrong() -> tuple[Path, bool]:
+        found = outdated(record, proof)
+        assert found
+        return found[0], str(files[1]) in found[1].replace("/m/..", "")
 
     gather_and_prove()
     os.utime(files[1], ns=(5, 5))
-    forget(record, proof)
-    assert record.exists() and not proof.exists()
-    for damage in (files[1].unlink, lambda: record.write_text("{}")):
-        gather_and_prove()
-        damage()
-        forget(record, proof)
-        assert proof.exists() and not record.exists()
+    assert wrong() == (proof, True)
+    os.utime(files[0], ns=(5, 5))
+    files[1].unlink()
+    assert wrong() == (record, True)
+    gather_and_prove()
+    record.write_text("{}")
+    assert wrong() == (record, False)
 
 
 def test_another_gather_leaves_another_record(tmp_path: Path) -> None:

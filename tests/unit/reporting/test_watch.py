@@ -149,11 +149,16 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     (logs / "0001.log").write_text(
         "Traceback (most recent call last):\n  File ...\nValueError: broken\n"
     )
+    (logs / "0002.log").write_text(
+        "Usage: plm-embed embed [OPTIONS]\n\nError: Invalid value: Path 'w' does not exist.\n"
+    )
     (state,) = watch.look().models
     assert [(failure.log.name, failure.reason) for failure in state.failures] == [
         ("0000.log", "no space on /scratch\nmake room"),
         ("0001.log", "ValueError: broken"),
+        ("0002.log", "Invalid value: Path 'w' does not exist."),
     ]
+    (logs / "0002.log").unlink()
     text = shown(tmp_path)
     assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")

@@ -2,13 +2,12 @@
 
 Snakemake removes what a rule declares before the rule runs, and again when it fails. Therefore
 gather declares this record, and replaces the three files itself when their successors are whole.
-What Snakemake would have seen by itself, that a file is gone or newer than its proof, `forget`
-tells it.
+What Snakemake would have seen by itself, that a file is gone or newer than its proof, `outdated`
+says.
 """
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,22 +42,20 @@ def read_record(record: Path) -> Gathered:
     return read_sealed(record, Gathered, "a record of gather", "run `snakemake --forcerun gather`")
 
 
-def forget(record: Path, proof: Path) -> None:
-    """Remove the record when a file that it names is gone, and the proof (checksums.sha256) of one
-    that has changed.
+def outdated(record: Path, proof: Path) -> tuple[Path, str] | None:
+    """What of the two no longer holds, and why: the record when a file that it names is gone, the
+    proof (checksums.sha256) when one is younger than it.
     """
-    with suppress(OSError):  # a folder that cannot be written: the first job says so
-        if not record.exists():
-            return
-        try:
-            files = [record.parent / name for name in read_record(record).files]
-        except PlmEmbedError:
-            files = [record.parent / "damaged"]
-        if not all(file.is_file() for file in files):
-            record.unlink()
-        elif (
-            proof.exists()
-            and max((file.stat().st_mtime_ns for file in files), default=0)
-            > proof.stat().st_mtime_ns
-        ):
-            proof.unlink()
+    if not record.exists():
+        return None
+    try:
+        files = [record.parent / name for name in read_record(record).files]
+    except PlmEmbedError:
+        return record, f"{record} is damaged"
+    if gone := [file for file in files if not file.is_file()]:
+        return record, f"{gone[0]} is gone"
+    proven = proof.stat().st_mtime_ns if proof.exists() else None
+    for file in files:
+        if proven is not None and file.stat().st_mtime_ns > proven:
+            return proof, f"{file} has changed since it was proven, or was copied"
+    return None

@@ -5,7 +5,6 @@ only from here.
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable
 from plm_embed.keys import bucket_names, bucket_ranges
-from plm_embed.master.gather_record import forget
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.startup import spare_collector
 from plm_embed.workflow.by_model import by_model, weights_folder
@@ -14,6 +13,7 @@ from plm_embed.workflow.campaign import (
     bucket_files,
     check_inputs,
     check_reuse,
+    forget,
     master_files,
     options,
     plan_line,

@@ -11,13 +11,15 @@ from typing import Any
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.settings import RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
-from plm_embed.models.manifest import read_manifest
+from plm_embed.master.gather_record import outdated
+from plm_embed.models.manifest import MANIFEST, RECORD, read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import as_options, from_config, settings
 from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, input_reading
+from plm_embed.workflow.ending import GATHERED, PROOF
 
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
@@ -192,6 +194,30 @@ def check_reuse(config: Config) -> None:
     from plm_embed.store.reuse import check_sources
 
     check_sources([Path(path) for path in config["reuse"]], _known_settings(config))
+
+
+def forget(config: Config, looking: bool) -> list[str]:
+    """Remove what says that a step is done whose files are gone or have changed since, so that
+    Snakemake does it again. Returns a line for each.
+
+    looking: this call runs no job, and changes nothing. The weights of a campaign that is proven
+    may be gone.
+    """
+    folder = Path(config["results"], config["model"])
+    record, proof, weights = folder / GATHERED, folder / PROOF, Path(weights_folder(config))
+    found = []
+    with suppress(OSError):  # a folder that cannot be read or written: the first job says so
+        if wrong := outdated(record, proof):
+            found.append(wrong)
+        if not proof.exists() and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+            found.append((folder / RECORD, f"{weights} holds no weights now"))
+        for path, _ in found:
+            if not looking:
+                path.unlink()
+    return [
+        f"plm-embed: {why}: {'a run makes' if looking else 'this run makes'} {path.name} again"
+        for path, why in found
+    ]
 
 
 def _known_settings(config: Config) -> Config:

@@ -17,7 +17,8 @@ READING = ("deduplicate", "scan", "split", "collect")
 STOPPED = "stopped by a signal"
 """In what the embed jobs of a run say that somebody stopped."""
 _TAIL_BYTES = 4096
-_ERROR = re.compile("plm-embed: (?:error|unfinished): ")
+_ERROR = re.compile("plm-embed: (?:error|unfinished): |^Error: ", re.M)
+"""Ours, and what the command line says of an argument, such as a path that is not there."""
 
 
 @dataclass(frozen=True)
