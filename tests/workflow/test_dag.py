@@ -141,7 +141,9 @@ def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
         5000,
         "auto",
     )
-    assert resources.mem_mb > Plan().job("embed").resources.mem_mb
+    one = Plan().job("embed").resources.mem_mb
+    assert resources.mem_mb > one
+    assert Plan(embed=["gpu=4", "nodes=2"]).job("embed").resources.mem_mb == 4 * one
 
 
 def test_another_attempt_asks_for_the_same_unless_it_is_known_what_was_short() -> None:

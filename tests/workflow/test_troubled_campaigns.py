@@ -1,6 +1,7 @@
 """Campaigns in trouble: kills, damage, and mistakes, and how they go on."""
 
 import gzip
+import os
 import random
 import re
 import shlex
@@ -17,6 +18,7 @@ import pytest
 
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
+from plm_embed.workflow.run_note import note_start
 from support.campaign_runs import snakemake, snakemake_command, working_folder
 from support.demo import (
     GATHERED,
@@ -131,13 +133,22 @@ def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> 
     assert not proof.exists()
 
 
+def test_a_run_at_work_is_seen_without_snakemakes_lock(copy: Path) -> None:
+    """Which another campaign that ends in the same working folder takes away."""
+    note_start(copy / "results", [MODEL])
+    second = snakemake(copy, *ONE_THREAD, "--forcerun", "report")
+    assert second.returncode == 1 and "Traceback" not in second.stdout, second.stdout
+    assert f"results: a run is at work here (process {os.getpid()}, " in second.stdout
+    assert "Nothing to be done" in snakemake(copy, "-n").stdout
+
+
 def test_weights_that_were_deleted_are_made_again_unless_the_campaign_is_proven(copy: Path) -> None:
     shutil.rmtree(copy / "resources")
-    said, target = f"resources/weights/{MODEL} holds no weights now", f"results/{MODEL}/weights.json"
+    said = f"resources/weights/{MODEL} holds no weights now"
     done = snakemake(copy, *ONE_THREAD)
     assert "Nothing to be done" in done.stdout and said not in done.stdout
     (copy / f"results/{MODEL}/checksums.sha256").unlink()
-    made = snakemake(copy, target, *ONE_THREAD)
+    made = snakemake(copy, f"results/{MODEL}/weights.json", *ONE_THREAD)
     assert made.returncode == 0 and said in made.stdout
     assert (copy / "resources/weights" / MODEL / "manifest.json").exists()
 

@@ -120,7 +120,9 @@ except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))
 
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources[EMBED]["buckets"].raw)
-LONGEST_MINUTES = int(raw(SETTINGS.overwrite_resources[EMBED]).get("longest_minutes", 10**6))
+asked = raw(SETTINGS.overwrite_resources[EMBED])
+LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
+WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 BY_INPUT = (

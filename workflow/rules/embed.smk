@@ -31,7 +31,7 @@ rule embed:
         gpu=1,
         nodes=1,
         mem_mb=lambda wildcards, attempt: attempt
-        * job_memory_mb(of(wildcards), SUBMISSIONS[wildcards.submission]),
+        * job_memory_mb(of(wildcards), SUBMISSIONS[wildcards.submission], WORKERS),
         runtime=lambda wildcards, attempt: min(
             LONGEST_MINUTES,
             attempt * job_minutes(of(wildcards), SUBMISSIONS[wildcards.submission]),

@@ -1,7 +1,14 @@
 # What a run says on the screen at its start and its end, and its note in the results folder, <results>/run.json.
 import shlex
 
-from plm_embed.workflow import REASONS, end_unfinished, note_end, note_start, said_of_success
+from plm_embed.workflow import (
+    REASONS,
+    end_unfinished,
+    note_end,
+    note_start,
+    refuse_beside_another,
+    said_of_success,
+)
 
 RESULTS = Path(config["results"])
 
@@ -20,6 +27,10 @@ def spare_last_second():
 
 
 onstart:
+    try:
+        refuse_beside_another(RESULTS)
+    except PlmEmbedError as error:
+        raise WorkflowError(printable(str(error)))
     spare_last_second()
     note_start(RESULTS, list(MODELS))
     tell(f"plm-embed: to follow this run: plm-embed watch {shlex.quote(str(RESULTS))}")

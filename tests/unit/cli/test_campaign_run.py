@@ -20,7 +20,7 @@ from plm_embed.models.registry import find_model
 from plm_embed.models.sources.fetch_weights import in_config
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import checked
-from plm_embed.workflow.run_note import note_end, note_start
+from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -128,15 +128,15 @@ def test_inputs_and_models_may_come_to_a_campaign_that_has_begun(
 def test_a_run_at_work_is_named_and_its_lock_left_alone(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    campaign_call.refuse_beside_another(here)
+    refuse_beside_another(here)
     note_start(here, [MODEL])
     with pytest.raises(PlmEmbedError, match=rf"at work here \(process {os.getpid()}, .*run.json"):
-        campaign_call.refuse_beside_another(here)
+        refuse_beside_another(here)
     with monkeypatch.context() as killed:
         killed.setattr("plm_embed.workflow.run_note.alive", lambda _: False)
-        campaign_call.refuse_beside_another(here)
+        refuse_beside_another(here)
     note_end(here, "complete")
-    campaign_call.refuse_beside_another(here)
+    refuse_beside_another(here)
 
     locked = (1, ["Error: Directory cannot be locked. Please"])
     monkeypatch.setattr(campaign_call, "_snakemake", lambda _: locked)

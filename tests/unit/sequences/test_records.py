@@ -210,6 +210,8 @@ def packed(kind: str) -> bytes:
         (b"\x7fELF\x02\x00\x00\n>a\nMK\n", "this is a binary file"),
         (b"\x89HDF\r\n\x1a\n" + bytes(50), "this is an HDF5 file"),
         (">a\nMK\n".encode("utf-16"), "this is text in UTF-16: save it as UTF-8"),
+        (">a\nMK\n".encode("utf-16-le"), "this is text in UTF-16: save it as UTF-8"),
+        ("id,sequence\na,MK\n".encode("utf-16-be"), "this is text in UTF-16: save it as UTF-8"),
         (packed("zip"), "this is a zip archive .*unpack it"),
         (COMPRESS["gzip"](packed("tar")), "this is a tar archive: unpack it"),
         (b"id,seq,note\n", "the table has a header and no rows: no record 1"),

@@ -30,7 +30,8 @@ if _typing.TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plm_embed.fingerprint import ComputeDtype, Fingerprint, LongSequences, Pooling, Strand
+    from plm_embed.fingerprint import ComputeDtype, Fingerprint, Pooling, Strand
+    from plm_embed.fingerprint import LongSequences as LongSequences
     from plm_embed.inference.inputs import Given, OnError
     from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
     from plm_embed.reading.dataset import Dataset as Dataset
@@ -63,7 +64,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`Dataset` needs torch, which is not loaded before it is asked for."""
+    """`Dataset` needs torch, which is not loaded before it is asked for, and `LongSequences` the
+    settings.
+    """
+    if name == "LongSequences":
+        from plm_embed.fingerprint import LongSequences
+
+        return LongSequences
     if name != "Dataset":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _errors.extra():

@@ -2,12 +2,10 @@
 
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -59,21 +57,6 @@ def _snakemake(command: Command) -> tuple[int, list[str]]:
             process.wait()
             raise
     return process.returncode, lines
-
-
-def refuse_beside_another(results: Path) -> None:
-    """PlmEmbedError while a run of this machine is at work in the folder: its configuration stays
-    as it is.
-    """
-    call = read_call(results / NOTE)
-    if call and call.at_work and call.host == socket.gethostname():
-        since = datetime.fromisoformat(call.started).astimezone()
-        raise PlmEmbedError(
-            f"{results}: a run is at work here (process {call.pid}, since {since:%Y-%m-%d %H:%M}): "
-            "wait for it, or stop it",
-            path=results,
-            remedy=f"if that is another process, remove {results / NOTE}",
-        )
 
 
 def _locked(command: Command, results: Path) -> PlmEmbedError:

@@ -74,9 +74,10 @@ def run(
         --keep organism --results flu --profile slurm --set buckets=64
     """
     from plm_embed.cli import campaign_run as campaign
-    from plm_embed.cli.campaign_call import execute, refuse_beside_another
+    from plm_embed.cli.campaign_call import execute
     from plm_embed.models.registry import find_model
     from plm_embed.workflow.ending import said_of_success
+    from plm_embed.workflow.run_note import refuse_beside_another
 
     table = {"id": id_column, "sequence": sequence_column, "keep": list(keep)}
     given = {

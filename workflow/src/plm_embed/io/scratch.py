@@ -1,6 +1,7 @@
 """Node-local scratch: where a job may write quickly, and what it leaves there (nothing)."""
 
 import fcntl
+import hashlib
 import logging
 import os
 import shutil
@@ -43,8 +44,10 @@ MEMORY = {"tmpfs", "ramfs"}
 LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
 
-PREFIX = f"plm.{socket.gethostname()[:12]}."
-"""With the host: on a shared filesystem the locks of another host cannot be seen."""
+PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
+"""With the host, all of whose name counts: on a shared filesystem the locks of another host cannot
+be seen.
+"""
 SECONDS_TO_LOCK = 60
 """A younger folder may belong to a job that is just about to lock it."""
 

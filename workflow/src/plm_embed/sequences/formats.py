@@ -26,9 +26,10 @@ _BINARY = {
     b"\x89HDF": "an HDF5 file",
     b"ARROW1": "an Arrow file: save it as Parquet",
     b"%PDF": "a PDF document",
-    b"\xff\xfe": "text in UTF-16: save it as UTF-8",
-    b"\xfe\xff": "text in UTF-16: save it as UTF-8",
+    b"\xff\xfe": (_SAVE_AS := "text in UTF-16: save it as UTF-8"),
+    b"\xfe\xff": _SAVE_AS,
 }
+_UNMARKED_UTF_16 = re.compile(rb"(?:[ -~]\0){2}|(?:\0[ -~]){2}")
 
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
@@ -84,6 +85,8 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
                 path=path,
             )
         return Kind("parquet", compression)
+    if _UNMARKED_UTF_16.match(head):
+        raise InputError(f"{path}: this is {_SAVE_AS}", path=path)
     text = io.TextIOWrapper(
         io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline=""
     ).read()

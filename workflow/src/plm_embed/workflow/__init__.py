@@ -50,7 +50,7 @@ from plm_embed.workflow.resources import (
     validate_minutes,
 )
 from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
-from plm_embed.workflow.run_note import note_end, note_start
+from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
 from plm_embed.workflow.site import Given, layer
 
 __all__ = [
@@ -95,6 +95,7 @@ __all__ = [
     "reading_threads",
     "recipe_options",
     "records_minutes",
+    "refuse_beside_another",
     "said_of_success",
     "source_options",
     "spare_collector",

@@ -31,13 +31,13 @@ def host_memory_mb(model_name: str) -> int:
     return 6000 + round(6 * _parameters(find_model(model_name)) / 1e6)
 
 
-def job_memory_mb(config: Config, buckets: Sequence[str]) -> int:
-    """Main memory for one worker on these buckets, in MB: `host_memory_mb` and the largest one's
-    sequences.
+def job_memory_mb(config: Config, buckets: Sequence[str], workers: int = 1) -> int:
+    """Main memory for a node's workers on these buckets, in MB: for each `host_memory_mb` and the
+    largest one's sequences.
     """
     every = _sizes(config)
     largest = max((every.get(name, 0) for name in buckets), default=0)
-    return host_memory_mb(config["model"]) + round(10 * largest / 1e6)
+    return workers * (host_memory_mb(config["model"]) + round(10 * largest / 1e6))
 
 
 def job_minutes(config: Config, buckets: Sequence[str]) -> int:

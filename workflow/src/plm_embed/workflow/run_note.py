@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import write_json
 from plm_embed.jobs.claims import alive
 from plm_embed.typed_json import from_json, to_plain
@@ -50,6 +51,24 @@ def note_start(results: Path, models: Sequence[str]) -> None:
     call = Call(host=socket.gethostname(), pid=os.getpid(), models=tuple(models), started=_now())
     with suppress(OSError):
         write_json(results / NOTE, to_plain(call))
+
+
+def refuse_beside_another(results: Path) -> None:
+    """PlmEmbedError while a run of this machine is at work in the folder: its configuration stays
+    as it is, and nothing is computed twice.
+
+    Snakemake's own lock does not say so any more when another campaign has ended in the same
+    working folder: it takes all locks there away.
+    """
+    call = read_call(results / NOTE)
+    if call and call.at_work and call.host == socket.gethostname():
+        since = datetime.fromisoformat(call.started).astimezone()
+        raise PlmEmbedError(
+            f"{results}: a run is at work here (process {call.pid}, since {since:%Y-%m-%d %H:%M}): "
+            "wait for it, or stop it",
+            path=results,
+            remedy=f"if that is another process, remove {results / NOTE}",
+        )
 
 
 def note_end(results: Path, outcome: Outcome, reason: str = "") -> None:

@@ -1,0 +1,18 @@
+"""Long sequences without a campaign."""
+
+from pathlib import Path
+
+import pytest
+
+import plm_embed
+from plm_embed.errors import ConfigError
+
+MODEL = "esm2_t3_untrained"
+
+
+def test_long_sequences_are_asked_for_as_the_error_says(prepared: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a plm_embed\.LongSequences"):
+        plm_embed.embed(["MKV"], MODEL, weights=prepared, long_sequences="crop")  # type: ignore[arg-type]
+    crop = plm_embed.LongSequences("crop", max_residues=3)
+    found = plm_embed.embed(["MKVLA", "MKV"], MODEL, weights=prepared, long_sequences=crop)
+    assert (found[0] == found[1]).all()
