@@ -1,6 +1,7 @@
 import hashlib
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -13,10 +14,17 @@ from plm_embed.keys import (
     bucket_bounds,
     bucket_names,
     bucket_of,
+    find,
+    increasing,
     key,
+    key_array,
     key_words,
 )
 
+ALIKE = st.lists(st.sampled_from(["a" * 8, "b" * 8, "a" * 7 + "b"]), min_size=8, max_size=8).map(
+    lambda words: "".join(words).encode()
+)
+"""Keys of which many begin alike."""
 COUNTS = st.integers(1, MAX_BUCKETS)
 KEYS = st.binary(min_size=32, max_size=32).map(bytes.hex)
 
@@ -30,6 +38,28 @@ def test_key_is_the_sha256_of_the_residues() -> None:
 def test_key_words_sort_as_keys_do(keys: list[bytes], start: int) -> None:
     words = key_words(pa.array(keys, pa.binary(32)).slice(start))
     assert [b"".join(int(word).to_bytes(8) for word in row) for row in words] == keys[start:]
+
+
+@settings(deadline=None)
+@given(st.sets(ALIKE), st.lists(ALIKE))
+def test_keys_that_begin_alike_are_told_apart(held: set[bytes], wanted: list[bytes]) -> None:
+    keys = np.array(sorted(held), "S64")
+    at, found = find(keys, np.array(wanted, "S64"))
+    assert found.tolist() == [key in held for key in wanted]
+    assert keys[at[found]].tolist() == [key for key in wanted if key in held]
+    assert increasing(np.array(wanted, "S64")) == (wanted == sorted(set(wanted)))
+
+
+def test_a_column_of_keys_is_read_whatever_its_pieces() -> None:
+    texts = [chr(97 + number) * 64 for number in range(6)]
+    pieces = [pa.array(texts[:3]), pa.array([], pa.string()), pa.array(["", *texts]).slice(4)]
+    column = pa.chunked_array(pieces)
+    assert key_array(column).tolist() == [text.encode() for text in texts]
+    assert key_array(column.slice(2, 2)).tolist() == [texts[2].encode(), texts[3].encode()]
+    assert key_array(column.slice(0, 0)).shape == (0,)
+    assert key_array(pa.chunked_array([[None, texts[0]]]))[1] == texts[0].encode()
+    with pytest.raises(PlmEmbedError, match="64 characters"):
+        key_array(pa.chunked_array([["a" * 63, "a" * 65]]))
 
 
 @settings(deadline=None)

@@ -19,8 +19,10 @@ from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
+from plm_embed.keys import bucket_names, bucket_of
+from plm_embed.master import gather as gathering
 from plm_embed.sequences.summary import read_summary
-from plm_embed.store import blocks
+from plm_embed.store import blocks, checksums
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.store import Store
 from support.campaigns import (
@@ -83,6 +85,33 @@ def test_bytes_do_not_depend_on_buckets_parts_or_repetition(tmp_path: Path, fing
         campaign.gather()
         found.append(digests(campaign))
     assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize("fingerprint", [MEAN, EVERYTHING])
+def test_checksums_of_parts_go_along_and_are_made_where_a_part_keeps_none(
+    tmp_path: Path, fingerprint, monkeypatch
+) -> None:
+    campaign = make_campaign(tmp_path, fingerprint=fingerprint)
+    with monkeypatch.context() as patch:
+        patch.delattr(gathering, "write_checksums")
+        campaign.gather()
+    expected = digests(campaign)
+    store = Store(campaign.store, fingerprint)
+    stripped = tmp_path / "part.h5"
+    for path in list(campaign.parts.glob("*.h5")):
+        shutil.copy(path, stripped)
+        path.unlink()
+        with h5py.File(stripped, "r+") as file:
+            del file[checksums.GROUP]
+        store.publish(stripped)
+    with h5py.File(campaign.master) as file:
+        keys = [key.decode() for key in file["emb_keys"]]
+    names = bucket_names(read_summary(campaign.sequences).buckets)
+    for number, name in enumerate(names):
+        mine = [key for key in keys if bucket_of(key, len(names)) == number]
+        write_completion(campaign, name, mine, {})
+    campaign.gather()
+    assert digests(campaign) == expected
 
 
 def test_nothing_depends_on_how_many_rows_are_read_at_a_time(tmp_path: Path, monkeypatch) -> None:

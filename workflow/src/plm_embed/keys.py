@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import ConfigError, StoreError
 
 KEY_BYTES = 32
+_DIGITS = 2 * KEY_BYTES
 SPACE = 1 << 64
 MOST_RANGES = 64
 MAX_BUCKETS = 20_000
@@ -74,13 +75,47 @@ Keys = NDArray[np.bytes_]
 
 def key_array(column: pa.ChunkedArray) -> Keys:
     """A string column of keys as S64; null becomes 64 undefined bytes."""
-    try:
-        whole = column.cast(pa.binary()).cast(pa.binary(64)).combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"a key is not 64 characters long: {error}") from None
-    return np.frombuffer(
-        whole.buffers()[1] or b"", dtype="S64", count=len(whole), offset=64 * whole.offset
-    )
+    pieces = [_text(chunk) for chunk in column.chunks if len(chunk)]
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, "S64"), *pieces])
+
+
+def _text(column: pa.Array) -> Keys:
+    """One piece of a column of keys, where it lies."""
+    if column.null_count:
+        column = column.fill_null("-" * _DIGITS)
+    column = column.cast(pa.binary())
+    _, edges, text = column.buffers()
+    edges = np.frombuffer(edges, "<i4", len(column) + 1, 4 * column.offset)
+    if (np.diff(edges) != _DIGITS).any():
+        raise StoreError("a key is not 64 characters long")
+    return np.frombuffer(text, "S64", len(column), int(edges[0]))
+
+
+def increasing(keys: Keys) -> bool:
+    """Whether the keys are sorted, each once."""
+    heads = _heads(keys)
+    close = np.flatnonzero(heads[1:] <= heads[:-1])
+    return bool((keys[close + 1] > keys[close]).all())
+
+
+def find(keys: Keys, wanted: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The place among `keys` (sorted, each once) of each that is wanted, and whether it is there;
+    the place of one that is not there says nothing.
+    """
+    at, found = np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+    if len(keys):
+        # numbers are compared much faster than strings, and two keys seldom begin alike
+        at = np.minimum(np.searchsorted(_heads(keys), _heads(wanted)), len(keys) - 1)
+        found = (keys[at].view("<u8") == wanted.view("<u8")).reshape(-1, 8).all(axis=1)
+        rest = np.flatnonzero(~found)
+        at[rest] = np.minimum(np.searchsorted(keys, wanted[rest]), len(keys) - 1)
+        found[rest] = keys[at[rest]] == wanted[rest]
+    return at, found
+
+
+def _heads(keys: Keys) -> NDArray[np.uint64]:
+    """The first eight characters of each key, as numbers that sort as they do."""
+    return keys.view(">u8")[::8].astype(np.uint64)
 
 
 KEY = pa.binary(KEY_BYTES)
@@ -90,4 +125,4 @@ def keys_sha256(keys: Keys) -> str:
     """What a completion record says about the keys of its bucket: SHA-256 of the sorted keys,
     joined.
     """
-    return hashlib.sha256(np.ascontiguousarray(keys).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(keys).data).hexdigest()

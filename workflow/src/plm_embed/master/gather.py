@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, whole_files
-from plm_embed.io.parquet import read_batches, read_schema, row_group_writer
+from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
 from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.jobs.finished_bucket import Bucket, load_bucket
-from plm_embed.keys import key_array
+from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.planned import Plan, make_plan
 from plm_embed.master.record_outcomes import Fates
@@ -61,22 +61,25 @@ def gather(  # noqa: PLR0917
     A part whose bytes have changed raises it too.
     """
     plan = make_plan(sequences, embedded, store)
-    numbers = RecordNumbers(sequences)
-    _check_space(plan, sequences, numbers, [master, index, records])
-    accounted = verified(sequences, "records.parquet")
-    members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
-    index_schema = _index_schema(read_schema(members[0]))
     with ExitStack() as stack:
+        hashes = stack.enter_context(
+            HashAhead(store_folder(store, plan.fingerprint) / "parts", plan.parts, EMBED_AGAIN)
+        )
+        numbers = RecordNumbers(sequences)
+        _check_space(plan, sequences, numbers, [master, index, records])
+        accounted = verified(sequences, "records.parquet")
+        members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
+        index_schema = _index_schema(read_schema(members[0]))
         # the master is renamed last: whoever sees it finds its index beside it
         file = stack.enter_context(connect(stack.enter_context(atomic_path(master)), "w"))
-        rows = stack.enter_context(row_group_writer(index, index_schema))
-        final = stack.enter_context(row_group_writer(records, Fates.schema(accounted)))
+        rows = stack.enter_context(row_group_writer(index, index_schema, hashed=False))
+        final = stack.enter_context(
+            row_group_writer(records, Fates.schema(accounted), hashed=False)
+        )
         fates = stack.enter_context(Fates(records.parent, numbers, plan.fingerprint))
         create_master(file, plan)
         writer = stack.enter_context(VectorWriter(file))
         tables = stack.enter_context(Aside())
-        parts_folder = store_folder(store, plan.fingerprint) / "parts"
-        hashes = stack.enter_context(HashAhead(parts_folder, plan.parts, EMBED_AGAIN))
 
         def write_tables() -> None:
             start = 0
@@ -84,7 +87,7 @@ def gather(  # noqa: PLR0917
                 tables.go_on()
                 bucket = load_bucket(sequences, embedded, name)
                 windows = window_counts(bucket.length, plan.fingerprint.long_sequences)
-                for table, found, row in _members(sequences, bucket, start):
+                for table, found, row in _members(sequences, bucket, start, index_schema):
                     if not found.all():
                         fates.skipped(table.filter(pa.array(~found)), bucket.completion.reasons)
                         table, row = table.filter(pa.array(found)), row[found]  # noqa: PLW2901
@@ -92,7 +95,9 @@ def gather(  # noqa: PLR0917
                     for batch in _index_rows(table, row, index_schema).to_batches():
                         rows.write(batch)
                 start += len(bucket.keys)
+            rows.sync()
             fates.write(accounted, final, tables.go_on)
+            final.sync()
 
         # reads every bucket a second time, which is quick, so that nothing of it has to wait for
         # the vectors
@@ -108,8 +113,9 @@ def gather(  # noqa: PLR0917
             for block in blocks(located, memory):
                 residue = int(ends[block.start] - located.residues[block.start])
                 for representation, bits in block.bits.items():
-                    residues = located.residues[block.start : block.stop]
-                    write_checksums(file, representation, start + block.start, bits, residues)
+                    if representation not in located.sums:
+                        residues = located.residues[block.start : block.stop]
+                        write_checksums(file, representation, start + block.start, bits, residues)
                     writer.write(
                         representation,
                         residue if has_matrix(representation) else start + block.start,
@@ -181,6 +187,9 @@ def _write_columns(
     ):
         file[name][start:stop] = values
         checksums.write(file, name, start, checksums.of_rows(values))
+    # as the parts keep them: what changes a vector on its way into the master shows
+    for name, sums in located.sums.items():
+        checksums.write(file, name, start, sums)
     ends = flat + np.cumsum(located.residues)
     if "offset" in file:
         file["offset"][start + 1 : stop + 1] = ends
@@ -194,19 +203,17 @@ def _index_schema(members: pa.Schema) -> pa.Schema:
 
 
 def _members(
-    sequences: Path, bucket: Bucket, start: int
+    sequences: Path, bucket: Bucket, start: int, index: pa.Schema
 ) -> Iterator[tuple[pa.Table, Mask, Numbers]]:
-    """The records of a bucket: columns, whether each has a vector, and its row in the master if
-    so.
+    """The records of a bucket: the columns that the index is made of, whether each has a vector,
+    and its row in the master if so.
     """
+    columns = ["key", *(name for name in index.names if name not in ("cache_key", "row"))]
     path = verified(sequences, f"members/{bucket.name}.parquet")
     skipped = np.array(sorted(bucket.completion.reasons), dtype="S64")
-    for table in read_batches(path):
+    for table in read_groups(path, columns):
         keys = key_array(table["key"])
-        at = np.searchsorted(bucket.keys, keys)
-        found = np.zeros(len(keys), dtype=bool)
-        inside = at < len(bucket.keys)
-        found[inside] = bucket.keys[at[inside]] == keys[inside]
+        at, found = find(bucket.keys, keys)
         if not np.isin(keys[~found], skipped).all():
             raise StoreError(
                 f"{path}: has keys that bucket {bucket.name} lacks",

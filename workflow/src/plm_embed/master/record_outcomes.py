@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.io.parquet import RowGroupWriter, read_batches, read_schema
+from plm_embed.io.parquet import RowGroupWriter, read_groups, read_schema
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, make_again
 
 _ROW = pa.field("row", pa.int64())
@@ -69,7 +69,7 @@ class Fates:
         now and then.
         """
         names = self.schema(source).names
-        for table in read_batches(source):
+        for table in read_groups(source, [name for name in names if name != _ROW.name]):
             go_on()
             fate = self._table.values[self._numbers.of(table)]
             for batch in self._final(source, table, fate).select(names).to_batches():

@@ -1,7 +1,7 @@
 """Vectors of a bucket in key order: where they lie in the parts, and read block by block."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import stored_residues
+from plm_embed.store.checksums import Sums
 from plm_embed.store.hdf5 import Array, flat_rows
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import Extents, Scatter, extents, read_scattered
@@ -48,7 +49,7 @@ class Located:
     windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue
     datasets and the first of them (0 if there are none); dims: D by representation; width: bytes
     per number; places: for each part and representation where its rows lie in the file, None where
-    HDF5 has to read them.
+    HDF5 has to read them; sums: checksums (n,) by representation, where all parts keep them.
     """
 
     parts: tuple[Path, ...]
@@ -60,6 +61,7 @@ class Located:
     flat: NDArray[np.int64]
     dims: dict[str, int]
     width: int
+    sums: Mapping[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
     flat, places = np.zeros(count, dtype=np.int64), []
     dims: dict[str, int] = {}
+    sums = {name: np.zeros(count, dtype=np.uint64) for name in fingerprint.representations}
     for number, path in enumerate(parts):
         with read_part(path) as part:
             part.check(fingerprint)
@@ -135,10 +138,15 @@ def locate(wanted: Wanted, store: Path) -> Located:
                 )
             places.append({name: extents(part.vectors(name)) for name in part.names})
             at = part.locate(wanted.keys)
-            new = (which < 0) & (at >= 0)
+            new = np.flatnonzero((which < 0) & (at >= 0))
             rows = at[new]
             which[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
             wrong = part.column_at("length", rows) != wanted.length[new]
+            for name in tuple(sums):
+                if (kept := part.sums_at(name, rows)) is None:
+                    del sums[name]
+                else:
+                    sums[name][new] = kept
             if any(map(has_matrix, part.names)):
                 flat[new], residues[new] = part.column_at("offset", rows), part.residues_at(rows)
                 if "per_residue" in fingerprint.pooling:  # else letters do not tell the rows
@@ -161,7 +169,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
             path=wanted.record,
         )
     width = storage_bytes(fingerprint.storage_dtype)
-    return Located(parts, tuple(places), which, row, windows, residues, flat, dims, width)
+    return Located(parts, tuple(places), which, row, windows, residues, flat, dims, width, sums)
 
 
 def blocks(located: Located, memory: Memory | None = None) -> Iterator[Block]:

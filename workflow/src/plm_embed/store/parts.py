@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix
-from plm_embed.keys import Keys
+from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
     Array,
@@ -109,7 +109,7 @@ class Part:
         keys: Keys = self._column("emb_keys")
         with self._reading():
             self._check("emb_keys", np.arange(self.count), keys)
-            if not (keys[1:] > keys[:-1]).all():
+            if not increasing(keys):
                 raise ValueError("its keys are not sorted")
         return keys
 
@@ -129,15 +129,13 @@ class Part:
                 stop = bisect_right(column, keys[-1], first)
             held: Keys = column[first:stop]
             self._check("emb_keys", np.arange(first, stop), held)
-            if not (held[1:] > held[:-1]).all():
+            if not increasing(held):
                 raise ValueError("its keys are not sorted")
         if len(held) < len(keys):  # fewer to search for: a bucket's keys are in several parts
-            at = np.minimum(np.searchsorted(keys, held), len(keys) - 1)
-            found = keys[at] == held
+            at, found = find(keys, held)
             rows[at[found]] = first + np.flatnonzero(found)
         else:
-            at = np.minimum(np.searchsorted(held, keys), len(held) - 1)
-            found = held[at] == keys
+            at, found = find(held, keys)
             rows[found] = first + at[found]
         return rows
 
@@ -192,6 +190,13 @@ class Part:
             if name in checksums.COLUMNS:
                 self._check(name, rows, found)
         return found
+
+    def sums_at(self, name: str, rows: NDArray[np.int64]) -> checksums.Sums | None:
+        """The checksums that the part keeps for rows (increasing) of a representation; None when it
+        keeps none.
+        """
+        with self._reading():
+            return checksums.kept(self._file, name, rows)
 
     def _check(
         self,

@@ -34,6 +34,7 @@ class HashAhead:
         self._pool = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
+        self._go_ahead()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,6 +59,9 @@ class HashAhead:
                 )
             self._ahead -= part.bytes
             self._checked.add(part.name)
+        self._go_ahead()
+
+    def _go_ahead(self) -> None:
         while self._waiting and self._ahead < AHEAD_BYTES:
             self._begin(self._waiting.popleft())
 
