@@ -17,12 +17,13 @@ import pytest
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
-from plm_embed.fingerprint import LongSequences
+from plm_embed.fingerprint import IMPORTED_DEVICE, LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import blocks
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.store import Store
+from plm_embed.store.write_parts import write_part
 from support.campaigns import (
     DIM,
     EVERYTHING,
@@ -236,6 +237,23 @@ def test_the_master_says_whether_bits_may_depend_on_the_batch(
     campaign.gather()
     with h5py.File(campaign.master) as file:
         assert file.attrs["batch_invariance"] == expected
+
+
+def test_the_master_says_that_another_program_computed_some_vectors(
+    tmp_path: Path, monkeypatch
+) -> None:
+    def imported(path, rows, fingerprint, _) -> None:
+        write_part(path, rows, fingerprint, {"device": f"CPU, {IMPORTED_DEVICE}", "reused": True})
+
+    monkeypatch.setattr("support.campaigns.write_part", imported)
+    # a fingerprint of its own: campaigns of the same kind are made once for all tests
+    campaign = make_campaign(tmp_path, fingerprint=replace(MEAN, engine="packed-3-efficient"))
+    campaign.gather()
+    with h5py.File(campaign.master) as file:
+        assert file.attrs["devices"].tolist() == ["CPU", IMPORTED_DEVICE]
+        assert file.attrs["batch_invariance"] == (
+            "promised by the engine, except for vectors that another program computed"
+        )
 
 
 def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path) -> None:

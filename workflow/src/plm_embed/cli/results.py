@@ -111,7 +111,7 @@ def import_(
     fair-esm. If they are not the mean over the residues alone, as where the end token of padded
     sequences was pooled in, the master is refused with the measured deviation. Sequences that may
     have been cut, and rows without a sequence, are left out; a campaign computes them. Name the
-    store in `store` or `reuse`.
+    store in `reuse`: it counts for CPUs and GPUs alike.
 
     \b
     Example:

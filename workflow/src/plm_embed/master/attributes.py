@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
+from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
 from plm_embed.master.planned import Plan
 from plm_embed.sequences.summary import Summary
 from plm_embed.store.write_parts import SCHEMA_VERSION
@@ -28,7 +28,7 @@ def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> d
         "library_versions": {
             name: ", ".join(sorted(found)) for name, found in plan.versions.items()
         },
-        "devices": sorted(plan.devices),
+        "devices": sorted(plan.devices | ({IMPORTED_DEVICE} if plan.imported else set())),
         "inputs": inputs | {"embedded": plan.vectors},
     }
     found |= provenance
@@ -45,6 +45,7 @@ def _batch_invariance(plan: Plan) -> str:
     return (
         "promised by the engine"
         + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+        + ", except for vectors that another program computed" * plan.imported
     )
 
 

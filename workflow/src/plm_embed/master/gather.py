@@ -104,6 +104,7 @@ def gather(  # noqa: PLR0917
             bucket = load_bucket(sequences, embedded, name)
             hashes.check(named_parts(bucket, store))
             located = locate(bucket, store)
+            plan.imported |= located.imported
             ends = _write_columns(file, bucket, located, start, flat)
             for block in blocks(located, memory):
                 residue = int(ends[block.start] - located.residues[block.start])

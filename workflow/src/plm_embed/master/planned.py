@@ -24,7 +24,8 @@ class Plan:
     `dims`.
 
     parts: those of all buckets, in the order of the buckets; bytes: what the master takes; devices
-    and versions: from all completion records.
+    and versions: from all completion records; imported: whether another program may have computed
+    some vectors, which gather sees when it reads them.
     """
 
     fingerprint: Fingerprint
@@ -36,6 +37,7 @@ class Plan:
     devices: set[str] = field(default_factory=set)
     versions: dict[str, set[str]] = field(default_factory=dict)
     batch_dependent: bool = False
+    imported: bool = False
 
     def count(self, bucket: Bucket) -> None:
         """Add the vectors, and what computed them, of one bucket."""

@@ -47,7 +47,8 @@ class Located:
 
     windows int32 (n,) as stored; residues and flat int64 (n,): number of rows in the per-residue
     datasets and the first of them (0 if there are none); dims: D by representation; width: bytes
-    per number; places: for each part and representation where its rows lie in the file, None where
+    per number; imported: whether another program may have computed some of the
+    vectors; places: for each part and representation where its rows lie in the file, None where
     HDF5 has to read them.
     """
 
@@ -60,6 +61,7 @@ class Located:
     flat: NDArray[np.int64]
     dims: dict[str, int]
     width: int
+    imported: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
     windows, residues = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64)
     flat, places = np.zeros(count, dtype=np.int64), []
     dims: dict[str, int] = {}
+    imported = False
     for number, path in enumerate(parts):
         with read_part(path) as part:
             part.check(fingerprint)
@@ -137,6 +140,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
             at = part.locate(wanted.keys)
             new = (which < 0) & (at >= 0)
             rows = at[new]
+            imported |= bool(new.any()) and part.imported
             which[new], row[new], windows[new] = number, rows, part.column_at("windows", rows)
             wrong = part.column_at("length", rows) != wanted.length[new]
             if any(map(has_matrix, part.names)):
@@ -161,7 +165,7 @@ def locate(wanted: Wanted, store: Path) -> Located:
             path=wanted.record,
         )
     width = storage_bytes(fingerprint.storage_dtype)
-    return Located(parts, tuple(places), which, row, windows, residues, flat, dims, width)
+    return Located(parts, tuple(places), which, row, windows, residues, flat, dims, width, imported)
 
 
 def blocks(located: Located, memory: Memory | None = None) -> Iterator[Block]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint, has_matrix
+from plm_embed.fingerprint import IMPORTED_DEVICE, Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import (
@@ -170,6 +170,19 @@ class Part:
         """All attributes of the file."""
         with self._reading():
             return dict(self._file.attrs)
+
+    @property
+    def devices(self) -> set[str]:
+        """What computed the vectors, as far as the part or master says."""
+        stated = self.attributes.get("devices", self.provenance.get("device", ()))
+        return {stated} if isinstance(stated, str) else {str(name) for name in stated}
+
+    @property
+    def imported(self) -> bool:
+        """Whether another program may have computed some of the vectors; merged parts name their
+        devices in one text.
+        """
+        return any(IMPORTED_DEVICE in name for name in self.devices)
 
     def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
         """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no
