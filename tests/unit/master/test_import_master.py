@@ -5,6 +5,7 @@ deviation.
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import IMPORTED_DEVICE
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.foreign.adopt import Adopted, adopt
 from plm_embed.master.foreign.files import Files
+from plm_embed.models.family import Family
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
@@ -106,6 +109,22 @@ def test_a_right_master_becomes_a_store_that_is_reused(
                 if (sequence := sequences[name.decode()]) in stored:
                     found = part.bits("mean_l3", np.array([row]))[0]
                     np.testing.assert_array_equal(found, encode(stored[sequence], "float16"))
+
+
+@pytest.mark.parametrize("engine", ["packed-1", "packed-3-efficient", "packed-2-varlen"])
+def test_what_is_imported_counts_for_any_engine(
+    tmp_path: Path, prepared: Path, monkeypatch, engine: str
+) -> None:
+    run(master(tmp_path / "old", prepared), prepared)
+    monkeypatch.setattr(Family, "engine_name", lambda *_: engine)
+    settings = replace(SETTINGS, reuse=(tmp_path / "old" / "store",))
+    bucket = write_bucket(tmp_path, SEQUENCES)
+    embedder = Embedder(prepared, tmp_path / "new", settings)
+    record = embedder.embed(bucket, tmp_path / "0000.json")
+    assert (record.fingerprint.engine, record.reused, record.computed) == (engine, 48, 0)
+    assert record.reused_devices == (IMPORTED_DEVICE,)
+    with pytest.raises(PlmEmbedError, match="storage_dtype is float16 there, float32 here"):
+        Embedder(prepared, tmp_path / "new", replace(settings, storage_dtype="float32"))
 
 
 def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:

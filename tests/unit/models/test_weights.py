@@ -1,8 +1,13 @@
 """A weights folder in use: checked whenever it is loaded."""
 
+import errno
+import os
 import shlex
+import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +21,7 @@ from plm_embed.kernels.devices import choose_device
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import check_record, read_manifest, write_manifest
 from plm_embed.models.registry import MODELS
-from plm_embed.models.weights import load
+from plm_embed.models.weights import load, write
 from support.checkpoints import DEMO, TINY_ESM2, random_state, write_fair_esm
 
 FILES = ("manifest.json", "model.safetensors", "self_test.npz")
@@ -81,3 +86,29 @@ def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
         match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`",
     ):
         check_record(weights, record.parent)
+
+
+def test_others_may_read_what_the_umask_lets_them_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write(tmp_path / "model.safetensors", {"one": torch.zeros(2)})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_whole_folder_may_be_read_only(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    folder = shutil.copytree(prepared, tmp_path / "shared" / prepared.name)
+    opened = Path.open
+
+    def refused(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if path.is_relative_to(tmp_path) and not mode.startswith("r"):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+    model = MODELS["esm2_t3_untrained"]
+    assert prepare(model, DEMO, folder) == read_manifest(folder)

@@ -81,6 +81,9 @@ def test_a_setting_has_the_default_and_the_range_of_its_key(step: str, one: Sett
         rules = KEYS[one.key]
         assert plain(one.default) == rules["default"]
         assert set(one.words) == (allowed(rules) or set())
+        if "type" in rules and isinstance(one.default, int | float):
+            kinds = {bool: "boolean", int: "integer", float: "number"}
+            assert rules["type"] == kinds[type(one.default)]
         bounds = (one.least, one.above, one.most)
         assert bounds == tuple(map(rules.get, ("minimum", "exclusiveMinimum", "maximum")))
     (option,) = (each for each in group.commands[step].params if each.name == one.parameter)

@@ -4,7 +4,7 @@ mix.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from plm_embed.setting import Setting
@@ -46,6 +46,12 @@ SPANS = "per_token_spans"
 """The dataset beside per-token ones that says which letters each token stands for, as
 `sequence_windows.stored_spans` has it.
 """
+
+
+IMPORTED = "imported"
+"""The engine of vectors that another program computed; they stand for those of any engine."""
+IMPORTED_DEVICE = "unknown (imported)"
+"""What stands among the devices for that of another program."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,15 @@ class Fingerprint:
     @property
     def batch_invariant(self) -> bool:
         """Whether a vector's bits are promised not to depend on its batch: with all kernels but
-        torch's plain one.
+        torch's plain one, and not of vectors that another program computed.
         """
-        return not self.engine.endswith("-math")
+        return self.engine != IMPORTED and not self.engine.endswith("-math")
+
+    def serves(self, wanted: "Fingerprint") -> bool:
+        """Whether vectors of this fingerprint may stand for those of `wanted`: equal ones, and
+        imported ones of equal settings, which no engine of ours computed.
+        """
+        return self == (replace(wanted, engine=IMPORTED) if self.engine == IMPORTED else wanted)
 
     @property
     def id(self) -> str:

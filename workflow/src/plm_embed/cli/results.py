@@ -111,7 +111,7 @@ def import_(
     fair-esm. If they are not the mean over the residues alone, as where the end token of padded
     sequences was pooled in, the master is refused with the measured deviation. Sequences that may
     have been cut, and rows without a sequence, are left out; a campaign computes them. Name the
-    store in `store` or `reuse`.
+    store in `reuse`: it counts for CPUs and GPUs alike.
 
     \b
     Example:
@@ -192,17 +192,15 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    import yaml
-
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
     from plm_embed.reading.find import find_master
-    from plm_embed.reporting.repeat import kept_config
+    from plm_embed.reporting.repeat import kept_settings
 
     settings: dict[str, Any] = {}
     if results:
         there = find_master(results).absolute()
-        settings = yaml.safe_load(kept_config(there.parent)) or {}
+        settings = kept_settings(there.parent)
         given = {**_places(there, settings), **{key: path for key, path in given.items() if path}}
     for name, path in given.items():
         option = "weights" if name == "weights_folder" else name

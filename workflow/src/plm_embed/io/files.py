@@ -1,5 +1,6 @@
 """Files that are either whole or absent: write beside the final place, sync, rename."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +21,17 @@ def exclusive(final: Path) -> Iterator[None]:
     """Keep other processes from making `final` at the same time: they wait here until this one is
     done.
 
-    A process that ends, however it ends, lets go. On a filesystem without locks nobody waits.
+    A process that ends, however it ends, lets go. On a filesystem without locks nobody waits, nor
+    does who may not write beside `final`.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     lock = final.with_name(f".{final.name}.lock")
     while True:
-        with lock.open("a") as handle:
+        handle = _opened(lock)
+        if handle is None:  # what is whole there can be read
+            yield
+            return
+        with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -44,6 +50,16 @@ def exclusive(final: Path) -> Iterator[None]:
             finally:
                 lock.unlink(missing_ok=True)
             return
+
+
+def _opened(lock: Path) -> IO[str] | None:
+    """The file of a lock; None where one may not write."""
+    try:
+        return lock.open("a")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS):
+            raise
+        return None
 
 
 @contextmanager

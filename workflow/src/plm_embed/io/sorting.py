@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from plm_embed.keys import SPACE, key_words
 
-WHOLE = 0, SPACE
 _MOST_RANGES = 256  # files open at a time
 _LARGEST_SORT = 1 << 30  # bytes; a string column's offsets have 32 bits
 _SAMPLE_EVERY = 16  # rows

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from plm_embed.fingerprint import POOLING_DEFINITIONS, Fingerprint
+from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
 from plm_embed.master.planned import Plan
 from plm_embed.sequences.summary import Summary
 from plm_embed.store.write_parts import SCHEMA_VERSION
@@ -45,6 +45,7 @@ def _batch_invariance(plan: Plan) -> str:
     return (
         "promised by the engine"
         + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
+        + ", except for vectors that another program computed" * (IMPORTED_DEVICE in plan.devices)
     )
 
 

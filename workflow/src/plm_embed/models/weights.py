@@ -97,8 +97,11 @@ def remedy(manifest: Manifest, folder: Path) -> str:
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file. Its bytes depend on nothing but the tensors. Raises OSError."""
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; save_file's own lets nobody else read
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:  # a full disk is to be told from a bug
         if system := re.search(r"\(os error (\d+)\)", str(error)):
             code = int(system[1])

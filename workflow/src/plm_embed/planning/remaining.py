@@ -53,9 +53,10 @@ def _left(config: Config, sequences: Path, fingerprint: Fingerprint) -> Outstand
     stored, reused, lengths = 0, 0, Counter[int]()
     own = _Place(Path(config["store"]) / fingerprint.id / "parts")
     earlier = [
-        _Place(found[fingerprint])
-        for found in map(fingerprints, _reuse(config))
-        if fingerprint in found
+        _Place(place)
+        for path in _reuse(config)
+        for found, place in fingerprints(path).items()
+        if found.serves(fingerprint)
     ]
     for name in bucket_names(sequences):
         table = read_table(verified(sequences, f"buckets/{name}.parquet"), ["key", "length"])

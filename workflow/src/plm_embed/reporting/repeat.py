@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from plm_embed._version import __version__
+from plm_embed.errors import StoreError
 from plm_embed.io.files import atomic_path
 
 CONFIG = "config.yaml"
@@ -35,10 +36,32 @@ def kept_config(folder: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
+def kept_settings(folder: Path) -> dict[str, Any]:
+    """What the copy says; empty when there is none. StoreError when it is damaged."""
+    try:
+        found = yaml.safe_load(kept_config(folder)) or {}
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise _damaged(folder)
+    return found
+
+
+def _damaged(folder: Path) -> StoreError:
+    path = folder / CONFIG
+    what = f"{path}: damaged or edited: not the configuration of a run"
+    return StoreError(what, remedy="run `snakemake --forcerun report`", path=path)
+
+
 def ran_in(folder: Path) -> Path:
-    """The folder that paths in the copy are relative to; the present one when nothing says it."""
+    """The folder that paths in the copy are relative to; the present one when nothing says it.
+    StoreError when that line is damaged.
+    """
     lines = (line for line in kept_config(folder).splitlines() if line.startswith(_RELATIVE))
-    return Path(json.loads(next(lines, "").removeprefix(_RELATIVE) or '"."'))
+    try:
+        return Path(json.loads(next(lines, "").removeprefix(_RELATIVE) or '"."'))
+    except (ValueError, TypeError):
+        raise _damaged(folder) from None
 
 
 def command(folder: Path) -> str:

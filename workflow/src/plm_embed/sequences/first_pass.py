@@ -25,6 +25,7 @@ from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
 from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck, are_words
 from plm_embed.sequences.columns import (
+    OWN_COLUMNS,
     Account,
     Judged,
     accepted_schema,
@@ -54,8 +55,6 @@ LARGE_BATCH = 2 * BATCH_CHARACTERS
 """Characters of a batch that waits for nothing, and nothing for it: of a contig or two, which many
 steps at a time would hold.
 """
-
-_TAKEN = frozenset({*records_schema(()).names, *accepted_schema(()).names, "cache_key", "row"})
 
 
 @dataclass
@@ -190,7 +189,7 @@ def sort(rows: pa.RecordBatch, sorting: Behind, add: Callable[[pa.RecordBatch], 
 def check_keep(table: Table) -> None:
     """ConfigError unless the columns to keep can be columns of the results."""
     for place, name in enumerate(table.keep):
-        if name in _TAKEN:
+        if name in OWN_COLUMNS:
             raise ConfigError(
                 f"keep: {name!r} is a column that the results have anyway; leave it out or rename "
                 "it",

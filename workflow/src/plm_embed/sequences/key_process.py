@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import IO, Self
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PassingError
 
 AHEAD = 2
 """Batches that may wait for their keys while another one is put."""
@@ -76,7 +76,7 @@ class Hasher:
         self._waiting.append(message)
 
     def get(self) -> bytes:
-        """The digests of the batch that has waited longest. PlmEmbedError when the other process
+        """The digests of the batch that has waited longest. PassingError when the other process
         was killed.
         """
         oldest = self._waiting.popleft()
@@ -99,7 +99,7 @@ class Hasher:
         except BrokenPipeError:
             answered = None
         if not answered:
-            raise PlmEmbedError(
+            raise PassingError(
                 f"the process that computes keys ended early (exit code {self._process.wait()}; "
                 "-9: killed, perhaps "
                 "for memory); run again"

@@ -32,7 +32,6 @@ from plm_embed.store.replaced import (
     read_note,
     write_note,
 )
-from plm_embed.store.reuse import devices_of
 from plm_embed.store.store import Store, read_fingerprint
 from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
@@ -126,7 +125,7 @@ def _write_range(store: Store, group: list[Path], low: str, high: str | None, lo
             rows = part.rows_between(low, high)
             dims = part.dims
             places.append({name: extents(part.vectors(name)) for name in part.names})
-            devices |= devices_of(part) if len(rows) else set()
+            devices |= part.devices if len(rows) else set()
             for name in ("emb_keys", "length", "windows"):
                 found[name].append(part.column_at(name, rows))
             found["part"].append(np.full(len(rows), number, dtype=np.int32))

@@ -169,6 +169,12 @@ class Part:
         with self._reading():
             return dict(self._file.attrs)
 
+    @property
+    def devices(self) -> set[str]:
+        """What computed the vectors, as far as the part or master says."""
+        stated = self.attributes.get("devices", self.provenance.get("device", ()))
+        return {stated} if isinstance(stated, str) else {str(name) for name in stated}
+
     def rows_between(self, low: str, high: str | None) -> NDArray[np.int64]:
         """The rows whose keys are at least `low` and less than `high` (beginnings of keys; None: no
         limit).

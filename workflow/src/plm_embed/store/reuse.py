@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import ConfigError, StoreError
-from plm_embed.fingerprint import Fingerprint, has_matrix
+from plm_embed.fingerprint import IMPORTED, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array, decode
@@ -94,7 +94,7 @@ def _differences(found: Fingerprint, known: Mapping[str, object]) -> list[str]:
     return [
         f"{name} is {stated[name]} there, {value} here"
         for name, value in known.items()
-        if stated[name] != value
+        if stated[name] != value and not (name == "engine" and found.engine == IMPORTED)
     ]
 
 
@@ -106,7 +106,12 @@ class Reuse:
     def __init__(self, paths: Sequence[Path], fingerprint: Fingerprint) -> None:
         check_sources(paths, fingerprint.stated)
         self._fingerprint = fingerprint
-        self._sources = {path: fingerprints(path)[fingerprint] for path in paths}
+        self._sources = [
+            (path, found, place)
+            for path in paths
+            for found, place in fingerprints(path).items()
+            if found.serves(fingerprint)
+        ]
         self._whole: set[Path] = set()
 
     def copy(self, keys: Keys, length: NDArray[np.int32], store: Store, scratch: Path) -> Reused:
@@ -118,13 +123,13 @@ class Reuse:
         reused = Reused()
         open_keys = np.ones(len(keys), dtype=bool)
         batch = _Batch(self._fingerprint)
-        for path, place in self._sources.items():
-            for part in self._parts(place, keys):
+        for path, fingerprint, place in self._sources:
+            for part in self._parts(place, fingerprint, keys):
                 try:
                     found = self._take(part, keys, length, open_keys)
                     reused.counts[str(path)] += len(found)
                     if len(found):
-                        reused.devices |= devices_of(part)
+                        reused.devices |= part.devices
                     for rows in _pieces(part, found):
                         batch.add(part, rows)
                         if batch.bytes >= COPY_BYTES:
@@ -155,7 +160,7 @@ class Reuse:
         rows: NDArray[np.int64] = at[new]
         return rows
 
-    def _parts(self, place: Path, keys: Keys) -> Iterator[Part]:
+    def _parts(self, place: Path, fingerprint: Fingerprint, keys: Keys) -> Iterator[Part]:
         if not len(keys):
             return
         paths = (
@@ -172,14 +177,8 @@ class Reuse:
                     )
                 self._whole.add(path)
             with _open(path) as part:
-                part.check(self._fingerprint)
+                part.check(fingerprint)
                 yield part
-
-
-def devices_of(part: Part) -> set[str]:
-    """What computed the vectors of a part or of a master, as far as it says."""
-    stated = part.attributes.get("devices", part.provenance.get("device", ()))
-    return {stated} if isinstance(stated, str) else {str(name) for name in stated}
 
 
 def _open(path: Path) -> Part:
@@ -220,7 +219,7 @@ class _Batch:
         }
 
     def add(self, part: Part, rows: NDArray[np.int64]) -> None:
-        self._devices |= devices_of(part)
+        self._devices |= part.devices
         for name, column in self._columns.items():
             column.append(part.column_at(name, rows))
         for name, vectors in self._vectors.items():

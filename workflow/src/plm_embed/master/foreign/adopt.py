@@ -7,7 +7,7 @@ bit.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import COSINE, RELATIVE_L2
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import IMPORTED, IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
@@ -66,7 +66,8 @@ def adopt(
     nothing is published.
     """
     manifest = read_manifest(weights_folder)
-    fingerprint = fingerprint_of(manifest, settings, torch.device("cpu"))
+    computed = fingerprint_of(manifest, settings, torch.device("cpu"))
+    fingerprint = replace(computed, engine=IMPORTED)
     done = Adopted()
     with open_hdf5(files.master) as file:
         limit = _check_claims(file, files.master, fingerprint, manifest)
@@ -230,6 +231,6 @@ def _publish(
                 continue
             once = np.ones(int(good.sum()), dtype=np.int32)
             part = PartRows(keys[inside][good], lengths[inside][good], once, {name: block[good]})
-            provenance = {"device": "unknown (imported)", "imported": source.name}
+            provenance = {"device": IMPORTED_DEVICE, "imported": source.name}
             write_part(Path(scratch) / "part.h5", part, store.fingerprint, provenance)
             done.rows += store.publish(Path(scratch) / "part.h5").rows
