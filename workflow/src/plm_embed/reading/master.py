@@ -188,10 +188,10 @@ class Embeddings(Vectors):
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays
         (D,).
         """
+        self.check_index()
         with extra():
             frame: pd.DataFrame = self._index.columns(None).to_pandas()
         if vectors:
-            self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
         return frame
 
@@ -199,7 +199,6 @@ class Embeddings(Vectors):
         """An observation for every record, named by its id, with the columns of the index; X
         (records, D).
         """
-        self.check_index()
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
 
