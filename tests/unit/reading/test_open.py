@@ -185,6 +185,7 @@ def test_an_index_that_does_not_fit_the_master_is_refused(
     with plm_embed.open(folder) as embeddings:
         for use in (
             lambda: embeddings.get(CLEAR[:1]),
+            embeddings.to_pandas,
             lambda: embeddings.to_pandas(vectors=True),
             lambda: export(folder, "npy", tmp_path / "x.npy"),
         ):

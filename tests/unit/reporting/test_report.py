@@ -7,12 +7,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
+from plm_embed.reading.master import Embeddings
 from plm_embed.reporting.facts import collect
 from plm_embed.reporting.plots.sample_figures import maps
 from plm_embed.reporting.report import write_report
@@ -120,6 +122,21 @@ def test_what_repeats_a_run_is_kept_beside_its_report(results: Path, tmp_path: P
     config.write_text("{")
     with pytest.raises(PlmEmbedError, match=r"mine\.json"):
         CliRunner().invoke(group, command, catch_exceptions=False)
+
+
+def test_only_what_the_maps_show_is_read_of_the_master(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plm_embed.reporting.facts.SAMPLE", 20)
+    facts = collect(results)
+    with Embeddings(facts.master) as embeddings:
+        rows = np.linspace(0, len(embeddings) - 1, 20).astype(int)
+        vectors, lengths = embeddings.to_numpy()[rows], embeddings.lengths[rows]
+    np.testing.assert_array_equal(facts.sample.vectors, vectors)
+    np.testing.assert_array_equal(facts.sample.lengths, lengths)
+    for column in ("keys", "lengths"):
+        monkeypatch.setattr(Embeddings, column, property(lambda _: pytest.fail("reads all rows")))
+    assert collect(results).sample
 
 
 def test_a_folder_without_a_campaign_is_refused(tmp_path: Path) -> None:

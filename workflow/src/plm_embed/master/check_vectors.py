@@ -273,9 +273,8 @@ class MasterCheck:
                     infinite(f"row {first + row:,} of {name} (key {key}) holds NaN or infinity")
 
     def norm_statistics(self) -> dict[str, Norms]:
-        """How the vectors' norms are distributed, by representation; the farthest 100 are
-        listed.
+        """How the vectors' norms are distributed, by representation; the farthest 100 are listed.
+        Lets go of the norms.
         """
-        return {
-            name: distribution(norms, self._file["emb_keys"]) for name, norms in self._norms.items()
-        }
+        keys = self._file["emb_keys"]
+        return {name: distribution(self._norms.pop(name), keys) for name in list(self._norms)}

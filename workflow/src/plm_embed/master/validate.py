@@ -83,7 +83,7 @@ def validate(
                     findings, plan, skipped, file, sequences=sequences, index=index, records=records
                 )
                 with findings.check("spot checks"):
-                    rows = _choose(file["length"][...], spot_checks, plan.fingerprint)
+                    rows = _choose(file["length"], spot_checks, plan.fingerprint)
                     keys = [text(file["emb_keys"][row]) for row in rows]
                     compute = reference or _reference()
                     expected = (
@@ -185,19 +185,32 @@ SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 
 
-def _choose(lengths: NDArray[np.int32], count: int, fingerprint: Fingerprint) -> list[int]:
+_ROWS_AT_ONCE = 1 << 20
+
+
+def _choose(lengths: h5py.Dataset, count: int, fingerprint: Fingerprint) -> list[int]:
     """Random rows, the same on every repetition."""
     random = np.random.default_rng(int(fingerprint.id, 16))
     model, long = MODELS.get(fingerprint.model), fingerprint.long_sequences
     most = SPOT_TOKENS * (model.family.letters_per_token if model else 1)
     cut = long.policy in ("window", "crop") and long.max_residues
-    piece = np.minimum(lengths, cut) if cut else lengths
-    short = np.flatnonzero((piece <= most) & (lengths <= SPOT_PIECES * most))
-    if len(short) < min(count, len(lengths)):
-        log.warning("spot checks: only %d sequences are short enough for the reference", len(short))
-    chosen: list[int] = np.sort(
-        random.choice(short, size=min(count, len(short)), replace=False)
-    ).tolist()
+
+    def short(start: int) -> NDArray[np.int64]:
+        """Those of the rows from `start` on that are short enough."""
+        some: NDArray[np.int32] = lengths[start : start + _ROWS_AT_ONCE]
+        piece = np.minimum(some, cut) if cut else some
+        return start + np.flatnonzero((piece <= most) & (some <= SPOT_PIECES * most))
+
+    starts = range(0, len(lengths), _ROWS_AT_ONCE)
+    there = sum(len(short(start)) for start in starts)
+    if there < min(count, len(lengths)):
+        log.warning("spot checks: only %d sequences are short enough for the reference", there)
+    picked = np.sort(random.choice(there, size=min(count, there), replace=False))
+    chosen: list[int] = []
+    for start in starts:
+        rows = short(start)
+        chosen += rows[picked[(picked >= 0) & (picked < len(rows))]].tolist()
+        picked -= len(rows)
     return chosen
 
 

@@ -120,9 +120,13 @@ class Embeddings(Vectors):
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
+        return self.lengths_of(np.arange(len(self)))
+
+    def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
+        """Residues of the sequences of these rows (increasing)."""
         with reading(self.path):
-            lengths: NDArray[np.int32] = self._file["length"][...]
-            self._check("length", np.arange(len(self)), checksums.of_rows(lengths))
+            lengths: NDArray[np.int32] = self._cells(self._file["length"], rows)
+            self._check("length", rows, checksums.of_rows(lengths))
         return lengths
 
     @property
@@ -177,18 +181,17 @@ class Embeddings(Vectors):
         """All vectors of a representation: (n, D), or flat (R, D) when per residue or token, the
         spans of tokens as they are stored.
         """
-        if has_matrix(self._known(name)):
-            return self._matrices(name, 0, len(self))
-        return self._span(name, 0, len(self))
+        read = self._matrices if has_matrix(self._known(name)) else self._span
+        return read(name, 0, len(self))
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, one line per record; with `vectors` also a column, called `name`, of arrays
         (D,).
         """
+        self.check_index()
         with extra():
             frame: pd.DataFrame = self._index.columns(None).to_pandas()
         if vectors:
-            self.check_index()
             frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
         return frame
 
@@ -196,7 +199,6 @@ class Embeddings(Vectors):
         """An observation for every record, named by its id, with the columns of the index; X
         (records, D).
         """
-        self.check_index()
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)
 
@@ -289,10 +291,10 @@ class Embeddings(Vectors):
         name = self._first if name == "emb" else name
         if name not in self._sums and checksums.GROUP in self._file:
             self._sums[name] = self._file[checksums.GROUP][name]
-        if name not in self._sums or not len(rows):
-            return
-        column = self._sums[name]
-        kept = np.empty(len(rows), "<u8")
-        if not self._scattered(column, rows, kept):
-            kept = column[...][rows]
-        checksums.check(name, rows, kept, found)
+        if name in self._sums and len(rows):
+            checksums.check(name, rows, self._cells(self._sums[name], rows), found)
+
+    def _cells(self, column: h5py.Dataset, rows: Rows) -> Array:
+        """Of a column, at rows (increasing)."""
+        found: Array = np.empty(len(rows), column.dtype)
+        return found if self._scattered(column, rows, found) else column[...][rows]

@@ -234,5 +234,6 @@ def _add_master(facts: Facts, master: Path) -> None:
         facts.odd = {row: records.ids.get(row, "") for row in unusual}
         pooled = [name for name in embeddings.names if not has_matrix(name)]
         if pooled and facts.rows >= 3:
-            vectors = embeddings.by_key(embeddings.keys[rows], pooled[0]).astype(np.float64)
-            facts.sample = take_sample(records, rows.tolist(), vectors, embeddings.lengths[rows])
+            vectors = embeddings.rows(rows.tolist(), pooled[0]).astype(np.float64)
+            lengths = embeddings.lengths_of(rows)
+            facts.sample = take_sample(records, rows.tolist(), vectors, lengths)
