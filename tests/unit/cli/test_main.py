@@ -82,7 +82,7 @@ print({"numpy", "pyarrow", "yaml"} & set(sys.modules))
 try:
     cli.main()
 except SystemExit:
-    print((startup.KEEP_MEMORY | startup.NO_HUGE_PAGES).items() <= os.environ.items())
+    print(startup.STEPS["scan"].items() <= os.environ.items())
 """
     assert plm_embed("scan", "--help", code=code).stdout.splitlines()[0] == "set()"
     assert plm_embed("scan", "absent", "--number", "0", "--output", "o", code=code).stdout.endswith(

@@ -13,6 +13,11 @@ NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
 the time of deduplicate; where few large buffers are used again and again, as in gather, huge pages
 are faster."""
 
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""For steps that multiply no matrices: each thread of the library that does spins when it starts,
+0.1 s of a processor.
+"""
+
 WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 """Threads of torch that wait for work leave the processor to others at once. Beside other work it
 is 3.3 s of processor time instead of 4 to 8 for validate, which computes few sequences one by one.
@@ -27,7 +32,10 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Python's own 700 are for programs that make few objects."""
 
 STEPS = {
-    **dict.fromkeys(("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES),
+    **dict.fromkeys(
+        ("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD
+    ),
+    "collect": ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
     **dict.fromkeys(("validate", "weights"), WAIT_IN_SLEEP),
