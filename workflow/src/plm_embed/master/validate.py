@@ -183,8 +183,6 @@ SPOT_MOST = 2500
 """And where letters do not tell their number, the most after they are counted."""
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
-
-
 _ROWS_AT_ONCE = 1 << 20
 
 
