@@ -42,10 +42,11 @@ def _batch_invariance(plan: Plan) -> str:
     """In words: whether a vector's bits may depend on the batch that it was computed in."""
     if not plan.fingerprint.batch_invariant:
         return "not promised by the engine"
+    imported = any(IMPORTED_DEVICE in name for name in plan.devices)
     return (
         "promised by the engine"
         + ", but a self-test of this campaign saw otherwise" * plan.batch_dependent
-        + ", except for vectors that another program computed" * (IMPORTED_DEVICE in plan.devices)
+        + ", except for vectors that another program computed" * imported
     )
 
 
