@@ -99,6 +99,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file. Its bytes depend on nothing but the tensors. Raises OSError."""
     path.touch()
     mode = path.stat().st_mode  # by the umask; save_file's own lets nobody else read
+    path.unlink()
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
         path.chmod(mode)
