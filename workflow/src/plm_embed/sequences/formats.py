@@ -21,13 +21,14 @@ a hundredth; the chromosome of a bacterium fits, that of an animal does not.
 """
 _DELIMITERS = ",\t;"
 _HEAD_BYTES = 1 << 20
+_UTF_16 = "text in UTF-16: save it as UTF-8"
 _BINARY = {
     b"PK\x03\x04": "a zip archive (or an Excel workbook): unpack it, or save the sheet as CSV",
     b"\x89HDF": "an HDF5 file",
     b"ARROW1": "an Arrow file: save it as Parquet",
     b"%PDF": "a PDF document",
-    b"\xff\xfe": (_SAVE_AS := "text in UTF-16: save it as UTF-8"),
-    b"\xfe\xff": _SAVE_AS,
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
 }
 _UNMARKED_UTF_16 = re.compile(rb"(?:[ -~]\0){2}|(?:\0[ -~]){2}")
 
@@ -86,7 +87,7 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
             )
         return Kind("parquet", compression)
     if _UNMARKED_UTF_16.match(head):
-        raise InputError(f"{path}: this is {_SAVE_AS}", path=path)
+        raise InputError(f"{path}: this is {_UTF_16}", path=path)
     text = io.TextIOWrapper(
         io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline=""
     ).read()

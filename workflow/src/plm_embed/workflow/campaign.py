@@ -209,7 +209,8 @@ def forget(config: Config, looking: bool) -> list[str]:
     with suppress(OSError):  # a folder that cannot be read or written: the first job says so
         if wrong := outdated(record, proof):
             found.append(wrong)
-        if not proof.exists() and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+        proven = proof.exists() and not wrong
+        if not proven and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
             found.append((folder / RECORD, f"{weights} holds no weights now"))
         for path, _ in found:
             if not looking:
