@@ -67,5 +67,5 @@ def test_rows_to_check_are_chosen_without_the_lengths_of_all(
             assert rows.stop - rows.start <= 300
             return lengths[rows]
 
-    monkeypatch.setattr(validate, "_ROWS_AT_ONCE", 300, raising=False)
+    monkeypatch.setattr(validate, "_ROWS_AT_ONCE", 300)
     assert validate._choose(Column(), 60, MEAN) == expected
