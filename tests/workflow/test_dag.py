@@ -1,7 +1,7 @@
 """The plan: which jobs there are, and which of them run again when something changes.
 
-The finished campaigns here are empty files that Snakemake's touch mode records as made by the
-present settings.
+The finished campaigns here are small files that Snakemake's touch mode records as made by the
+present settings, with a proof that names what validate said.
 """
 
 import os
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from plm_embed.io.files import sha256_file
 from plm_embed.master.gather_record import write_record
+from plm_embed.master.validation_record import VALIDATION
 from support.dag import ROOT, Plan
 
 pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("fresh")]
@@ -66,6 +68,10 @@ def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write_record(path, [])
             else:
                 path.write_text('{"records": 1, "unique": 1, "sha256": ""}', encoding="utf-8")
+        said = Path("results/esm2_t3_untrained") / VALIDATION
+        said.write_text("{}", encoding="utf-8")
+        proof = f"{sha256_file(said)}  {said.name}\n"
+        said.with_name("checksums.sha256").write_text(proof, encoding="utf-8")
         Plan(executor="touch")
     return folder
 

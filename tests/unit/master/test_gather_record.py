@@ -25,12 +25,14 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
 ) -> None:
     record, proof = tmp_path / "m" / "gathered.json", tmp_path / "m" / "checksums.sha256"
     files = [tmp_path / "m" / "master.h5", tmp_path / "records.parquet"]
+    said = tmp_path / "m" / "validation.json"
     record.parent.mkdir()
     assert outdated(record, proof) is None  # nothing there
 
     def gather_and_prove() -> None:
+        said.write_text("{}")
         for number, path in enumerate([*files, proof]):
-            path.write_text("")
+            path.write_text(f"{digest(said)}  validation.json\n" if path == proof else "")
             os.utime(path, ns=(number, number))
         write_record(record, files)
         assert outdated(record, proof) is None
@@ -46,6 +48,10 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
     os.utime(files[0], ns=(5, 5))
     files[1].unlink()
     assert wrong() == (record, True)
+    for damage in (said.unlink, lambda: said.write_text("{ }"), lambda: proof.write_text("")):
+        gather_and_prove()
+        damage()
+        assert wrong() == (proof, False)
     gather_and_prove()
     record.write_text("{}")
     assert wrong() == (record, False)

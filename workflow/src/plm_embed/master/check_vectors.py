@@ -1,5 +1,5 @@
-"""Checks of completion records, parts and master: every vector is there, once, in order, and what
-its part holds.
+"""Checks of completion records and master: every vector is there, once, in order, and what its part
+holds.
 """
 
 from bisect import bisect_left
@@ -10,8 +10,6 @@ import numpy as np
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import SPANS, has_matrix
-from plm_embed.io.files import sha256_file
-from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.keys import bucket_bounds
 from plm_embed.master.check_spans import wrong_spans
@@ -24,9 +22,6 @@ from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, blocks, locate
 from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
-from plm_embed.store.parts import read_part
-from plm_embed.store.replaced import PartInfo, current_parts, part_names
-from plm_embed.store.store import store_folder
 
 _KEYS_AT_ONCE = 1 << 20
 
@@ -60,41 +55,6 @@ def check_completion(
     if plan is None:
         raise StoreError(f"{embedded}: no bucket has a sound completion record", path=embedded)
     return plan, skipped
-
-
-def check_parts(findings: Findings, plan: Plan, embedded: Path, store: Path) -> None:
-    """Every part that a completion record names is there, unchanged, and of the fingerprint; so are
-    all others.
-    """
-    folder = store_folder(store, plan.fingerprint) / "parts"
-    named: dict[str, PartInfo] = {}
-    with findings.check("parts") as problem:
-        for name in plan.names:
-            for part in current_parts(
-                read_completion(embedded / f"{name}.json").parts, folder.parent
-            ):
-                if named.setdefault(part.name, part) != part:
-                    problem(f"{part.name}: completion records disagree about its size or hash")
-    for name, part in sorted(named.items()):
-        with findings.check("parts") as problem:
-            path = folder / name
-            if not path.is_file():
-                problem(f"{path}: missing, though completion records name it")
-            elif path.stat().st_size != part.bytes:
-                problem(
-                    f"{path}: has {path.stat().st_size:,} bytes instead of {part.bytes:,} "
-                    "(truncated?)"
-                )
-            elif sha256_file(path) != part.sha256:
-                problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
-    for path in (folder / name for name in part_names(folder)):
-        if path.name in named and path.stat().st_size != named[path.name].bytes:
-            continue
-        with findings.check("fingerprints in the store") as problem, read_part(path) as part_file:
-            part_file.check(plan.fingerprint)
-            plan.dims = plan.dims or part_file.dims
-            if part_file.dims != plan.dims:
-                problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
 
 
 class MasterCheck:

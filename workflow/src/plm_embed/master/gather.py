@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import has_matrix
-from plm_embed.io.files import atomic_path, whole_files
+from plm_embed.io.files import atomic_path, remove_abandoned, whole_files
 from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
 from plm_embed.jobs.completion_record import EMBED_AGAIN
@@ -66,7 +66,7 @@ def gather(  # noqa: PLR0917
             HashAhead(store_folder(store, plan.fingerprint) / "parts", plan.parts, EMBED_AGAIN)
         )
         numbers = RecordNumbers(sequences)
-        _check_space(plan, sequences, numbers, [master, index, records])
+        _make_room(plan, sequences, embedded, numbers, [master, index, records])
         accounted = verified(sequences, "records.parquet")
         members = [verified(sequences, f"members/{name}.parquet") for name in plan.names]
         index_schema = _index_schema(read_schema(members[0]))
@@ -130,9 +130,12 @@ def gather(  # noqa: PLR0917
     _log.info("gathered %s vectors into %s", f"{plan.vectors:,}", master)
 
 
-def _check_space(plan: Plan, sequences: Path, numbers: RecordNumbers, outputs: list[Path]) -> None:
+def _make_room(
+    plan: Plan, sequences: Path, embedded: Path, numbers: RecordNumbers, outputs: list[Path]
+) -> None:
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(embedded, *(path.parent for path in outputs))
     tables = [sequences / "records.parquet", *whole_files(sequences / "members", "*.parquet")]
     # twice the tables: they are compressed, and the new ones have a column more
     needed = (

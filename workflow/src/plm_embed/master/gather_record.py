@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.master.validation_record import VALIDATION
 from plm_embed.typed_json import IF_KNOWN
 
 
@@ -44,7 +46,8 @@ def read_record(record: Path) -> Gathered:
 
 def outdated(record: Path, proof: Path) -> tuple[Path, str] | None:
     """What of the two no longer holds, and why: the record when a file that it names is gone, the
-    proof (checksums.sha256) when one is younger than it.
+    proof (checksums.sha256) when one is younger than it, or when what validate said is gone or
+    another than it names.
     """
     if not record.exists():
         return None
@@ -58,4 +61,13 @@ def outdated(record: Path, proof: Path) -> tuple[Path, str] | None:
     for file in files:
         if proven is not None and file.stat().st_mtime_ns > proven:
             return proof, f"{file} has changed since it was proven, or was copied"
+    said = proof.with_name(VALIDATION)
+    if proven is not None and not _names(proof, said):
+        return proof, f"{said} or {proof.name} is damaged, or gone"
     return None
+
+
+def _names(proof: Path, file: Path) -> bool:
+    """Whether the proof names a small file beside it as it is."""
+    listed = proof.read_bytes().splitlines()
+    return file.is_file() and f"{sha256_file(file)}  {file.name}".encode() in listed

@@ -23,8 +23,9 @@ from plm_embed.io.parquet import read_table
 from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.keys import bucket_of
 from plm_embed.master.attributes import attributes
+from plm_embed.master.check_parts import check_parts
 from plm_embed.master.check_records import RecordCheck
-from plm_embed.master.check_vectors import MasterCheck, check_completion, check_parts
+from plm_embed.master.check_vectors import MasterCheck, check_completion
 from plm_embed.master.findings import Findings, text
 from plm_embed.master.planned import Plan
 from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
@@ -85,12 +86,8 @@ def validate(
                 with findings.check("spot checks"):
                     rows = _choose(file["length"], spot_checks, plan.fingerprint)
                     keys = [text(file["emb_keys"][row]) for row in rows]
-                    compute = reference or _reference()
-                    expected = (
-                        compute(weights, _residues(sequences, keys), plan.fingerprint)
-                        if rows
-                        else []
-                    )
+                    compute, asked = reference or _reference(), _residues(sequences, keys)
+                    expected = compute(weights, asked, plan.fingerprint) if rows else []
                     spots = _check_spots(findings, plan.fingerprint, file, rows, expected)
     problems = findings.problems
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}

@@ -5,7 +5,6 @@ Its vectors count as equal to computed ones within the tolerance of the spot che
 bit.
 """
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from plm_embed.fingerprint import IMPORTED, IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
+from plm_embed.io.scratch import scratch_folder
 from plm_embed.master.foreign.files import Files, KnownSequences, row_names
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
@@ -221,7 +221,7 @@ def _publish(
     rows, keys, lengths = columns
     (name,) = store.fingerprint.representations
     height = max(1, _BLOCK_BYTES // (4 * vectors.shape[1]))
-    with tempfile.TemporaryDirectory(prefix="import-", dir=store.folder) as scratch:
+    with scratch_folder("", 2 * _BLOCK_BYTES, store.folder / "scratch") as scratch:
         for start in range(0, len(vectors), height):
             inside = slice(*np.searchsorted(rows, (start, start + height)).tolist())
             block = vectors[start : start + height][rows[inside] - start].astype(np.float32)
@@ -232,5 +232,5 @@ def _publish(
             once = np.ones(int(good.sum()), dtype=np.int32)
             part = PartRows(keys[inside][good], lengths[inside][good], once, {name: block[good]})
             provenance = {"device": IMPORTED_DEVICE, "imported": source.name}
-            write_part(Path(scratch) / "part.h5", part, store.fingerprint, provenance)
-            done.rows += store.publish(Path(scratch) / "part.h5").rows
+            write_part(scratch / "part.h5", part, store.fingerprint, provenance)
+            done.rows += store.publish(scratch / "part.h5").rows
