@@ -9,19 +9,24 @@ this GPU's own bf16 matrix rate; accuracy of every dtype against fp32; a model o
 its accuracy and speed; and a whole embed job with its busy fraction. For benchmarks/roofline.py it
 lists the largest kernels of a forward pass, tries other numbers of rows, times activations as
 passes and within products, and copies memory. Writes all of it as JSON.
+
+Each step is a process of its own with a time limit: one that loses the device, or hangs, costs the
+others nothing.
 """
 
 import argparse
 import json
 import os
 import platform
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import here
 
@@ -30,6 +35,11 @@ FAMILIES = (
     *("nt-v2-500m-multi-species", "nt-500m-1000g"),
 )
 START = time.monotonic()
+SECONDS_MORE = 25.0
+"""What a step may take beyond its time, in which it adds no rounds: then it ends with what it has.
+"""
+SECONDS_TO_END = 5.0
+"""Of a step that was told to; then it is killed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,13 +59,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=here.ROOT / "benchmarks" / "results" / "gpu_check.json"
     )
+    parser.add_argument("--step", help="take this one only, in this process")
     asked = parser.parse_args(arguments)
+    return take(asked) if asked.step else check(asked)
+
+
+def check(asked: argparse.Namespace) -> int:
+    """Every step in a process of its own; the report is written after each."""
     needed, wanted = here.missing()
-    print("without:", "; ".join(wanted) or "nothing that is missed")
+    print("without:", "; ".join(wanted) or "nothing that is missed", flush=True)
     if needed:
         print(
-            f"missing: {', '.join(needed)}: put their wheels into wheels/ (make gpu-wheels, where "
-            "there is a network)"
+            f"missing: {', '.join(needed)}; fetch their wheels where there is a network, with the "
+            f"same Python: pip download --no-deps --dest wheels {' '.join(needed)}"
         )
         return 2
     import torch
@@ -63,15 +79,6 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.device == "cuda" and not torch.cuda.is_available():
         print(f"no usable CUDA device (torch {torch.__version__}, CUDA {torch.version.cuda})")
         return 2
-    sys.path.append(str(Path(__file__).parents[1]))  # where peers.py lies
-    import job
-    import kernels
-    import models
-    from bench import Bench
-
-    from plm_embed.kernels.devices import set_up
-
-    device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device(asked.device)
     report: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(0) if asked.device == "cuda" else None,
         "python": platform.python_version(),
@@ -83,45 +90,98 @@ def main(arguments: list[str] | None = None) -> int:
         "problems": {},
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
-
-    def step(name: str, share: float, call: Callable[[float], Any]) -> None:
-        """Make one measurement, keep what goes wrong, and write what there is: the time may end at
-        any moment.
-        """
-        if time.monotonic() - START < asked.seconds:
-            try:
-                report[name] = call(START + share * asked.seconds)
-            except Exception as error:
-                report["problems"][name] = traceback.format_exc()
-                print(f"{name}: {type(error).__name__}: {error}", flush=True)
-            if asked.device == "cuda":
-                torch.cuda.empty_cache()
-        else:
+    ends = {"tests": 0.4, "kernels": 0.45, "activations": 0.45, "job": 0.55}
+    for number, name in enumerate(asked.models, start=1):
+        ends[name] = 0.55 + 0.25 * number / len(asked.models)
+    for number, name in enumerate(asked.families, start=1):
+        ends[name] = 0.8 + 0.2 * number / len(asked.families)
+    for name, share in ends.items():
+        now = time.monotonic() - START
+        left = max(0.0, share * asked.seconds - now)
+        if now > asked.seconds:
             report["problems"][name] = "no time left"
+        elif name == "tests":
+            report[name] = here.run_tests(left)
+        else:
+            found, problem = step(asked, name, left)
+            if found:
+                report[name] = found
+            if problem:
+                report["problems"][name] = problem
         report["seconds"] = round(time.monotonic() - START, 1)
         asked.output.write_text(json.dumps(report, indent=2) + "\n")
-
-    step("tests", 0.4, lambda end: here.run_tests(end - time.monotonic()))
-    set_up(device, torch.get_num_threads(), "auto")
-    bench = Bench(device, asked.tokens)
-    step("kernels", 0.45, lambda _: kernels.kernels(bench, asked.job_model))
-    step("activations", 0.45, lambda _: kernels.activations(bench))
-    step("job", 0.55, lambda _: job.job(bench, asked.job_model, 4 * asked.tokens))
-    for number, name in enumerate(asked.models, start=1):
-        step(
-            name,
-            0.55 + 0.25 * number / len(asked.models),
-            lambda end, name=name: models.model(bench, name, end),
-        )
-    for number, name in enumerate(asked.families, start=1):
-        step(
-            name,
-            0.8 + 0.2 * number / len(asked.families),
-            lambda end, name=name: models.family(bench, name, end),
-        )
     print(f"{report['seconds']} s; written to {asked.output}")
     failed = report["problems"] or report.get("tests", {}).get("exit_code") not in (0, 5)
     return 1 if failed else 0
+
+
+def step(asked: argparse.Namespace, name: str, seconds: float) -> tuple[dict[str, Any], str]:
+    """What a step found in about so many seconds, and what went wrong; it writes both."""
+    with tempfile.TemporaryDirectory(prefix="plm-embed-") as folder:
+        output = Path(folder) / "step.json"
+        command = [sys.executable, str(Path(__file__).parent), "--step", name]
+        command += ["--device", asked.device, "--tokens", str(asked.tokens)]
+        command += ["--models", *asked.models, "--job-model", asked.job_model]
+        command += ["--seconds", str(seconds), "--output", str(output)]
+        limit = seconds + SECONDS_MORE + SECONDS_TO_END
+        try:
+            code = subprocess.run(command, check=False, timeout=limit).returncode
+            ended = f"its process ended with {code}"
+        except subprocess.TimeoutExpired:
+            ended = f"its process hung, and was killed after {limit:.0f} s"
+        try:
+            written = json.loads(output.read_text())
+        except (OSError, ValueError):
+            print(f"{name}: {ended}", flush=True)
+            return {}, ended
+        return written["found"], written["problem"]
+
+
+def take(asked: argparse.Namespace) -> int:
+    """One step: what it found goes into the output, and what ended it, time or an error."""
+    sys.path.append(str(Path(__file__).parents[1]))  # where peers.py lies
+    found: dict[str, Any] = {}
+    problem = ""
+    signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, asked.seconds + SECONDS_MORE)
+    try:
+        measure(asked, found)
+    except BaseException as error:
+        problem = traceback.format_exc()
+        print(f"{asked.step}: {type(error).__name__}: {error}", flush=True)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    asked.output.write_text(json.dumps({"found": found, "problem": problem}))
+    return 1 if problem else 0
+
+
+def too_long(*_: object) -> NoReturn:
+    """No Exception: peers that fail are left out, and this is not their failure."""
+    sys.exit("it takes too long")
+
+
+def measure(asked: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Make the measurements of a step; they go into `found` as they are made."""
+    import job
+    import kernels
+    import models
+    import torch
+    from bench import Bench
+
+    from plm_embed.kernels.devices import set_up
+
+    device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device(asked.device)
+    set_up(device, torch.get_num_threads(), "auto")
+    bench, end = Bench(device, asked.tokens), START + asked.seconds
+    if asked.step == "kernels":
+        kernels.kernels(bench, asked.job_model, found)
+    elif asked.step == "activations":
+        kernels.activations(bench, found)
+    elif asked.step == "job":
+        job.job(bench, asked.job_model, 4 * asked.tokens, found)
+    elif asked.step in asked.models:
+        models.model(bench, asked.step, end, found)
+    else:
+        models.family(bench, asked.step, end, found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """What is installed here, and the tests that need a GPU. Nothing of torch: it may be missing."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from importlib import import_module
 from pathlib import Path
@@ -39,10 +42,12 @@ def missing() -> tuple[list[str], list[str]]:
             return True
         return False
 
-    return (
-        [package for module, package in NEEDED.items() if lacks(module)],
-        [f"{module}: {use}" for module, use in WANTED.items() if lacks(module)],
-    )
+    wanted = [f"{module}: {use}" for module, use in WANTED.items() if lacks(module)]
+    # Triton compiles what launches its kernels
+    compiler = shutil.which(os.environ.get("CC", "gcc")) or shutil.which("clang")
+    if not compiler or not Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists():
+        wanted.append("a C compiler or Python.h: fused kernels")
+    return [package for module, package in NEEDED.items() if lacks(module)], wanted
 
 
 def run_tests(seconds: float) -> dict[str, Any]:

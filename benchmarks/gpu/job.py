@@ -21,9 +21,9 @@ from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.registry import find_model
 
 
-def job(bench: Bench, name: str, tokens: int) -> dict[str, Any]:
+def job(bench: Bench, name: str, tokens: int, found: dict[str, Any]) -> None:
     """A whole embed job: weights from a file, self-test, batches, parts; its completion record
-    in short.
+    in short goes into `found`.
     """
 
     model = find_model(name)
@@ -57,5 +57,5 @@ def job(bench: Bench, name: str, tokens: int) -> dict[str, Any]:
         "busy",
         "toks_per_batch",
     )
-    found = asdict(record)
-    return {each: found[each] for each in (*wanted, "loading_seconds", "seconds")}
+    said = asdict(record)
+    found |= {each: said[each] for each in (*wanted, "loading_seconds", "seconds")}

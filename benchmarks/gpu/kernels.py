@@ -26,12 +26,12 @@ COPIED = 1 << 30
 """Bytes: more than any cache holds."""
 
 
-def kernels(bench: Bench, name: str) -> dict[str, Any]:
-    """All of it for one model with random weights, in half precision."""
+def kernels(bench: Bench, name: str, found: dict[str, Any]) -> None:
+    """All of it for one model with random weights, in half precision; it goes into `found`."""
     model = find_model(name)
     made = peers.engine(model, peers.RandomTensors(model, bench.device), bench.device, bench.half)
     layers = [model.layers]
-    found: dict[str, Any] = {"copy_bytes_per_second": _copies(bench)}
+    found["copy_bytes_per_second"] = _copies(bench)
     found["sums"] = {
         name: _sums(bench, columns, model.dim, made.rows)
         for name, columns in (("attention", model.inner), ("feed-forward", model.hidden))
@@ -52,7 +52,6 @@ def kernels(bench: Bench, name: str) -> dict[str, Any]:
             "usual": made.rows == usual,
         }
     print("rows of a product", found["rows"], flush=True)
-    return found
 
 
 def _copies(bench: Bench) -> float:
@@ -88,13 +87,13 @@ def _sums(bench: Bench, columns: int, width: int, rows: int) -> dict[str, float]
     return _in_turns(bench, ways)
 
 
-def activations(bench: Bench) -> dict[str, dict[str, float]]:
+def activations(bench: Bench, found: dict[str, dict[str, float]]) -> None:
     """Seconds of the way into the feed-forward by model: products alone, with a pass for the
     activation, and with the activation within Triton's product. The last pays where it is shorter.
     """
-    found = {name: _activations(bench, name) for name in ACTIVATED}
+    for name in ACTIVATED:
+        found[name] = _activations(bench, name)
     print("activations", found, flush=True)
-    return found
 
 
 def _activations(bench: Bench, name: str) -> dict[str, float]:

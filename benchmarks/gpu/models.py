@@ -30,11 +30,13 @@ shorter.
 """
 
 
-def model(bench: Bench, name: str, end: float) -> dict[str, Any]:
-    """Throughput and accuracy of one model; stops adding rounds at `end`."""
+def model(bench: Bench, name: str, end: float, report: dict[str, Any]) -> None:
+    """Throughput and accuracy of one model go into `report`; stops adding rounds at `end`."""
     model = find_model(name)
     tensors = peers.RandomTensors(model, bench.device)
-    report: dict[str, Any] = {"accuracy": accuracy(bench, model, tensors), "throughput": {}}
+    report["accuracy"] = {}
+    accuracy(bench, model, tensors, report["accuracy"])
+    report["throughput"] = {}
     made = peers.engine(model, tensors, bench.device, bench.half)  # type: ignore[arg-type]
     report["kernels"] = {"attention": made.attention.name, "elementwise": made.elementwise.name}
     report["launching"] = launching(bench, made)
@@ -68,7 +70,6 @@ def model(bench: Bench, name: str, end: float) -> dict[str, Any]:
         }
         report["throughput"][label] = interleaved(bench, model, runners, samples, end)
         print(name, label, json.dumps(report["throughput"][label]["variants"]), flush=True)
-    return report
 
 
 def interleaved(
@@ -116,11 +117,10 @@ def interleaved(
     }
 
 
-def accuracy(bench: Bench, model: Any, tensors: Any) -> dict[str, Any]:
+def accuracy(bench: Bench, model: Any, tensors: Any, found: dict[str, Any]) -> None:
     """Mean vectors of every dtype and attention kernel against fp32."""
     texts = [draw(mean, 0.2, 1)[0] for mean in (5, 20, 60, 150, 300, 500, 800, 1020, 2100)]
     exact = None
-    found: dict[str, Any] = {}
     for dtype in ("float32", "tfloat32", "bfloat16", "float16"):
         if (dtype == "bfloat16" and bench.half != "bfloat16") or (
             dtype == "tfloat32" and not bench.modern
@@ -135,7 +135,6 @@ def accuracy(bench: Bench, model: Any, tensors: Any) -> dict[str, Any]:
             found[f"{dtype}, {kernel.name}"] = peers.agreement(vectors, exact)
         del made
     set_up(bench.device, torch.get_num_threads(), "auto")
-    return found
 
 
 def other_kernels(bench: Bench, made: Any) -> list[Any]:
@@ -150,9 +149,9 @@ def other_kernels(bench: Bench, made: Any) -> list[Any]:
     return [each for each in offered if not problem(each, width=made.manifest.dim // heads)]
 
 
-def family(bench: Bench, name: str, end: float) -> dict[str, Any]:
+def family(bench: Bench, name: str, end: float, report: dict[str, Any]) -> None:
     """Throughput of a model of another family, and its accuracy in half precision; stops adding
-    rounds at `end`.
+    rounds at `end`. They go into `report`.
     """
     model = find_model(name)
     tensors: Any = peers.RandomTensors(model, bench.device)
@@ -168,7 +167,7 @@ def family(bench: Bench, name: str, end: float) -> dict[str, Any]:
     exact = peers.ours(peers.engine(model, tensors, bench.device, "float32"))(few)[0]
     made = peers.engine(model, tensors, bench.device, bench.half)  # type: ignore[arg-type]
     run = peers.ours(made)
-    report = {
+    report |= {
         "kernels": {"attention": made.attention.name, "elementwise": made.elementwise.name},
         "accuracy": peers.agreement(run(few)[0], exact),
     }
@@ -191,7 +190,6 @@ def family(bench: Bench, name: str, end: float) -> dict[str, Any]:
         "share_of_matrix_rate": round(rate * flops / tokens / statistics.median(matrix), 4),
     }
     print(name, json.dumps(report), flush=True)
-    return report
 
 
 def launching(bench: Bench, made: Any) -> dict[str, float]:

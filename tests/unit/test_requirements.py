@@ -50,6 +50,13 @@ def test_what_the_package_needs_is_pinned_for_every_device() -> None:
         assert needed() <= set(pins(file))
 
 
+def test_the_manual_names_the_same_torch_for_older_drivers() -> None:
+    named = re.findall(
+        r"torch==([\w.]+)", (ROOT / "docs" / "laptop.md").read_text(encoding="utf-8")
+    )
+    assert named == [pins("cuda.txt")["torch"]]
+
+
 def test_conda_users_get_the_same_versions() -> None:
     environment = yaml.safe_load((ROOT / "envs" / "plm-embed.yaml").read_text(encoding="utf-8"))
     (by_pip,) = [part["pip"] for part in environment["dependencies"] if isinstance(part, dict)]

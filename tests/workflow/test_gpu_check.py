@@ -1,10 +1,14 @@
 """`make gpu-check` on a machine without a GPU: a tiny model on the CPU takes its every step."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+import time
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,3 +84,64 @@ def test_without_a_gpu_it_says_so() -> None:
     ended = gpu_check()
     assert ended.returncode == 2
     assert "no usable CUDA device" in ended.stdout
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command as a module, with little patience."""
+    folder = ROOT / "benchmarks" / "gpu"
+    monkeypatch.syspath_prepend(folder)
+    found = importlib.util.spec_from_file_location("gpu_check_steps", folder / "__main__.py")
+    assert found and found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    monkeypatch.setattr(module, "SECONDS_MORE", 0.2)
+    monkeypatch.setattr(module, "SECONDS_TO_END", 0.2)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [("kill -6 $$", "its process ended with -6"), ("exec sleep 30", "its process hung")],
+)
+def test_a_step_that_aborts_or_hangs_is_a_problem_of_its_own(
+    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch, script: str, problem: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    asked = Namespace(device="cpu", tokens=300, models=["8M"], job_model="8M")
+    found, said = steps.step(asked, "kernels", 0.1)
+    assert (found, said[: len(problem)]) == ({}, problem)
+
+
+def test_a_step_that_takes_too_long_keeps_what_it_found(
+    tmp_path: Path, steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(_: Namespace, found: dict[str, Any]) -> None:
+        found["first"] = 1
+        try:
+            time.sleep(30)
+        except Exception:  # as a peer that fails is left out
+            time.sleep(30)
+
+    monkeypatch.setattr(steps, "measure", measure)
+    assert steps.take(Namespace(step="650M", seconds=0.1, output=tmp_path / "step.json")) == 1
+    written = json.loads((tmp_path / "step.json").read_text())
+    assert written["found"] == {"first": 1}
+    assert "it takes too long" in written["problem"]
+
+
+def test_it_says_when_triton_has_no_compiler(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CC", raising=False)
+    assert "a C compiler or Python.h: fused kernels" in steps.here.missing()[1]
+
+
+def test_what_is_missing_comes_with_the_command_that_fetches_it(
+    steps: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(steps.here, "missing", lambda: (["h5py", "fair-esm"], []))
+    assert steps.main([]) == 2
+    assert "pip download --no-deps --dest wheels h5py fair-esm" in capsys.readouterr().out

@@ -29,6 +29,8 @@ def test_the_scheduler_says_which_gpus() -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "1,-1,2"}) == ["1"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0, 1 ,MIG-c7"}) == ["0", "1", "MIG-c7"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}) == []
 
 
 @pytest.mark.usefixtures("nvidia_smi")

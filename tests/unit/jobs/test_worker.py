@@ -1,6 +1,7 @@
 """What a worker's process answers when something goes wrong: the reason, and who is to blame."""
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ import torch
 from plm_embed.errors import PassingError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import embed_bucket, worker
+from plm_embed.kernels import devices
 from plm_embed.models import weights
 from plm_embed.models.encoder import engine
 from plm_embed.workflow.failures import error_at_the_end
@@ -109,3 +111,40 @@ def test_a_worker_whose_job_was_killed_says_so_in_the_log(
     log = tmp_path / "0000.log"
     log.write_text(capfd.readouterr().err, encoding="utf-8")
     assert error_at_the_end(log) == "the job was killed: 2 of 9 are in the store"
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "order"),
+    [
+        ({}, None, "not set"),  # CUDA's own first GPU is the fastest
+        ({}, "1", "PCI_BUS_ID"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, None, "PCI_BUS_ID"),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "1", "FASTEST_FIRST"),
+    ],
+)
+def test_a_number_is_the_gpu_that_schedulers_mean(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    gpu: str | None,
+    order: str,
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    def seen(_: str) -> NoReturn:
+        raise PassingError(os.environ.get("CUDA_DEVICE_ORDER", "not set"))
+
+    monkeypatch.setattr(devices, "choose_device", seen)
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    arguments = theirs, tmp_path, tmp_path, Settings(device="cpu", scratch=""), gpu
+    process = fork.Process(target=worker.serve, args=arguments)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(300) and ours.recv() == (order, "")
+    finally:
+        process.kill()

@@ -8,6 +8,26 @@ from plm_embed.kernels import devices
 CPU = torch.device("cpu")
 
 
+class Mark:
+    """An event that the device comes to at the `last` look at it."""
+
+    def __init__(self, last: float) -> None:
+        self.looks, self.last = 0, last
+
+    def query(self) -> bool:
+        self.looks += 1
+        return self.looks >= self.last
+
+
+def test_a_device_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "SECONDS_TO_COMPUTE", 0.01)
+    done, never = Mark(20), Mark(float("inf"))
+    devices.wait(done)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match=r"hangs: a batch was not done"):
+        devices.wait(never)  # type: ignore[arg-type]
+    assert (done.looks, never.looks) == (20, 20)
+
+
 def test_auto_precision_by_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.choose_dtype("auto", CPU) == "float32"
     assert devices.choose_dtype("bfloat16", CPU) == "bfloat16"
@@ -50,8 +70,11 @@ def test_a_gpu_that_is_given_and_cannot_be_used_is_no_reason_for_the_cpu(
         assert devices.choose_device("auto") == CPU
     else:
         monkeypatch.setattr(torch.version, "cuda", "12.8")
-        with pytest.raises(DeviceError, match=rf"CUDA_VISIBLE_DEVICES: {given}\)\nrequest a GPU"):
+        with pytest.raises(
+            DeviceError, match=rf"CUDA_VISIBLE_DEVICES: {given}\)\nrequest a GPU"
+        ) as told:
             devices.choose_device("auto")
+        assert "if the driver is too old for CUDA 12.8" in str(told.value)
         monkeypatch.setattr(torch.version, "cuda", None)  # another attempt has the same torch
         with pytest.raises(ConfigError, match="CPU only"):
             devices.choose_device("auto")
@@ -67,6 +90,17 @@ def test_a_device_that_does_not_compute_is_found_out() -> None:
     devices.check(CPU)
     with pytest.raises(DeviceError, match=r"meta on .* does not compute"):
         devices.check(torch.device("meta"))  # allocates, and holds no numbers
+
+
+def test_a_torch_without_code_for_the_gpu_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ones(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(torch, "ones", ones)
+    with pytest.raises(DeviceError, match=r"no kernel image .*\ninstall the torch for older dri"):
+        devices.check(CPU)
 
 
 def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:

@@ -177,10 +177,13 @@ class Savings:
     hours: float | None
 
     def __str__(self) -> str:
-        """'3 found in the store, 40 taken from earlier results (about 30 min of a device)',
-        '' for none.
+        """'3 in the store when their buckets last ran, 40 taken from earlier results (about 30
+        min of a device)', '' for none.
         """
-        counts = {"found in the store": self.found, "taken from earlier results": self.reused}
+        counts = {
+            "in the store when their buckets last ran": self.found,
+            "taken from earlier results": self.reused,
+        }
         words = ", ".join(f"{count:,} {where}" for where, count in counts.items() if count)
         return words + (
             f" (about {duration(3600 * self.hours)} of a device)"

@@ -17,11 +17,14 @@ SYSFS = Path("/sys/bus/pci/devices")
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
     if "CUDA_VISIBLE_DEVICES" in environment:
-        listed = environment["CUDA_VISIBLE_DEVICES"].split(",")
-        return list(
-            takewhile(lambda name: not name.startswith("-"), filter(None, listed))
-        )  # CUDA stops at -1 too
+        listed = map(str.strip, environment["CUDA_VISIBLE_DEVICES"].split(","))
+        # CUDA too stops at what names none: -1, or SLURM's NoDevFiles
+        return list(takewhile(_names_gpu, listed))
     return _ask("--query-gpu=index")
+
+
+def _names_gpu(name: str) -> bool:
+    return name.isdecimal() or name.startswith(("GPU-", "MIG-"))
 
 
 def gpu_names() -> list[str]:

@@ -20,7 +20,10 @@ from pathlib import Path
 from plm_embed.errors import PassingError, PlmEmbedError
 
 log = logging.getLogger(__name__)
-PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PBS_JOBID", "TMPDIR", "CUDA_VISIBLE_DEVICES")
+PASSED_ON = (
+    *("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PBS_JOBID", "TMPDIR"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "TRITON_CACHE_DIR"),
+)
 """Environment that remote shells do not have by themselves: pbs_tmrsh starts with
 PATH=/bin:/usr/bin.
 """

@@ -37,6 +37,8 @@ SECONDS_TO_START = 900.0
 """A worker that has not checked its device by then hangs; libraries on a busy network filesystem
 load in minutes.
 """
+SECONDS_TO_END = 10.0
+"""The kernel may never let go of a process that waits for a broken device."""
 
 
 class WorkerError(Exception):
@@ -69,9 +71,7 @@ class Worker:
         """Wait until the worker has checked its device; raises WorkerError when that failed."""
         if not self._connection.poll(SECONDS_TO_START):
             self._process.kill()
-            self._process.join(
-                10
-            )  # the kernel may never let go of a process that waits for a broken device
+            self._process.join(SECONDS_TO_END)
             raise WorkerError(
                 f"its device gave no sign of life within {SECONDS_TO_START:.0f} s", "device"
             )
@@ -100,7 +100,7 @@ class Worker:
                 else f"a worker ended with {code}"
             ) from None
         if isinstance(answer, tuple):
-            self._process.join()
+            self._process.join(SECONDS_TO_END)
             raise WorkerError(*answer)
         return answer
 
@@ -132,6 +132,9 @@ def serve(
     _end_with_parent()
     if gpu is not None:
         _take(gpu)
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     embedder = None
     try:
         from plm_embed.jobs.embed_bucket import Embedder

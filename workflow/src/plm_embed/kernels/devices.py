@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -15,6 +16,13 @@ from plm_embed.kernels.cpu import cpu_name
 
 NO_GPU = ("not set", "", "-1", "NoDevFiles")
 """What CUDA_VISIBLE_DEVICES is where a process has no GPU; the last is SLURM's."""
+_NO_CODE = "no kernel image is available"
+_OLDER = "install the torch for older drivers (docs/laptop.md)"
+SECONDS_TO_COMPUTE = 3 * 3600.0
+"""What is queued on a GPU and is not done by then never will be: the longest batches take minutes.
+"""
+SECONDS_BETWEEN_LOOKS = 0.0005
+"""At a GPU that computes: short beside a batch, and another is queued meanwhile."""
 ALONE = threading.Lock()
 """Held by whoever has told torch how to compute."""
 
@@ -37,6 +45,8 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
             f"CUDA_VISIBLE_DEVICES: {visible})\n"
             "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"
         )
+        if torch.version.cuda:
+            words += f"; {_OLDER}, if the driver is too old for CUDA {torch.version.cuda}"
         if not built or visible in ("", "-1"):
             raise ConfigError(words, key="speed.device")
         raise DeviceError(words)
@@ -79,12 +89,12 @@ def as_set_up(
     for the whole process. `threads` None leaves torch's number.
     """
     matmul = torch.backends.cuda.matmul
-    names = (
-        "allow_tf32",
-        "allow_fp16_reduced_precision_reduction",
-        "allow_bf16_reduced_precision_reduction",
-    )
     with ALONE:
+        names = (
+            _tf32_name(),
+            "allow_fp16_reduced_precision_reduction",
+            "allow_bf16_reduced_precision_reduction",
+        )
         before, held = torch.get_num_threads(), {name: getattr(matmul, name) for name in names}
         set_up(device, threads or before, wanted)
         try:
@@ -93,6 +103,15 @@ def as_set_up(
             torch.set_num_threads(before)
             for name, value in held.items():
                 setattr(matmul, name, value)
+
+
+def _tf32_name() -> str:
+    """What torch lets TF32 be read by: the older name raises once the newer one was set."""
+    try:
+        _ = torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:
+        return "fp32_precision"
+    return "allow_tf32"
 
 
 def check(device: torch.device) -> None:
@@ -108,7 +127,8 @@ def check(device: torch.device) -> None:
         ones = torch.ones(size, size, device=device)
         total = float((ones @ ones).sum())  # small powers of two: exact in any precision and order
     except RuntimeError as error:
-        raise DeviceError(f"{named} does not compute: {error}") from error
+        hint = f"\n{_OLDER}: this one is not built for this GPU" if _NO_CODE in str(error) else ""
+        raise DeviceError(f"{named} does not compute: {error}{hint}") from error
     if total != size**3:
         raise DeviceError(f"{named} multiplies wrongly: {total:.0f}, not {size**3}")
 
@@ -120,6 +140,22 @@ def device_name(device: torch.device) -> str:
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def wait(event: torch.cuda.Event) -> None:
+    """Until the device has come to the event; DeviceError when it hangs, which CUDA waits for
+    without end.
+    """
+    # looks are counted, not seconds, which pass for a suspended job too
+    for _ in range(round(SECONDS_TO_COMPUTE / SECONDS_BETWEEN_LOOKS)):
+        if event.query():  # type: ignore[no-untyped-call]
+            return
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    raise DeviceError(
+        f"the GPU {os.environ.get('CUDA_VISIBLE_DEVICES', '')} of {socket.gethostname()} hangs: "
+        f"a batch was not done within {SECONDS_TO_COMPUTE / 3600:.0f} hours\n"
+        "run it again, on another device if this one hangs again (see dmesg for Xid)"
+    )
 
 
 def too_small(device: torch.device) -> DeviceError:

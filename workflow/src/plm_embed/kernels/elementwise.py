@@ -155,7 +155,7 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
         if not problem:
             return fused
         log.warning("not Triton's %s: %s", "product" if within else "kernels", problem)
-    log.warning("torch's own operations serve, more slowly")
+    log.warning("torch's own operations serve, more slowly (docs/speed.md has what Triton needs)")
     return PLAIN
 
 
