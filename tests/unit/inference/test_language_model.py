@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
 import plm_embed
-from plm_embed.errors import ConfigError, InputError, PlmEmbedError, WeightsError
+from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
 from plm_embed.inference.embed_like import embed_like
 from plm_embed.inference.language_model import LanguageModel
@@ -114,43 +113,6 @@ def test_equal_sequences_are_computed_once(
     assert (found[[2, 3]] == found[0]).all() and (found[1] != found[0]).any()
 
 
-@pytest.mark.parametrize(
-    ("given", "said", "record"),
-    [
-        (["MKV", "MKJ"], r"sequence 2: unknown_residues \(J at 3\)", 2),
-        ([("a", "MKV"), ("b", "")], r"sequence 2 \(b\): empty", 2),
-        (["MKV", ("a", 5)], "sequence 2 is a tuple; sequences are strings, pairs", 2),
-        ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
-        ("M" * 9000, "is no file", None),
-        ([SeqRecord(None, id="x")], "sequence 1 is a SeqRecord", 1),  # type: ignore[arg-type]
-        (pd.DataFrame({"ID": ["a"], "SEQUENCE": ["MKV"]}), "a table: give its column", None),
-    ],
-)
-def test_what_has_no_vector_is_named(
-    model: LanguageModel, given: object, said: str, record: int | None
-) -> None:
-    with pytest.raises(InputError, match=said) as error:
-        model.embed(given)  # type: ignore[arg-type]
-    assert error.value.record == record
-
-
-def test_what_has_no_vector_may_be_skipped(
-    model: LanguageModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = [("a", "MKV"), ("b", "MKJ"), ("c", "A" * 50)]
-    limit = LongSequences("skip", 40)
-    found = model.embed(given, on_error="skip", long_sequences=limit)
-    assert np.isnan(found[1:]).all() and np.array_equal(found[:1], model.embed(["MKV"]))
-    assert (
-        "2 sequences have no vector: sequence 2 (b): unknown_residues (J at 3), "
-        "sequence 3 (c): too_long (50 residues)" in caplog.text
-    )
-    matrices = model.embed(given, on_error="skip", long_sequences=limit, pooling="per_residue")
-    assert [each.shape for each in matrices] == [(3, 32), (0, 32), (0, 32)]
-    streamed = model.stream(given, on_error="skip", long_sequences=limit)
-    assert [id for id, _ in streamed] == ["a"]
-
-
 def test_a_stream_takes_no_more_than_it_needs(model: LanguageModel) -> None:
     taken = []
 
@@ -193,6 +155,7 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
             "pooling: 'men' is not one of mean, mean_special, bos, max, per_residue",
         ),
         ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
+        ({"layer": "6"}, "layer: '6' is not a whole number"),
     ],
 )
 def test_an_option_that_is_not_known_is_refused(
@@ -208,6 +171,7 @@ def test_an_option_that_is_not_known_is_refused(
         ({"device": "gpu"}, "device: 'gpu' is not one of auto, cpu, cuda; did you mean cuda?"),
         ({"dtype": "fp16"}, "dtype: 'fp16' is not one of auto, float32"),
         ({"threads": 0}, "threads: 0 is not above 0"),
+        ({"threads": "2"}, "threads: '2' is not a whole number"),
     ],
 )
 def test_a_model_is_not_loaded_in_a_way_that_is_not_known(

@@ -13,6 +13,9 @@ MODEL = "esm2_t3_untrained"
 def test_long_sequences_are_asked_for_as_the_error_says(prepared: Path) -> None:
     with pytest.raises(ConfigError, match=r"a plm_embed\.LongSequences"):
         plm_embed.embed(["MKV"], MODEL, weights=prepared, long_sequences="crop")  # type: ignore[arg-type]
+    misspelt = plm_embed.LongSequences("Skip", 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"policy: 'Skip' is not one of .*; did you mean skip\?"):
+        plm_embed.embed(["MKVLA"], MODEL, weights=prepared, long_sequences=misspelt)
     crop = plm_embed.LongSequences("crop", max_residues=3)
     found = plm_embed.embed(["MKVLA", "MKV"], MODEL, weights=prepared, long_sequences=crop)
     assert (found[0] == found[1]).all()

@@ -53,6 +53,17 @@ def test_equal_tensors_give_an_equal_file_from_every_layout(model: Model, tmp_pa
     assert all(torch.equal(tensors[name], state[name]) for name in state)
 
 
+def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    left = tmp_path / "out" / f".tmp-{0:016x}-half"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").touch()
+    for path in (left / "model.safetensors", left):
+        os.utime(path, (0, 0))
+    source = write_fair_esm(tmp_path / "esm.pt", TINY_ESM2, random_state(TINY_ESM2, 1))
+    prepare(TINY_ESM2, source, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+
+
 def test_the_bytes_of_the_file_are_fixed(tmp_path: Path) -> None:
     """Stores are named by this SHA-256: a change here makes every existing store foreign."""
     state = {name: torch.zeros_like(tensor) for name, tensor in random_state(TINY_ESM2, 1).items()}

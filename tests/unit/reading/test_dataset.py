@@ -126,6 +126,9 @@ def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: P
         plm_embed.Dataset(campaign.results, "mean_l9")
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         plm_embed.Dataset(campaign.results, where={"function": "nothing"})
+    for block, said in ((-1, "not above 0"), (0, "not above 0"), (10.5, "not a whole number")):
+        with pytest.raises(PlmEmbedError, match=f"block: {block} is {said}"):
+            plm_embed.Dataset(campaign.results, block=block)
     master = with_column(campaign, tmp_path, "vector")
     with pytest.raises(PlmEmbedError, match="the column 'vector' would stand in place"):
         plm_embed.Dataset(master, columns=["vector"])

@@ -145,6 +145,9 @@ def test_batches_cover_every_row_once(embeddings) -> None:
         np.concatenate([found for _, found in batches]), expected(KEYS, "mean_l3")
     )
     assert [key.decode() for keys, _ in batches for key in keys] == KEYS
+    for rows, said in ((-1, "not above 0"), (0, "not above 0"), (None, "not a whole number")):
+        with pytest.raises(PlmEmbedError, match=f"rows: {rows} is {said}"):
+            next(embeddings.iter_batches(rows))
 
 
 def test_index_as_a_data_frame(embeddings) -> None:

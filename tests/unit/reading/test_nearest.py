@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import plm_embed
 from plm_embed.cli.main import group
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import InputError, PlmEmbedError, StoreError
 from plm_embed.keys import key
 from plm_embed.reading.search import nearest, scan
 from plm_embed.reading.search.nearest import SCORES, Neighbors, Search, table
@@ -207,6 +207,33 @@ def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) 
         other = pickle.loads(pickle.dumps(embeddings))
         again = other.nearest(sequences=[sequence], k=3, weights=weights)
         assert again.drop(["query"]).equals(found.drop(["query"]))
+
+
+def test_a_bad_query_does_not_keep_the_others_from_an_answer(
+    finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished)
+    queries = tmp_path / "queries.fasta"
+    queries.write_text(f">bad\nMK1V\n>empty\n>good\n{sequence}\n>other\nM?\n")
+    said = CliRunner().invoke(group, ["search", "results", str(queries), "--top", "1"])
+    assert said.exit_code == 0, said.output
+    assert {line.split("\t")[0] for line in said.stdout.splitlines()} == {"query", "good"}
+    with plm_embed.open("results") as embeddings:
+        with pytest.raises(InputError, match=r"sequence 1 \(bad\): unknown_residues"):
+            embeddings.nearest(sequences=queries)
+        found = embeddings.nearest(sequences=["M?", sequence], k=1, on_error="skip")
+        assert set(found["query"].to_pylist()) == {"1"}
+        assert len(embeddings.nearest(sequences=["M?"], on_error="skip")) == 0
+
+
+def test_skipped_queries_are_named_and_counted(
+    finished: Path, sequence: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(finished)
+    with plm_embed.open("results") as embeddings:
+        embeddings.nearest(sequences={"a": "M?", "b": sequence, "c": ""}, on_error="skip")
+    assert "2 sequences have no vector: sequence 1 (a): unknown_residues" in caplog.text
+    assert "sequence 3 (c): empty" in caplog.text
 
 
 def test_a_store_knows_keys(finished: Path, sequence: str) -> None:

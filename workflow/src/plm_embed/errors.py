@@ -1,10 +1,12 @@
 """Exceptions for what a user can cause and mend."""
 
 import errno
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from typing import SupportsIndex
 
 
 class PlmEmbedError(Exception):
@@ -175,3 +177,14 @@ def no_space(error: BaseException) -> str:
             )
         seen = seen.__cause__ or seen.__context__
     return ""
+
+
+def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
+    """What a caller gave in memory, as Python's own number. ConfigError for anything else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{name}: {value!r} is not a whole number", key=name) from None
+    if above_zero and number < 1:
+        raise ConfigError(f"{name}: {number} is not above 0", key=name)
+    return number

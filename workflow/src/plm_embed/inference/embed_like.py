@@ -14,16 +14,22 @@ from plm_embed.inference.prepare_weights import CAMPAIGNS
 from plm_embed.inference.weights_cache import weights_folder
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
+from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import decode, encode
 
 
 def embed_like(
-    fingerprint: Fingerprint, name: str, sequences: Given, weights: str | Path | None
+    fingerprint: Fingerprint,
+    name: str,
+    sequences: Given,
+    weights: str | Path | None,
+    on_error: OnError = "raise",
 ) -> tuple[list[str], Array]:
     """Names (q) and vectors (q, D) of sequences as a master or store of this fingerprint holds them
     as `name`, rounded as there. A name is an id, or else the place among the sequences, from 0.
 
     `weights` as in `weights_folder`; None looks in the campaign's folder of weights too.
+    `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
     WeightsError unless they are the very weights of the fingerprint.
     """
     if weights is None and (CAMPAIGNS / fingerprint.model / MANIFEST).is_file():
@@ -44,8 +50,9 @@ def embed_like(
     with LanguageModel(folder, "auto", dtype, strand=fingerprint.strand) as model:
         named = list(named_sequences(sequences, model.policy))
         like = model.fingerprint(cast(Pooling, pooling), layer, fingerprint.long_sequences)
-        vectors = [next(iter(each.values())) for each in model.vectors(named, like) if each]
-    matrix = np.array(vectors, np.float32).reshape(len(named), model.manifest.dim)
+        computed = model.vectors(named, like, on_error)
+    vectors = [next(iter(each.values())) for each in computed if each]
+    matrix = np.array(vectors, np.float32).reshape(len(vectors), model.manifest.dim)
     bits = encode(matrix, fingerprint.storage_dtype)
-    labels = [one.id or str(place) for place, one in enumerate(named)]
+    labels = [one.id or str(place) for place, one in enumerate(named) if computed[place]]
     return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)

@@ -4,19 +4,18 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.records import Reader
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.wording import did_you_mean, some
 
 log = logging.getLogger(__name__)
-OnError = Literal["raise", "skip"]
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""
 
@@ -97,6 +96,13 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
         return
     if hasattr(given, "columns"):  # a data frame yields the names of its columns
         raise InputError("a table: give its column of sequences, or pairs of id and sequence")
+    if hasattr(given, "reverse_complement"):  # Biopython's records and Seq yield their letters
+        raise InputError(f"a single {type(given).__name__}: a single sequence goes into a list")
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"sequences: {given!r} holds none; give a list of sequences, a "
+            "dictionary by id, or a file"
+        )
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1
     while taken := list(islice(ones, AT_ONCE)):

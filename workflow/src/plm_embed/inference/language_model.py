@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import ConfigError, PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError, whole_number
 from plm_embed.fingerprint import (
     SPANS,
     ComputeDtype,
@@ -18,7 +18,7 @@ from plm_embed.fingerprint import (
     Pooling,
     Strand,
 )
-from plm_embed.inference.inputs import Given, Named, OnError, known, named_sequences, refuse
+from plm_embed.inference.inputs import Given, Named, known, named_sequences, refuse
 from plm_embed.inference.pipeline import Vectors, token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
@@ -30,7 +30,7 @@ from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import span_ends, spans
-from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.settings import OnError, ResiduePolicy
 
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]
@@ -89,8 +89,8 @@ class LanguageModel:
         known("strand", strand, get_args(Strand))
         known("device", device, ("auto", "cpu", "cuda"))
         known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
-        if threads is not None and threads < 1:
-            raise ConfigError(f"threads: {threads} is not above 0", key="threads")
+        if threads is not None:
+            whole_number("threads", threads, above_zero=True)
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads
@@ -141,7 +141,7 @@ class LanguageModel:
                 key="pooling",
             )
         asked = Settings(
-            layers=(layer,),
+            layers=(whole_number("layer", layer),),
             pooling=(pooling,),
             compute_dtype=self.dtype,
             storage_dtype="float32",

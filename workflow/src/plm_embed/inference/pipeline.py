@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
+from plm_embed.kernels import devices
 from plm_embed.models.packed_batch import TOKENS, Batch, Engine
 from plm_embed.models.packing import Packer
 from plm_embed.models.pooling import pool_batch
@@ -101,7 +102,7 @@ class Inference:
     def _wait(self, launched: Launched) -> None:
         if launched.marks:
             began, ended, copied = launched.marks
-            copied.synchronize()
+            devices.wait(copied)
             self.busy += began.elapsed_time(ended) / 1000
 
     @torch.inference_mode()

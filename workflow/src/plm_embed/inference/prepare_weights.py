@@ -15,7 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import get_args
 
 from plm_embed.errors import PlmEmbedError, WeightsError
-from plm_embed.io.files import atomic_path, exclusive, sha256_file
+from plm_embed.io.files import (
+    atomic_path,
+    exclusive,
+    remove_abandoned,
+    sha256_file,
+    temporary_prefix,
+)
 from plm_embed.models import published
 from plm_embed.models.family import Layout
 from plm_embed.models.manifest import (
@@ -58,6 +64,7 @@ def prepare(
     """
     source = source or model.shipped
     with exclusive(output):
+        remove_abandoned(output)
         made = _made(output)
         added = _adapter(adapter, model)
         if source is not None:
@@ -157,7 +164,7 @@ def _adopt(  # noqa: PLR0917
         checkpoint = replace(checkpoint, tensors=merged)
     tensors = output / TENSORS
     output.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=output, prefix=".tmp-") as folder:
+    with TemporaryDirectory(dir=output, prefix=temporary_prefix()) as folder:
         converted = Path(folder) / tensors.name
         weights.write(converted, checkpoint.tensors)
         sha256 = sha256_file(converted)

@@ -2,10 +2,13 @@
 for.
 """
 
+from typing import get_args
+
 import torch
 
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
+from plm_embed.inference.inputs import known
 from plm_embed.inference.settings import Settings
 from plm_embed.kernels import devices
 from plm_embed.models.family import pooling_problems
@@ -49,6 +52,7 @@ def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
     skipped.
     """
     limit = manifest.max_residues
+    known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
             f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
 from plm_embed.reading.exports.records import Part, Records
@@ -52,7 +52,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         block: int = 1024,
     ) -> None:
         self._part = Part(None if ids is None else frozenset(ids), dict(where or {}))
-        self._columns, self._shuffle, self._block = list(columns), shuffle, block
+        self._columns, self._shuffle = list(columns), shuffle
+        self._block = whole_number("block", block, above_zero=True)
         self._epoch = 0
         with Embeddings(Path(path)) as embeddings:
             self._path = embeddings.path.absolute()

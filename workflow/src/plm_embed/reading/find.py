@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint, columns, has_matrix, master_name
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
@@ -47,12 +47,28 @@ def find_master(path: Path) -> Path:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """StoreError for what HDF5 and h5py raise when what they read is damaged."""
+def reading(path: Path, file: h5py.File | None = None) -> Iterator[None]:
+    """StoreError for what HDF5 and h5py raise when what they read is damaged; PlmEmbedError when
+    the reader has closed its file.
+    """
+    if file is not None:
+        need_open(path, file)
     try:
         yield
     except (*DAMAGES, AttributeError) as error:
         raise damaged(path, str(error)) from error
+
+
+def need_open(path: Path, file: h5py.HLObject) -> None:
+    """PlmEmbedError when the reader has closed its file, of which this is a part."""
+    if not file:
+        raise PlmEmbedError(f"{path}: was closed; open it again: plm_embed.open", path=path)
+
+
+def held_open(path: Path, file: h5py.File) -> Path:
+    """A path to the very file that is open, though another one may have taken its place since."""
+    held = Path(f"/proc/self/fd/{file.id.get_vfd_handle()}")
+    return held if held.exists() else path
 
 
 def damaged(path: Path, what: str) -> StoreError:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
 from plm_embed.io.parquet import read_batches, read_matching, read_table
-from plm_embed.reading.find import MAKE_AGAIN
+from plm_embed.reading.find import MAKE_AGAIN, need_open
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 from plm_embed.reading.rows import Rows
 from plm_embed.wording import did_you_mean, some
@@ -47,6 +47,7 @@ class Index:
         file. StoreError unless they are of the sequences that have these rows.
         """
         lines = read_matching(self.path, "row", rows, MAKE_AGAIN)
+        need_open(self._master, self._keys)
         found = np.searchsorted(rows, lines["row"].to_numpy())
         keys = np.array(lines["cache_key"].to_pylist(), dtype="S64")
         if set(found.tolist()) != set(range(len(rows))) or (self._keys[rows][found] != keys).any():
@@ -71,12 +72,14 @@ class Index:
 
     def __contains__(self, id: object) -> bool:
         """Whether a record has this id and a vector."""
+        need_open(self._master, self._keys)
         return isinstance(id, str) and int(self.identifiers.rows([id])[0]) != ABSENT
 
     def check(self) -> None:
         """StoreError unless every row that the index names holds the sequence that the index says
         it does.
         """
+        need_open(self._master, self._keys)
         for lines in read_batches(self.path, ["row", "cache_key"], MAKE_AGAIN):
             sound = lines["row"].type == "int64" and not any(
                 column.null_count for column in lines.columns
@@ -99,6 +102,7 @@ class Index:
         UnknownIdError for ids that are not there; PlmEmbedError for one that records with different
         sequences share.
         """
+        need_open(self._master, self._keys)
         if isinstance(ids, str):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
@@ -162,8 +166,8 @@ class Index:
     def _foreign(self) -> StoreError:
         return StoreError(
             f"{self.path}: not the index of {self._master}: it names other rows or sequences",
-            remedy="put the two files of one run side by side, or run "
-            "`snakemake --forcerun gather`",
+            remedy="open it again, if a run has made them anew; else put the two files of one run "
+            "side by side, or run `snakemake --forcerun gather`",
             path=self.path,
         )
 

@@ -17,7 +17,7 @@ from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
 from plm_embed.reading.exports.as_anndata import make_anndata
-from plm_embed.reading.find import MAKE_AGAIN, find_master, reading, representations
+from plm_embed.reading.find import MAKE_AGAIN, find_master, held_open, reading, representations
 from plm_embed.reading.index import Index
 from plm_embed.reading.rows import Rows
 from plm_embed.reading.vectors import Embedder, Vectors
@@ -89,7 +89,7 @@ class Embeddings(Vectors):
         dictionaries.
         """
         found = {}
-        with reading(self.path):
+        with reading(self.path, self._file):
             for name, value in self._file.attrs.items():
                 plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
                 found[name] = (
@@ -99,12 +99,13 @@ class Embeddings(Vectors):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        return Fingerprint.from_json(self._file.attrs["fingerprint"])
+        with reading(self.path, self._file):
+            return Fingerprint.from_json(self._file.attrs["fingerprint"])
 
     @property
     def identity(self) -> str:
         """What tells it from masters of other sequences or settings: a SHA-256."""
-        with reading(self.path):
+        with reading(self.path, self._file):
             file = self._file
             sums = file[checksums.GROUP]["emb_keys"] if checksums.GROUP in file else self.keys
             told = f"{file.attrs['fingerprint_id']} {len(self)} ".encode() + sums[...].tobytes()
@@ -112,7 +113,7 @@ class Embeddings(Vectors):
 
     @cached_property
     def keys(self) -> Keys:
-        with reading(self.path):
+        with reading(self.path, self._file):
             keys = self._keys_between(0, len(self))
             if not (keys[1:] > keys[:-1]).all():
                 raise ValueError("the keys are not in order")
@@ -124,7 +125,7 @@ class Embeddings(Vectors):
 
     def lengths_of(self, rows: Rows) -> NDArray[np.int32]:
         """Residues of the sequences of these rows (increasing)."""
-        with reading(self.path):
+        with reading(self.path, self._file):
             lengths: NDArray[np.int32] = self._cells(self._file["length"], rows)
             self._check("length", rows, checksums.of_rows(lengths))
         return lengths
@@ -185,9 +186,7 @@ class Embeddings(Vectors):
         return read(name, 0, len(self))
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
-        """The index, one line per record; with `vectors` also a column, called `name`, of arrays
-        (D,).
-        """
+        """The index, a line per record; with `vectors` also a column `name`, of arrays (D,)."""
         self.check_index()
         with extra():
             frame: pd.DataFrame = self._index.columns(None).to_pandas()
@@ -236,14 +235,14 @@ class Embeddings(Vectors):
                 return start + at if at < len(held) and held[at] == key else -1
 
     def _keys_between(self, start: int, stop: int) -> Keys:
-        with reading(self.path):
+        with reading(self.path, self._file):
             keys: Keys = self._key_column[start:stop]
             self._check("emb_keys", np.arange(start, start + len(keys)), checksums.of_rows(keys))
         return keys
 
     def _span(self, name: str, start: int, stop: int) -> Array:
         dataset = self._datasets[self._known(name)]
-        with reading(self.path):
+        with reading(self.path, self._file):
             rows = np.arange(start, stop)
             bits = room(dataset, stop - start)
             if not self._scattered(dataset, rows, bits):
@@ -254,7 +253,7 @@ class Embeddings(Vectors):
     def _take(self, name: str, rows: Rows) -> Array:
         dataset = self._datasets[name]
         unique, back = np.unique(rows, return_inverse=True)
-        with reading(self.path):
+        with reading(self.path, self._file):
             bits = room(dataset, len(unique))
             if not self._scattered(dataset, unique, bits):
                 bits = take_bits(dataset, unique)
@@ -267,7 +266,7 @@ class Embeddings(Vectors):
             self._extents[dataset.name] = extents(dataset)
         where = self._extents[dataset.name]
         if where is not None and len(rows):
-            read_scattered(self.path, where, in_a_row(rows), out)
+            read_scattered(held_open(self.path, self._file), where, in_a_row(rows), out)
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:
@@ -276,7 +275,7 @@ class Embeddings(Vectors):
     def _matrices(self, name: str, start: int, stop: int) -> Array:
         """The matrices (L, D) of rows start to stop, one after the other."""
         dataset = self._datasets[name]
-        with reading(self.path):
+        with reading(self.path, self._file):
             offset: NDArray[np.int64] = self._file["offset"][start : stop + 1]
             if offset[0] < 0 or (np.diff(offset) <= 0).any() or offset[-1] > len(dataset):
                 raise ValueError("offset does not say where its sequences begin")

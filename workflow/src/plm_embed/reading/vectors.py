@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, UnknownIdError, extra
+from plm_embed.errors import PlmEmbedError, UnknownIdError, extra, whole_number
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys
 from plm_embed.reading.matrices import Matrices
 from plm_embed.reading.rows import Rows, chosen, whole, within
 from plm_embed.reading.search.nearest import Search, table
 from plm_embed.reading.search.scan import Metric
+from plm_embed.sequences.settings import OnError
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import some
 
@@ -32,9 +33,11 @@ KEY = re.compile("[0-9a-f]{64}")
 
 
 Embedder = Callable[
-    [Fingerprint, str, Any, str | Path | None], tuple[list[str], NDArray[np.float32]]
+    [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
 ]
-"""From a fingerprint, a representation, sequences and weights to names and vectors (q, D)."""
+"""From a fingerprint, a representation, sequences, weights and what to do with a sequence that has
+no vector, to names and vectors (q, D).
+"""
 
 
 class Vectors(Matrices):
@@ -135,6 +138,7 @@ class Vectors(Matrices):
         metric: Metric = "cosine",
         name: str = "emb",
         weights: str | Path | None = None,
+        on_error: OnError = "raise",
         index: bool = False,
     ) -> "pa.Table":
         """The k nearest rows of each query, by comparison with every row, in bounded memory; with
@@ -142,7 +146,8 @@ class Vectors(Matrices):
 
         Queries are records of these ids (each finds itself first), vectors (q, D), or sequences,
         given as to `plm_embed.embed`: they are embedded by the model and the settings of these
-        embeddings, whose `weights` may have to be named.
+        embeddings, whose `weights` may have to be named. `on_error` as in `plm_embed.embed`: raise
+        an InputError for a sequence that has no vector, or skip it with a warning.
 
         The table has, for each query (its id, or else its place among them, from 0), a line for
         each record of each neighbor: rank from 1, similarity (cosine), dot_product or distance
@@ -162,7 +167,9 @@ class Vectors(Matrices):
         elif sequences is not None:
             if self.embedder is None:
                 raise RuntimeError(f"{self.path} was opened without an embedder")
-            labels, vectors = self.embedder(self.fingerprint, search.name, sequences, weights)
+            labels, vectors = self.embedder(
+                self.fingerprint, search.name, sequences, weights, on_error
+            )
         else:
             vectors = np.atleast_2d(np.asarray(vectors))
             labels = [str(place) for place in range(len(vectors))]
@@ -215,7 +222,7 @@ class Vectors(Matrices):
 
     def iter_batches(self, rows: int = 4096, name: str = "emb") -> Iterator[tuple[Keys, Array]]:
         """All rows in order, as (keys (k,), vectors (k, D)) of at most `rows` rows."""
-        for start in range(0, len(self), rows):
+        for start in range(0, len(self), whole_number("rows", rows, above_zero=True)):
             stop = min(start + rows, len(self))
             yield self._keys_between(start, stop), self._span(self._pooled(name), start, stop)
 

@@ -3,7 +3,6 @@ and folders that it goes to.
 """
 
 import csv
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, UnknownIdError
 from plm_embed.fingerprint import has_matrix
-from plm_embed.io.files import atomic_path
+from plm_embed.io.files import atomic_path, temporary_prefix
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter
 from plm_embed.reading.exports.file_names import FileNames
@@ -175,7 +174,7 @@ def table(path: Path, *columns: str) -> Iterator[Callable[[Iterable[object]], ob
 @contextmanager
 def atomic_folder(final: Path) -> Iterator[Path]:
     """A folder that is renamed to `final` when the block succeeds and removed when it fails."""
-    temporary = final.with_name(f".tmp-{secrets.token_hex(8)}-{final.name}")
+    temporary = final.with_name(temporary_prefix() + final.name)
     temporary.mkdir(parents=True)
     try:
         yield temporary

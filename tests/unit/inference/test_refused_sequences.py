@@ -1,0 +1,62 @@
+"""Sequences given in memory that have no vector: named, or skipped."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from Bio.Seq import Seq
+from Bio.SeqRecord import SeqRecord
+
+import plm_embed
+from plm_embed.errors import InputError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.language_model import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def model(prepared: Path) -> Iterator[LanguageModel]:
+    with plm_embed.load("esm2_t3_untrained", weights=prepared) as model:
+        yield model
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "record"),
+    [
+        (["MKV", "MKJ"], r"sequence 2: unknown_residues \(J at 3\)", 2),
+        ([("a", "MKV"), ("b", "")], r"sequence 2 \(b\): empty", 2),
+        (["MKV", ("a", 5)], "sequence 2 is a tuple; sequences are strings, pairs", 2),
+        ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
+        ("M" * 9000, "is no file", None),
+        (SeqRecord(Seq("MKV"), id="x"), "a single SeqRecord: a single sequence goes into", None),
+        (Seq("MKV"), "a single Seq: a single sequence goes into a list", None),
+        (5, "sequences: 5 holds none; give a list of sequences", None),
+        (None, "sequences: None holds none; give a list", None),
+        ([SeqRecord(None, id="x")], "sequence 1 is a SeqRecord", 1),  # type: ignore[arg-type]
+        (pd.DataFrame({"ID": ["a"], "SEQUENCE": ["MKV"]}), "a table: give its column", None),
+    ],
+)
+def test_what_has_no_vector_is_named(
+    model: LanguageModel, given: object, said: str, record: int | None
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        model.embed(given)  # type: ignore[arg-type]
+    assert error.value.record == record
+
+
+def test_what_has_no_vector_may_be_skipped(
+    model: LanguageModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [("a", "MKV"), ("b", "MKJ"), ("c", "A" * 50)]
+    limit = LongSequences("skip", 40)
+    found = model.embed(given, on_error="skip", long_sequences=limit)
+    assert np.isnan(found[1:]).all() and np.array_equal(found[:1], model.embed(["MKV"]))
+    assert (
+        "2 sequences have no vector: sequence 2 (b): unknown_residues (J at 3), "
+        "sequence 3 (c): too_long (50 residues)" in caplog.text
+    )
+    matrices = model.embed(given, on_error="skip", long_sequences=limit, pooling="per_residue")
+    assert [each.shape for each in matrices] == [(3, 32), (0, 32), (0, 32)]
+    streamed = model.stream(given, on_error="skip", long_sequences=limit)
+    assert [id for id, _ in streamed] == ["a"]
