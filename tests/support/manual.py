@@ -68,6 +68,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "3 GB of CUDA libraries; test_requirements.py checks the pins",
     ),
+    "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu126": (
+        "",
+        "3 GB of CUDA libraries; test_requirements.py checks its version",
+    ),
     "pip install --no-deps -e . -e executors/pbs -e executors/slurm": (
         "",
         "make does the same, in every run of continuous integration",

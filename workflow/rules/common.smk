@@ -26,6 +26,7 @@ from plm_embed.workflow import (
     by_cause,
     check_folders,
     check_inputs,
+    check_repeated_keys,
     check_reuse,
     check_version,
     checked,
@@ -89,6 +90,8 @@ include: "site.smk"
 try:
     if COMMIT:
         check_version(Path(workflow.source_path("../src/plm_embed/_version.py")).read_text())
+    if workflow.is_main_process:
+        check_repeated_keys([*workflow.overwrite_configfiles, *workflow.configfiles])
     config = checked(config, awaited=not ALONE)
     # A module's prefix goes before what is written and before nothing else. Some of these paths reach the rules as
     # parameters, so it is put here, once, and not by Snakemake.

@@ -125,6 +125,29 @@ def test_inputs_and_models_may_come_to_a_campaign_that_has_begun(
         write(inputs=both, model=[MODEL, "prott5", "prot_bert"])
 
 
+def test_paths_may_be_spelled_otherwise_and_stay_as_they_were(here: Path) -> None:
+    def write(**keys: object) -> Path:
+        config = configuration(given(**keys), [])
+        return write_configuration(config, Command.of(config, "", 2))
+
+    shutil.copy("some.fasta", "w.pt")
+    path = write(weights="w.pt")
+    (here / "out" / "sequences").mkdir()
+    write_summary(here / "out" / "sequences", counted())
+    before = yaml.safe_load(path.read_text(encoding="utf-8"))
+    (here / "link").symlink_to(here)
+    for around in here, here / "link", Path("link"):
+        write(
+            inputs=[str(around / "some.fasta")],
+            weights=str(around / "w.pt"),
+            results=str(around / "out"),
+        )
+        assert yaml.safe_load(path.read_text(encoding="utf-8")) == before
+    shutil.copy("some.fasta", "other.fasta")
+    with pytest.raises(ConfigError, match=r"inputs: \['some.fasta'\] there, \['other.fasta'\] ask"):
+        write(inputs=["other.fasta"], weights="w.pt")
+
+
 def test_a_run_at_work_is_named_and_its_lock_left_alone(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +161,7 @@ def test_a_run_at_work_is_named_and_its_lock_left_alone(
     note_end(here, "complete")
     refuse_beside_another(here)
 
-    locked = (1, ["Error: Directory cannot be locked. Please"])
+    locked = (1, ["Error: Directory cannot be locked. Please"], "")
     monkeypatch.setattr(campaign_call, "_snakemake", lambda _: locked)
     command = Command.of(configuration(given(), []), "", 2)
     with pytest.raises(PlmEmbedError, match=r"or was killed; wait for .*--unlock`, then"):
@@ -196,3 +219,46 @@ def test_missing_weights_are_named_in_the_next_command() -> None:
     after = f"--model esm2_8m --model=esm2_35m --set weights.{MODEL}='my w.pt'"
     assert with_weights(said, several) == told + after
     assert with_weights("no GPU", words) == "no GPU"
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_without_lines_of_code(here: Path) -> None:
+    words = """print('''Using a profile
+WorkflowError in file "/clone/workflow/rules/common.smk", line 120:
+/data: Permission denied
+Snakemake needs a working folder that it can write to: call it in another one
+  File "/clone/workflow/rules/common.smk", line 120, in <module>''')
+raise SystemExit(1)"""
+    (here / "snakemake.py").write_text(words)
+    with pytest.raises(PlmEmbedError) as error:
+        campaign_call.execute(Command(()), here)
+    assert str(error.value).splitlines() == [
+        "Snakemake stopped:",
+        "/data: Permission denied",
+        "Snakemake needs a working folder that it can write to: call it in another one",
+    ]
+
+
+def test_why_a_step_failed_is_said_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*lines: str) -> tuple[str, str]:
+        """What is shown meanwhile, and the error; a module here stands in for Snakemake."""
+        words = """
+import pathlib, sys
+pathlib.Path("logs").mkdir(exist_ok=True)
+pathlib.Path("logs/deduplicate.log").write_text("plm-embed: error: a.gz: cut short\\n")
+sys.exit(print(lines) or 1)
+"""
+        (here / "snakemake.py").write_text(f"lines = {chr(10).join(lines)!r}\n{words}")
+        with pytest.raises(PlmEmbedError) as error:
+            campaign_call.execute(Command(()), here)
+        return capsys.readouterr().err, str(error.value)
+
+    failed = "plm-embed: deduplicate failed: a.gz: cut short"
+    shown, error = said("1 of 7 steps (14%) done", failed, "Exiting")
+    assert shown == "1 of 7 steps (14%) done\n" and error.startswith("a.gz: cut short\nlog: ")
+    # others go on, it is tried again, or it is another cause than that of the first step
+    for lines in (
+        [failed, "2 of 7 steps (29%) done"],
+        [f"{failed}; it is tried again"],
+        ["plm-embed: embed 0001 failed: it needed more than the 500 MB that it asked for"],
+    ):
+        assert said(*lines)[0].splitlines() == lines

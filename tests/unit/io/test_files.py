@@ -1,8 +1,13 @@
+import errno
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 import yaml
@@ -12,8 +17,10 @@ from plm_embed.io.files import (
     atomic_path,
     exclusive,
     read_shipped,
+    remove_abandoned,
     sha256_file,
     size,
+    temporary_prefix,
     whole_files,
     write_json,
 )
@@ -108,6 +115,55 @@ with exclusive(Path({str(final)!r})):
     with exclusive(final):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_another_user_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".folder.lock"
+    lock.touch()
+    real = Path.open
+
+    def no_writing(path: Path, mode: str = "r") -> IO[str]:
+        if mode != "r":
+            raise PermissionError(errno.EACCES, "not yours", str(path))
+        return real(path, mode)
+
+    monkeypatch.setattr(Path, "open", no_writing)
+    with (
+        exclusive(tmp_path / "folder"),
+        lock.open() as other,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with exclusive(tmp_path / "nobody makes it"):
+        assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    def aged(path: Path, hours: float) -> Path:
+        os.utime(path, (0, time.time() - 3600 * hours))
+        return path
+
+    def left(name: str) -> Path:
+        path = tmp_path / (temporary_prefix() + name)
+        path.write_text("half")
+        return path
+
+    def folder(name: str, hours: float) -> Path:
+        path = tmp_path / (temporary_prefix() + name)
+        path.mkdir()
+        (path / "content").write_text("half")
+        aged(path / "content", hours)
+        return aged(path, 25)
+
+    aged(left("old"), 25)
+    folder("old folder", 25)
+    foreign = tmp_path / ".tmp-of-somebody"
+    foreign.touch()
+    kept = {aged(left("live"), 23), folder("live folder", 1), aged(foreign, 25)}
+    remove_abandoned(tmp_path, tmp_path, tmp_path / "absent")
+    assert set(tmp_path.iterdir()) == kept
 
 
 def test_shipped_files_say_the_same_to_libyaml_and_to_python() -> None:

@@ -117,7 +117,7 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
     else:
         assert elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"]) is PLAIN
         assert tried == [True, False]
-        assert "torch's own operations serve, more slowly" in caplog.text
+        assert "torch's own operations serve, more slowly (docs/speed.md" in caplog.text
 
 
 @settings(max_examples=15, deadline=None)

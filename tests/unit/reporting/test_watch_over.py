@@ -1,5 +1,7 @@
 """The watch: what it says of runs that are over, and of jobs that have hardly begun."""
 
+import os
+import time
 from pathlib import Path
 
 from plm_embed.reporting.screen.watch import Watch
@@ -41,6 +43,27 @@ def test_a_run_that_is_over_has_no_workers_and_says_its_reason(tmp_path: Path) -
     # a job that outlived the run gives a sign of life after its end
     beat(model, 1, updated=-5)
     assert "1 worker," in shown(tmp_path)
+
+
+def test_a_copy_of_a_finished_campaign_is_finished(tmp_path: Path) -> None:
+    """`cp -r` gives files the time and order of the copy."""
+    model = campaign(tmp_path, 1)
+    weights = written(model / "weights.json", at=-100)
+    finish(model, 0)
+    prove(model, at=-90)
+    note_start(tmp_path, [MODEL])
+    note_end(tmp_path, "complete")
+    submissions = written(model / "submissions" / "0000.json").parent
+    os.utime(submissions, (time.time() + 20, time.time() + 20))
+    written(model / "gathered.json", at=19)
+    assert not look(tmp_path).finished  # more was embedded since
+    for number, file in enumerate(("report.html", "checksums.sha256", "gathered.json")):
+        written(model / file, at=10 + number)
+    written(weights, at=15)
+    assert look(tmp_path).finished
+    assert "finished: every step is done" in shown(tmp_path)
+    (model / "checksums.sha256").unlink()
+    assert not look(tmp_path).finished
 
 
 def test_jobs_that_load_their_libraries_are_starting(tmp_path: Path) -> None:

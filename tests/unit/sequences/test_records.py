@@ -200,6 +200,8 @@ def packed(kind: str) -> bytes:
             "line 1: this is an HTML or XML page",
         ),
         (b"\n<html>", "line 1: this is an HTML or XML page"),
+        (b'[{"id": "a", "sequence": "MKV"}]', "line 1: this is JSON, which is not read: convert"),
+        (b'{"id": "a", "sequence": "MKV"}\n{"id": "b"}', "line 1: this is JSON, which is not read"),
         (b"@read1\nACGT\n+\n>III\n", "line 1: starts with '@' like FASTQ"),
         (
             b"MKTAYIAKQR\n",

@@ -20,6 +20,7 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
+from plm_embed.master import check_parts
 from plm_embed.master.validate import validate
 from plm_embed.store.compact import compact
 from plm_embed.store.store import Store
@@ -139,6 +140,60 @@ def test_replaced_parts_stay_while_what_replaces_them_is_not_whole(tmp_path: Pat
     assert digest(campaign) == expected
     with pytest.raises(PlmEmbedError, match="no store"):
         compact(tmp_path / "results", 1000, 0)
+
+
+def test_gather_and_compact_remove_what_was_abandoned_a_day_ago(tmp_path: Path) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    notes = campaign.parts.parent / "compacted"
+    notes.mkdir()
+    folders = [campaign.parts, campaign.parts.parent, notes]
+    folders += [campaign.master.parent, campaign.embedded]
+    old = [folder / f".tmp-{number:016x}-name" for number, folder in enumerate(folders)]
+    for path in old:
+        path.touch()
+        os.utime(path, (0, 0))
+    live = campaign.parts / f".tmp-{0:016x}-live"
+    live.touch()
+    campaign.gather()
+    assert [path.exists() for path in old] == [True, True, True, False, False]
+    compact(campaign.store, 10_000_000, 0)
+    assert [path for path in [*old, live] if path.exists()] == [live]
+
+
+def test_a_killed_compact_leaves_no_scratch_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = make_campaign(tmp_path)
+    scratch = campaign.parts.parent / "scratch"
+    assert compact_until(campaign.store, 1) == (1, -signal.SIGKILL)
+    assert len(list(scratch.iterdir())) == 1
+    monkeypatch.setattr("plm_embed.io.scratch.SECONDS_TO_LOCK", 0)
+    compact(campaign.store, 10_000_000, 0)
+    assert not scratch.exists() or not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize("listing", ["current_parts", "part_names"])
+def test_parts_that_are_compacted_while_validate_reads_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    real = getattr(check_parts, listing)
+    removed = []
+
+    def then_compact(*arguments: object) -> object:
+        listed = real(*arguments)
+        if not removed:
+            removed.append(compact(campaign.store, 10_000_000, 0).removed)
+        return listed
+
+    monkeypatch.setattr(check_parts, listing, then_compact)
+    assert problems(campaign) == []
+    assert removed == [6]
+    (new,) = listed(campaign)
+    (campaign.parts / new).unlink()
+    assert any(new in problem and "missing" in problem for problem in problems(campaign))
 
 
 @pytest.mark.workflow

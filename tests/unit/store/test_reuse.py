@@ -88,7 +88,10 @@ def test_only_missing_keys_are_computed(tmp_path: Path, prepared: Path) -> None:
 def test_savings_are_told_in_words() -> None:
     assert str(savings([])) == ""
     record = completion(found=2, reused=1000, spared_tokens=7_200_000, tokens_per_second=1000.0)
-    words = "2 found in the store, 1,000 taken from earlier results (about 2 h 0 min of a device)"
+    words = (
+        "2 in the store when their buckets last ran, 1,000 taken from earlier results "
+        "(about 2 h 0 min of a device)"
+    )
     assert str(savings([record, completion()])) == words
 
 

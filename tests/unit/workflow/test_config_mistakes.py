@@ -102,7 +102,11 @@ def test_weights_that_lie_nowhere_have_to_be_named(monkeypatch: pytest.MonkeyPat
             'embedding.pooling[1]: "men": must be one of ',
         ),
         ({"inputs": ["b.fasta"]}, "inputs: b.fasta: not found; did you mean a.fasta?"),
-        ({"inputs": ["."]}, "inputs: .: is a folder, not a file"),
+        ({"inputs": ["."]}, "inputs: .: is a folder, not a file; name the files in it"),
+        (
+            {"inputs": ["*.fa"]},
+            "inputs: *.fa: not found; patterns are not expanded here: name the files",
+        ),
         (
             {"inputs": ["deep/er/b.fasta"]},
             "inputs: deep/er/b.fasta: not found: there is no folder deep in ",

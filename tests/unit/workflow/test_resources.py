@@ -49,6 +49,15 @@ def test_a_job_asks_for_what_its_buckets_need_once_they_are_known(tmp_path: Path
     assert job_memory_mb(config, ["0000", "0001"]) == host_memory_mb("esm2_t33_650M_UR50D") + 30
 
 
+def test_gpus_hold_the_weights_of_several_workers(tmp_path: Path) -> None:
+    config = {"results": str(tmp_path), "model": "esm2_15b", "buckets": 1}
+    one = host_memory_mb("esm2_15b")
+    on_gpus = config | {"speed": {"device": "auto"}}
+    assert job_memory_mb(on_gpus, ["0000"]) == one
+    assert job_memory_mb(on_gpus, ["0000"], 4) == one + 3 * 6000
+    assert job_memory_mb(config | {"speed": {"device": "cpu"}}, ["0000"], 4) == 4 * one
+
+
 def test_buckets_of_a_few_seconds_share_a_job_on_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "a.fasta"
     path.write_bytes(bytes(3000))

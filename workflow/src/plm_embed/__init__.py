@@ -32,11 +32,12 @@ if _typing.TYPE_CHECKING:
 
     from plm_embed.fingerprint import ComputeDtype, Fingerprint, Pooling, Strand
     from plm_embed.fingerprint import LongSequences as LongSequences
-    from plm_embed.inference.inputs import Given, OnError
+    from plm_embed.inference.inputs import Given
     from plm_embed.inference.language_model import EmbedHow, LanguageModel, Pooled, TokenRows
     from plm_embed.reading.dataset import Dataset as Dataset
     from plm_embed.reading.master import Embeddings
     from plm_embed.reading.store_vectors import StoreVectors
+    from plm_embed.sequences.settings import OnError
 
     class _How(EmbedHow, total=False):
         weights: str | Path | None
@@ -93,11 +94,15 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
 
 
 def _embed_like(
-    fingerprint: "Fingerprint", name: str, sequences: "Given", weights: "str | Path | None"
+    fingerprint: "Fingerprint",
+    name: str,
+    sequences: "Given",
+    weights: "str | Path | None",
+    on_error: "OnError",
 ) -> "tuple[list[str], NDArray[np.float32]]":
     with _errors.extra():
         from plm_embed.inference.embed_like import embed_like
-    return embed_like(fingerprint, name, sequences, weights)
+    return embed_like(fingerprint, name, sequences, weights, on_error)
 
 
 def load(

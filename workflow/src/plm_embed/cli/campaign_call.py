@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from plm_embed.cli.campaign_progress import progress_told
 from plm_embed.cli.campaign_run import Command
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable
@@ -18,8 +19,11 @@ from plm_embed.workflow.failures import failures
 from plm_embed.workflow.run_note import NOTE, read_call
 
 _SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
+_FAILED = re.compile(r"plm-embed: [^:]+ failed: (?!.*; it is tried again$)")
 _NOTHING = "Nothing to be done"
 _ERROR = re.compile(r"\w*(Error|Exception)\b")
+_IN_SNAKEFILE = re.compile(r'WorkflowError in file "|  File "')
+"""Around what the workflow refuses in words: of no use to who did not write it."""
 _LOCKED = "Directory cannot be locked"
 _LINES = 400
 _CAUSE_LINES = 8
@@ -31,18 +35,25 @@ def execute(command: Command, results: Path) -> bool:
     PlmEmbedError with the cause and the log of the step that failed.
     """
     began = time.time_ns()
-    code, lines = _snakemake(command)
+    with progress_told(results):
+        code, lines, held = _snakemake(command)
     if code and any(_LOCKED in line for line in lines):
         raise _locked(command, results)
     if code:
-        raise PlmEmbedError(_cause(lines, results, began), path=results)
+        cause = _cause(lines, results, began)
+        if held and cause.partition("\n")[0] not in held:
+            click.echo(printable(held), err=True)
+        raise PlmEmbedError(cause, path=results)
     return not any(line.startswith(_NOTHING) for line in lines)
 
 
-def _snakemake(command: Command) -> tuple[int, list[str]]:
-    """Its exit code and the last lines that it says."""
+def _snakemake(command: Command) -> tuple[int, list[str], str]:
+    """Its exit code, the last lines that it says, and of these the one that was not shown: a
+    failure after which nothing else came, as the error of the run is likely to say the same.
+    """
     program = [sys.executable, "-m", "snakemake", *command.words, "--quiet", "host", "rules"]
     lines: list[str] = []
+    held = ""
     with subprocess.Popen(
         program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace",
@@ -51,12 +62,17 @@ def _snakemake(command: Command) -> tuple[int, list[str]]:
         try:
             for line in process.stdout:
                 lines = [*lines[-_LINES:], line.rstrip()]
-                if _SHOWN.match(line):
-                    click.echo(printable(line.rstrip()), err=True)
+                if not _SHOWN.match(line):
+                    continue
+                if held:
+                    click.echo(printable(held), err=True)
+                held = lines[-1] if _FAILED.match(lines[-1]) else ""
+                if not held:
+                    click.echo(printable(lines[-1]), err=True)
         except KeyboardInterrupt:  # Snakemake has it too, and ends its jobs
             process.wait()
             raise
-    return process.returncode, lines
+    return process.returncode, lines, held
 
 
 def _locked(command: Command, results: Path) -> PlmEmbedError:
@@ -83,7 +99,8 @@ def _cause(lines: Sequence[str], results: Path, began: int) -> str:
         after = AGAIN if reason == first.reason else "what is finished stays"
         return f"{reason}\nlog: {first.log}; {after}"
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
-    said = [line for line in lines[errors[-1] if errors else -_CAUSE_LINES :] if line]
+    last = lines[errors[-1] if errors else -_CAUSE_LINES :]
+    said = [line for line in last if line and not _IN_SNAKEFILE.match(line)]
     return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
 
 

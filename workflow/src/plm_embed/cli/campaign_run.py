@@ -1,5 +1,6 @@
 """A campaign as one call of Snakemake: its configuration as a file, and the command."""
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ def write_configuration(config: Config, command: Command) -> Path:
     """Write it into the results folder, whose campaign it is from then on; the path.
 
     ConfigError when a campaign with other settings has begun in that folder; inputs and models may
-    come to it.
+    come to it, and paths may be spelled otherwise: they stay as they were, as Snakemake goes by
+    the spelling.
     """
     wanted = checked(config)
     results = Path(wanted["results"])
@@ -128,8 +130,8 @@ def write_configuration(config: Config, command: Command) -> Path:
             key="--results",
             path=path,
         )
-    _compare(path, wanted, command)
-    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    there = _compare(path, wanted, command)
+    text = yaml.safe_dump(_as_there(config, there), sort_keys=False, allow_unicode=True)
     with atomic_path(path) as temporary:
         temporary.write_text(
             f"{_FIRST_LINE}{printable(shlex.join(command.shown))}\n{text}",
@@ -138,9 +140,9 @@ def write_configuration(config: Config, command: Command) -> Path:
     return path
 
 
-def _compare(path: Path, wanted: Config, command: Command) -> None:
-    """ConfigError when these settings are other ones than those of the campaign in the folder,
-    which has begun. Inputs and models may come to it.
+def _compare(path: Path, wanted: Config, command: Command) -> Config:
+    """The settings of the campaign in the folder, none without one. ConfigError when it has begun
+    with other ones than these. Inputs and models may come to it.
     """
     begun = (path.parent / "sequences" / "summary.json").exists()
     if not path.exists():
@@ -151,13 +153,14 @@ def _compare(path: Path, wanted: Config, command: Command) -> None:
                 key="--results",
                 path=path.parent,
             )
-        return
+        return {}
     try:
         there = read_config(path)
     except ConfigError as error:
         if not begun:
-            return
+            return {}
         raise ConfigError(f"{path}: {error}", key=error.key, path=path) from None
+    wanted = _as_there(wanted, there)
     different = _different(there, wanted)
     added = [one for key in _GROWING for one in wanted[key] if one not in there[key]]
     if different and begun:
@@ -171,6 +174,7 @@ def _compare(path: Path, wanted: Config, command: Command) -> None:
         click.echo(f"{path.parent}: nothing is finished here yet: the new settings hold", err=True)
     elif added:
         click.echo(printable(f"{path.parent}: new in this campaign: {', '.join(added)}"), err=True)
+    return there
 
 
 def _different(there: Config, now: Config) -> list[str]:
@@ -178,6 +182,7 @@ def _different(there: Config, now: Config) -> list[str]:
     may be named where none were.
     """
     old, new = (dict(_flat(_by_model(config, there["model"]))) for config in (there, now))
+    new = _as_there(new, old)
     return [
         f"  {key}: {old.get(key)} there, {new.get(key)} asked for"
         for key in sorted(old.keys() | new.keys())
@@ -185,6 +190,20 @@ def _different(there: Config, now: Config) -> list[str]:
         and not (key in _GROWING and set(old[key]) <= set(new[key]))
         and not (key.startswith("weights.") and not old[key])  # what could not be downloaded
     ]
+
+
+def _as_there(now: Any, there: Any) -> Any:
+    """What is asked for, with the paths that are there where both lead to the same file."""
+    if isinstance(now, dict) and isinstance(there, dict):
+        return {key: _as_there(item, there.get(key)) for key, item in now.items()}
+    if isinstance(now, list) and isinstance(there, list):
+        return [next((each for each in there if _same(one, each)), one) for one in now]
+    return there if _same(now, there) else now
+
+
+def _same(one: Any, other: Any) -> bool:
+    named = isinstance(one, str) and isinstance(other, str) and one and other
+    return one == other or bool(named and os.path.realpath(one) == os.path.realpath(other))
 
 
 def _by_model(config: Config, models: Sequence[str]) -> Config:

@@ -77,7 +77,8 @@ def search(
 
     RESULTS is a results folder, a master, or a store. The queries are embedded here, with the model
     and the settings of these vectors, and compared with every vector. What is printed: query, rank,
-    similarity, and what the index says of each record that was found.
+    similarity, and what the index says of each record that was found. A query that has no vector,
+    such as one with letters of no residue, is named and left out.
 
     \b
     Examples:
@@ -96,6 +97,7 @@ def search(
             metric=metric,
             name=name,
             weights=weights,
+            on_error="skip",
             index=index,
         )
     if output is None:

@@ -6,13 +6,18 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+ABANDONED_SECONDS = 24 * 3600
+_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}-")
 log = logging.getLogger(__name__)
 
 
@@ -22,7 +27,7 @@ def exclusive(final: Path) -> Iterator[None]:
     done.
 
     A process that ends, however it ends, lets go. On a filesystem without locks nobody waits, nor
-    does who may not write beside `final`.
+    does who may neither write beside `final` nor read the lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     lock = final.with_name(f".{final.name}.lock")
@@ -48,18 +53,26 @@ def exclusive(final: Path) -> Iterator[None]:
             try:
                 yield
             finally:
-                lock.unlink(missing_ok=True)
+                with suppress(OSError):  # gone, or another user's where each removes their own
+                    lock.unlink()
             return
 
 
 def _opened(lock: Path) -> IO[str] | None:
-    """The file of a lock; None where one may not write."""
-    try:
-        return lock.open("a")
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EROFS):
-            raise
-        return None
+    """The file of a lock, which may be another user's; None where one may not make it.
+
+    Who may only read it can lock it too, but not on NFS.
+    """
+    for mode in ("a", "r"):
+        try:
+            return lock.open(mode)
+        except FileNotFoundError:
+            if mode == "a":
+                raise
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+    return None
 
 
 @contextmanager
@@ -71,7 +84,7 @@ def atomic_path(final: Path) -> Iterator[Path]:
     after a kill) sees the whole file or none. The temporary name starts with `.tmp-`.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    temporary = final.parent / f".tmp-{secrets.token_hex(8)}-{final.name}"
+    temporary = final.with_name(temporary_prefix() + final.name)
     try:
         yield temporary
         sync(temporary)
@@ -82,6 +95,37 @@ def atomic_path(final: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def temporary_prefix() -> str:
+    """Of a name nobody else takes, for what is renamed or removed later: `.tmp-`, 16 hexadecimal
+    digits, `-`.
+    """
+    return f".tmp-{secrets.token_hex(8)}-"
+
+
+def remove_abandoned(*folders: Path) -> None:
+    """Remove what killed processes left in these folders under a temporary name.
+
+    It has not changed for ABANDONED_SECONDS, nor has anything in it. Who writes may be on another
+    node, where neither its process nor, on some filesystems, its lock can be seen.
+    """
+    latest = time.time() - ABANDONED_SECONDS
+    for folder in set(folders):
+        for left in folder.glob(".tmp-*"):
+            if not _TEMPORARY.match(left.name):
+                continue
+            try:
+                if max(path.lstat().st_mtime for path in (left, *left.rglob("*"))) > latest:
+                    continue
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
+            except OSError as error:  # gone meanwhile, or another user's
+                log.debug("%s stays: %s", left, error)
+            else:
+                log.info("%s: left behind by a killed process, removed", left)
 
 
 def sync(path: Path) -> None:

@@ -53,7 +53,7 @@ def input_problems(inputs: Sequence[Path], *, awaited: bool = False) -> Iterator
             if not awaited or os.path.lexists(path):
                 yield f"inputs: {path}: {wrong}"
         elif path.is_dir():
-            yield f"inputs: {path}: is a folder, not a file"
+            yield f"inputs: {path}: is a folder, not a file; name the files in it"
         elif not path.is_file():
             yield f"inputs: {path}: is a pipe or a device, not a file"
 
@@ -75,6 +75,8 @@ def _not_found(path: Path) -> str:
     """
     if path.is_symlink():
         return "is a link to something that is not there"
+    if set("*?[") & set(path.name):
+        return "not found; patterns are not expanded here: name the files, or leave it to the shell"
     if path.parent.is_dir():
         names = os.listdir(path.parent) if os.access(path.parent, os.R_OK) else []  # noqa: PTH208
         return "not found" + did_you_mean(path.name, names)

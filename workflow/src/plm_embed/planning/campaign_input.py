@@ -15,6 +15,7 @@ from plm_embed.errors import ConfigError, InputError
 from plm_embed.sequences.summary import Summary, read_summary, summary_file
 from plm_embed.sites.data import laid_over
 from plm_embed.workflow.config import Config, checked, input_reading
+from plm_embed.workflow.repeated_keys import check_repeated_keys
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def _yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: there is no such file", path=path) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({error})", path=path) from None
+    check_repeated_keys([path])
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)
     return content

@@ -32,6 +32,7 @@ _BINARY = {
 }
 _UNMARKED_UTF_16 = re.compile(rb"(?:[ -~]\0){2}|(?:\0[ -~]){2}")
 
+_JSON = re.compile(r'\s*(\[\s*)*([{\[]\s*"|\{\s*\})')
 _HEADER_LINE = re.compile(r"(?:^|[\r\n])>")
 
 
@@ -120,6 +121,13 @@ def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
     '>'.
     """
     start = text.lstrip()[:1]
+    if _JSON.match(text):
+        raise InputError(
+            f"{path}, line 1: this is JSON, which is not read: convert it to FASTA, or to a table "
+            "(CSV, TSV, Parquet)",
+            path=path,
+            line=1,
+        )
     if start == "<":
         raise InputError(
             f"{path}, line 1: this is an HTML or XML page, not sequences: was the download "

@@ -8,6 +8,8 @@ from plm_embed.fingerprint import AlphabetName, StrandSetting
 from plm_embed.sequences.tables import Table
 from plm_embed.setting import Setting
 
+OnError = Literal["raise", "skip"]
+"""What to do with a sequence without a vector, where sequences are given in memory."""
 LEAST_MEMORY_MB = 500
 ONE_STRAND = "residues.strand: canonical: the model reads proteins, which have no other strand"
 NO_UNKNOWN = "residues.unknown: substitute: no 3Di state stands for an unknown one; choose skip"

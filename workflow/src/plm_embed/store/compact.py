@@ -8,7 +8,6 @@ run goes on.
 """
 
 import logging
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +18,14 @@ import numpy as np
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import has_matrix, storage_bytes
-from plm_embed.io.files import sha256_file, sync
+from plm_embed.io.files import remove_abandoned, sha256_file, sync
+from plm_embed.io.scratch import scratch_folder
 from plm_embed.store.blocks import Located, blocks
 from plm_embed.store.hdf5 import Array, connect
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import VectorWriter, extents
 from plm_embed.store.replaced import (
+    NOTES,
     PartList,
     Replacement,
     current_parts,
@@ -54,7 +55,8 @@ class Compacted:
 def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     """Merge the parts of every fingerprint in a store into parts of about `part_bytes`.
 
-    Replaced parts stay for `keep_hours`, and are removed by the first run after that.
+    Replaced parts stay for `keep_hours`, and are removed by the first run after that; so is, after
+    a day, what killed jobs left half copied.
     """
     notes = sorted(root.glob("*/fingerprint.json"))
     if not notes:
@@ -68,6 +70,7 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
         for group in _groups(PartList(store.parts_folder).all(), part_bytes):
             _merge(store, group, part_bytes, done)
         _remove(store, 3600 * keep_hours, done)
+        remove_abandoned(store.folder, store.parts_folder, store.folder / NOTES)
     return done
 
 
@@ -94,10 +97,9 @@ def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) ->
     stop = int(max(path.name.split("-")[1] for path in group), 16) + 1
     edges = [f"{first + (stop - first) * number // count:08x}" for number in range(count)]
     published = []
-    (store.folder / "scratch").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="compact-", dir=store.folder / "scratch") as scratch:
+    with scratch_folder("", 2 * part_bytes, store.folder / "scratch") as scratch:
         for low, high in pairwise([*edges, None]):
-            local = Path(scratch) / "part.h5"
+            local = scratch / "part.h5"
             if _write_range(store, group, low or "", high, local):
                 published.append(store.publish(local))
                 local.unlink()

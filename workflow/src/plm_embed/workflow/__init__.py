@@ -37,6 +37,7 @@ from plm_embed.workflow.config_handover import (
     quote_words,
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
+from plm_embed.workflow.repeated_keys import check_repeated_keys
 from plm_embed.workflow.resources import (
     buckets_per_job,
     gather_minutes,
@@ -66,6 +67,7 @@ __all__ = [
     "by_model",
     "check_folders",
     "check_inputs",
+    "check_repeated_keys",
     "check_reuse",
     "check_version",
     "checked",

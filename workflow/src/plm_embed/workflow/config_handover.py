@@ -47,8 +47,9 @@ def freeze(config: Config) -> Path:
             temporary.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         raise PlmEmbedError(
-            f"{path}: {error.strerror}\nSnakemake needs a working folder that it can write to",
-            path=path,
+            f"{path.parent}: {error.strerror}\nSnakemake needs a working folder that it can write "
+            "to: call it in another one",
+            path=path.parent,
         ) from None
     return path
 

@@ -19,6 +19,8 @@ LEAST_MINUTES = 30
 FLOPS_PER_SECOND, CPU_FLOPS_PER_SECOND = 1e13, 5e10
 RECORD_BYTES_PER_MINUTE, MASTER_BYTES_PER_MINUTE = 3e8, 9e9
 JOB_SECONDS = 10
+WORKER_MB = 6000
+"""Main memory of a worker's libraries and batches."""
 SMALL_BYTES = 50_000_000
 """Of input: a second of reading."""
 RESIDUES_PER_ROW = 300  # the mean of UniRef; also bytes of input per record
@@ -28,16 +30,23 @@ def host_memory_mb(model_name: str) -> int:
     """Main memory that one worker may need, in MB: libraries, batches, and the weights while they
     load.
     """
-    return 6000 + round(6 * _parameters(find_model(model_name)) / 1e6)
+    return WORKER_MB + round(6 * _parameters(find_model(model_name)) / 1e6)
 
 
 def job_memory_mb(config: Config, buckets: Sequence[str], workers: int = 1) -> int:
-    """Main memory for a node's workers on these buckets, in MB: for each `host_memory_mb` and the
-    largest one's sequences.
+    """Main memory for a node's workers on these buckets, in MB: for each WORKER_MB and the largest
+    one's sequences; the weights for each on CPUs, once on GPUs.
+
+    Several workers have a GPU each unless the device is `cpu` (`jobs.dispatch` refuses fewer). They
+    read the weights tensor by tensor and move each to the GPU, so a worker holds a few tensors at
+    once, which WORKER_MB covers. The share that stays is room for the file, which they read at the
+    same time, in the page cache.
     """
     every = _sizes(config)
     largest = max((every.get(name, 0) for name in buckets), default=0)
-    return workers * (host_memory_mb(config["model"]) + round(10 * largest / 1e6))
+    weights = host_memory_mb(config["model"]) - WORKER_MB
+    copies = workers if config["speed"]["device"] == "cpu" else 1
+    return workers * (WORKER_MB + round(10 * largest / 1e6)) + copies * weights
 
 
 def job_minutes(config: Config, buckets: Sequence[str]) -> int:

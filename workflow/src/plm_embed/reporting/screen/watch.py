@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from plm_embed.errors import StoreError
@@ -170,10 +171,10 @@ class Watch:
         )
         rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
         complete = bool(self._sizes) and not waiting and not running
-        began = (time_of(self.results / NOTE) or 0) if run else 0
+        began = self._began(run)
         logs = self._embed_logs(model, began) if not complete else []
         embed = self._embed_failures(logs, run)
-        steps = tuple(self._all_steps(folder, complete, bool(embed), bool(running), began))
+        steps = tuple(self._all_steps(folder, complete, bool(embed), bool(running), run))
         if run and run.ended:
             steps = tuple(_idle(step) for step in steps)
         fraction = 1.0 if complete else 1 - left / tokens if tokens else 0.0
@@ -199,14 +200,19 @@ class Watch:
             eta=0.0 if complete else left / rate if rate else None,
         )
 
+    def _began(self, run: Call | None) -> int:
+        """When the run began, by the clock of its files; 0 where none is known."""
+        return (time_of(self.results / NOTE) or 0) if run else 0
+
     def _all_steps(
-        self, folder: Path, complete: bool, failed: bool, running: bool, began: int
+        self, folder: Path, complete: bool, failed: bool, running: bool, run: Call | None
     ) -> Iterator[Step]:
+        began, copied = self._began(run), run is not None and _copied(folder, run)
         yield self._steps.weights(folder.name, complete or running, began)
         yield self._steps.sequences(began)
         status: Status = "failed" if failed else "at work" if running else "waits"
         yield Step("embed", "done" if complete else status)
-        yield from self._steps.after_embed(folder.name, complete, began)
+        yield from self._steps.after_embed(folder.name, complete, began, copied=copied)
 
     def _embed_logs(self, model: str, began: int) -> list[Path]:
         """Of submissions that this run has begun and that are not done."""
@@ -255,6 +261,16 @@ class Watch:
             if named and written >= self._seen:
                 self._told[path] = written
         return done
+
+
+def _copied(folder: Path, run: Call) -> bool:
+    """Whether this is a copy of a model's folder that a run had completed: the weights, a run's
+    beginning, are younger than its end. A run that was asked for a part only may have left older
+    results stale, which is not seen here.
+    """
+    if run.outcome != "complete":
+        return False
+    return (time_of(folder / RECORD) or 0) / 1e9 > datetime.fromisoformat(run.ended).timestamp() + 1
 
 
 def _idle(step: Step) -> Step:

@@ -43,14 +43,18 @@ class Steps:
         done = time_of(self.results / "sequences" / "summary.json") is not None
         return self._step("sequences", done, [] if done else reading_logs(self.results), began)
 
-    def after_embed(self, model: str, embedded: bool, began: int) -> list[Step]:
-        """gather, validate and report. One that is older than what it was made of is not done."""
+    def after_embed(
+        self, model: str, embedded: bool, began: int, *, copied: bool = False
+    ) -> list[Step]:
+        """gather, validate and report. One that is older than what it was made of is not done,
+        unless they were `copied`: then the times of files are those of the copy.
+        """
         folder = self.results / model
         made = time_of(folder / SUBMISSIONS) or 0  # the last submission that came or went
         steps, before = [], embedded
         for name, file in (("gather", GATHERED), ("validate", PROOF), ("report", REPORT)):
             written = time_of(folder / file)
-            done = before and written is not None and written >= made
+            done = before and written is not None and (written >= made or copied)
             logs = [self._log(model, name)] if before else []
             steps.append(self._step(name, done, logs, max(began, made)))
             before, made = done, written or made

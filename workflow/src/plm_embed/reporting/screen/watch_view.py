@@ -42,6 +42,17 @@ def view(look: Look, console: Console) -> RenderableType:
     return Group(head, *_workers(look.models, rows))
 
 
+def at_work(look: Look) -> Iterator[str]:
+    """A line for each model that something is at work on."""
+    for state in look.models:
+        if not state.at_work:
+            continue
+        step, said = _current(state), _standing(_current(state), look)
+        if step.name == "embed" and state.buckets:
+            said = Text(f"embed {_percent(state.fraction)}: ").append(_embedding(state))
+        yield f"{state.folder.name}: " * (len(look.models) > 1) + said.plain
+
+
 def _head(look: Look, *, marks: bool) -> Iterator[RenderableType]:
     """All but the workers."""
     alone = look.models[0].folder.name if len(look.models) == 1 else ""

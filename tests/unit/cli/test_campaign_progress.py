@@ -1,0 +1,51 @@
+"""What a run says while a step is at work."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from plm_embed.cli.campaign_progress import progress_told
+from support.watched import MODEL, beat, campaign, written
+
+
+def told(results: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The first line."""
+    with progress_told(results, 0.05):
+        said, until = "", time.monotonic() + 20
+        while not said and time.monotonic() < until:
+            time.sleep(0.05)
+            said = capsys.readouterr().err
+    return said.partition("\n")[0]
+
+
+def test_the_buckets_at_work_and_the_time_left_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = campaign(tmp_path, 4)
+    written(model / "weights.json")
+    beat(model, 1)
+    said = told(tmp_path, capsys)
+    assert said.startswith("embed 12.5 %: 0 of 4 buckets finished, 1 worker, 3 buckets queued")
+    assert "50 tokens/s; about 70 s left at this speed, until" in said
+
+
+def test_a_step_without_workers_is_told_by_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "logs" / MODEL / "weights.log", "# plm-embed weights\n12:00:00 half of it\n")
+    said = told(tmp_path, capsys)
+    assert said.startswith("weights is at work, last word") and said.endswith("12:00:00 half of it")
+
+
+def test_nothing_is_said_of_what_is_idle_or_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    with progress_told(results, 0.02):
+        time.sleep(0.2)
+        campaign(results, 2)
+        time.sleep(0.2)
+        (results / "sequences" / "summary.json").write_text("{")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == ""
