@@ -36,9 +36,13 @@ def test_a_valid_result_is_complete_right_and_there(results: Path) -> None:
     assert f"plm-embed search {facts.folder} --id " in commands(facts)
 
 
-def test_the_lines_that_open_the_vectors_open_them(results: Path) -> None:
+@pytest.mark.parametrize("name", ["results", 'of "me" \\n\\'])
+def test_the_lines_that_open_the_vectors_open_them(
+    results: Path, tmp_path: Path, name: str
+) -> None:
+    copied = shutil.copytree(results, tmp_path / name)
     names = {"plm_embed": plm_embed}
-    *lines, last = opening(collect(results)).splitlines()
+    *lines, last = opening(collect(copied)).splitlines()
     exec("\n".join(lines), names)
     assert eval(last, names).shape == (1, 32)
 

@@ -42,6 +42,15 @@ def test_summary_counts_and_opens(tmp_path: Path) -> None:
     assert isinstance(found, np.ndarray) and found.shape == (1, 16)
 
 
+@pytest.mark.parametrize("name", ['a "name"', "back\\slash\\n", 'both\\"', "Größe's"])
+def test_summary_opens_under_any_path(tmp_path: Path, name: str) -> None:
+    campaign = gathered_campaign(tmp_path / name)
+    text = summarize(campaign.results)
+    assert 'plm_embed.open("' in text
+    found = run(text)
+    assert isinstance(found, np.ndarray) and found.shape == (1, 16)
+
+
 def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path, fingerprint=replace(MEAN, pooling=("per_residue",)))
     found = run(summarize(campaign.results))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import reader
-from plm_embed.wording import duration, readable
+from plm_embed.wording import duration, in_python, readable
 from plm_embed.workflow.failures import failures
 
 STANDINGS = {
@@ -146,7 +146,7 @@ def opening(facts: Facts) -> str:
     example = repr(facts.example or "an id")
     method = reader(facts.names)
     asked = f"[{example}]" if method == "get" else example
-    opened = f'vectors = plm_embed.open("{facts.folder}")'
+    opened = f"vectors = plm_embed.open({in_python(facts.folder)})"
     return f"import plm_embed\n{opened}\nvectors.{method}({asked})"
 
 

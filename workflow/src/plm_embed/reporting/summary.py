@@ -18,6 +18,7 @@ from plm_embed.reporting.facts import license_of, model_folders, outdated, weigh
 from plm_embed.reporting.outputs import reader
 from plm_embed.reporting.skipped import NAME
 from plm_embed.sequences.summary import read_summary
+from plm_embed.wording import in_python
 from plm_embed.workflow.ending import REPORT
 
 
@@ -111,7 +112,7 @@ def _opening(path: Path) -> str:
             *([f"weights: {caveat}"] if caveat else []),
             *([f"license of the weights: {terms}"] if (terms := license_of(model)) else []),
             "    import plm_embed",
-            f'    e = plm_embed.open("{path}")',
+            f"    e = plm_embed.open({in_python(path)})",
             f"    e.{method}([{example!r}])" if method == "get" else f"    e.{method}({example!r})",
         ]
     )
