@@ -225,6 +225,26 @@ def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path)
     assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
 
 
+@pytest.mark.parametrize("absent", ["store", "embedded"])
+@pytest.mark.parametrize("step", ["gather", "validate"])
+def test_what_embed_made_and_somebody_removed_is_computed_again(
+    step: str, absent: str, tmp_path: Path
+) -> None:
+    options: list[str | Path] = []
+    for name in ("sequences", "store", "embedded"):
+        options += [f"--{name}", tmp_path / name]
+        if name != absent:
+            (tmp_path / name).mkdir()
+    done = plm_embed(step, *options)
+    assert done.returncode == 1
+    said = "there is no such folder; run `snakemake --forcerun embed` (only what the store lacks"
+    # an `error:`, which the workflow does not try again
+    assert f"plm-embed: error: {tmp_path / absent}: {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+    (tmp_path / absent).touch()  # there, but no folder: another mistake
+    assert "there is no such folder" not in plm_embed(step, *options).stderr
+
+
 @pytest.mark.parametrize(
     ("output", "words"), [("a_file", "File exists"), ("a_file/below", "Not a directory")]
 )

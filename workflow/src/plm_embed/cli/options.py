@@ -1,5 +1,6 @@
 """What the commands have in common: kinds of paths and of options, and the first line of a log."""
 
+import os
 import re
 import shlex
 import sys
@@ -11,7 +12,13 @@ from typing import Any, TypeVar
 import click
 
 from plm_embed import startup
+from plm_embed.errors import StoreError
 from plm_embed.io.terminal import printable
+
+
+def is_text(value: object) -> bool:
+    """Whether every system can hold a path with this text."""
+    return not re.search("[\0\ud800-\udfff]", str(value))
 
 
 class _Path(click.Path):
@@ -20,7 +27,7 @@ class _Path(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        if re.search("[\0\ud800-\udfff]", str(value)):
+        if not is_text(value):
             self.fail(f"{value}: is no text in UTF-8; rename it", param, context)
         path = Path(str(super().convert(value, param, context)))
         if self.exists and not (path.is_file() or path.is_dir()):
@@ -28,8 +35,28 @@ class _Path(click.Path):
         return path
 
 
+class _Embedded(_Path):
+    """A folder that the embed jobs fill. No rule declares it, so that only a message can tell what
+    makes it again.
+    """
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        try:
+            return super().convert(value, param, context)
+        except click.BadParameter:
+            if os.path.lexists(str(value)) or not is_text(value):
+                raise
+            from plm_embed.jobs.completion_record import EMBED_AGAIN
+
+            what = f"{value}: there is no such folder"
+            raise StoreError(what, remedy=EMBED_AGAIN, path=value) from None
+
+
 PATH = _Path()
 EXISTING = _Path(exists=True)
+EMBEDDED = _Embedded(exists=True)
 WEIGHTS = partial(
     click.option,
     "--weights",
@@ -78,11 +105,11 @@ def campaign_options(command: Command, required: bool = True) -> Command:
         ),
         click.option("--index", required=required, type=PATH, help="Parquet index of the master."),
         click.option("--master", required=required, type=PATH, help="Master HDF5 file."),
-        click.option("--store", required=required, type=EXISTING, help="Store of vectors."),
+        click.option("--store", required=required, type=EMBEDDED, help="Store of vectors."),
         click.option(
             "--embedded",
             required=required,
-            type=EXISTING,
+            type=EMBEDDED,
             help="Folder with the completion records.",
         ),
         click.option(
