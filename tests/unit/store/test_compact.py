@@ -20,8 +20,9 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
-from plm_embed.master import check_parts
+from plm_embed.master import check_parts, check_vectors, gather
 from plm_embed.master.validate import validate
+from plm_embed.store import blocks
 from plm_embed.store.compact import compact
 from plm_embed.store.store import Store
 from support.campaigns import EVERYTHING, MEAN, Campaign, make_campaign, publish, reference
@@ -194,6 +195,54 @@ def test_parts_that_are_compacted_while_validate_reads_are_no_fault(
     (new,) = listed(campaign)
     (campaign.parts / new).unlink()
     assert any(new in problem and "missing" in problem for problem in problems(campaign))
+
+
+@pytest.mark.parametrize("reads", ["locate", "read_scattered"])
+@pytest.mark.parametrize("step", ["gather", "validate"])
+def test_parts_that_are_compacted_just_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, reads: str
+) -> None:
+    campaign = make_campaign(tmp_path)
+    expected = digest(campaign)
+    owner = blocks
+    if reads == "locate":
+        owner = gather if step == "gather" else check_vectors
+    real = getattr(owner, reads)
+    removed = []
+
+    def beside_compact(*arguments: object) -> object:
+        found = real(*arguments) if reads == "locate" else None
+        if not removed:
+            removed.append(0)  # compact reads too
+            removed[0] = compact(campaign.store, 10_000_000, 0).removed
+        return found or real(*arguments)
+
+    monkeypatch.setattr(owner, reads, beside_compact)
+    if step == "gather":
+        assert digest(campaign) == expected
+    else:
+        assert problems(campaign) == []
+    assert removed == [6]
+
+
+@pytest.mark.parametrize("step", ["gather", "validate"])
+def test_a_part_that_vanishes_otherwise_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    campaign = make_campaign(tmp_path)
+    campaign.gather()
+    real = blocks.read_scattered
+
+    def after_removal(path: Path, *arguments: object) -> None:
+        path.unlink(missing_ok=True)
+        real(path, *arguments)
+
+    monkeypatch.setattr(blocks, "read_scattered", after_removal)
+    if step == "gather":
+        with pytest.raises(PlmEmbedError, match=r"missing.*forcerun embed"):
+            campaign.gather()
+    else:
+        assert any("forcerun embed" in problem for problem in problems(campaign))
 
 
 @pytest.mark.workflow

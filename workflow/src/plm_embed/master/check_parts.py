@@ -10,7 +10,7 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.master.findings import Findings, Problem
 from plm_embed.master.planned import Plan
 from plm_embed.store.parts import read_part
-from plm_embed.store.replaced import PartInfo, current_parts, part_names, replacements
+from plm_embed.store.replaced import PartInfo, current_parts, part_names, was_compacted
 from plm_embed.store.store import store_folder
 
 
@@ -45,7 +45,7 @@ def _check_fingerprint(problem: Problem, path: Path, named: PartInfo | None, pla
             return  # said by _check_part
         opened = read_part(path)
     except (FileNotFoundError, StoreError):
-        if _compacted(path):
+        if was_compacted(path):
             return
         raise
     with opened as part_file:
@@ -53,11 +53,6 @@ def _check_fingerprint(problem: Problem, path: Path, named: PartInfo | None, pla
         plan.dims = plan.dims or part_file.dims
         if part_file.dims != plan.dims:
             problem(f"{path}: dimensions {part_file.dims}, other parts have {plan.dims}")
-
-
-def _compacted(path: Path) -> bool:
-    """Whether a part is gone because `plm-embed compact` removed it, which may happen meanwhile."""
-    return not path.exists() and path.name in replacements(path.parent.parent)
 
 
 def _check_part(problem: Problem, folder: Path, part: PartInfo) -> None:
@@ -72,7 +67,7 @@ def _check_part(problem: Problem, folder: Path, part: PartInfo) -> None:
         elif sha256_file(path) != part.sha256:
             problem(f"{path}: its bytes have changed: another SHA-256 than when it was written")
     except FileNotFoundError:
-        if not _compacted(path):
+        if not was_compacted(path):
             problem(f"{path}: missing, though completion records name it")
             return
         for other in current_parts([part], folder.parent):

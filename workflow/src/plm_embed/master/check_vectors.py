@@ -22,6 +22,7 @@ from plm_embed.sequences.summary import bucket_names
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, blocks, locate
 from plm_embed.store.hdf5 import decode, read_bits, storage_dtype
+from plm_embed.store.replaced import despite_compact
 
 _KEYS_AT_ONCE = 1 << 20
 
@@ -142,10 +143,14 @@ class MasterCheck:
                     )
                 return
             with self._findings.check("rows equal their parts") as differs:
-                located = locate(bucket, store)
-                self._columns(bucket, located, start, differs)
-                for block in blocks(located):
-                    self._block(bucket, located, block, start, differs)
+
+                def compare() -> None:
+                    located = locate(bucket, store)
+                    self._columns(bucket, located, start, differs)
+                    for block in blocks(located):
+                        self._block(bucket, located, block, start, differs)
+
+                despite_compact(compare)
 
     def _range(self, name: str, buckets: int) -> tuple[int, int]:
         """The rows whose keys fall into a bucket's range."""

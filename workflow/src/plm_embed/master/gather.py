@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -27,9 +28,10 @@ from plm_embed.master.record_outcomes import Fates
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import RecordNumbers, make_again, verified
 from plm_embed.store import checksums
-from plm_embed.store.blocks import Located, Memory, blocks, locate, named_parts
+from plm_embed.store.blocks import Block, Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
 from plm_embed.store.rawio import VectorWriter
+from plm_embed.store.replaced import despite_compact
 from plm_embed.store.store import store_folder
 from plm_embed.store.verify_parts import HashAhead
 from plm_embed.store.write_parts import write_checksums
@@ -103,25 +105,22 @@ def gather(  # noqa: PLR0917
         # the vectors
         tables.run(write_tables)
         memory = Memory()
-        start, flat = 0, 0
-        for name in plan.names:
-            tables.check()
-            bucket = load_bucket(sequences, embedded, name)
+
+        def write_vectors(bucket: Bucket, start: int, flat: int) -> int:
             hashes.check(named_parts(bucket, store))
             located = locate(bucket, store)
             ends = _write_columns(file, bucket, located, start, flat)
             for block in blocks(located, memory):
                 residue = int(ends[block.start] - located.residues[block.start])
-                for representation, bits in block.bits.items():
-                    if representation not in located.sums:
-                        residues = located.residues[block.start : block.stop]
-                        write_checksums(file, representation, start + block.start, bits, residues)
-                    writer.write(
-                        representation,
-                        residue if has_matrix(representation) else start + block.start,
-                        bits,
-                    )
-            start, flat = start + len(bucket.keys), flat + int(located.residues.sum())
+                _write_block(file, writer, block, located, start + block.start, residue)
+            return int(located.residues.sum())
+
+        start, flat = 0, 0
+        for name in plan.names:
+            tables.check()
+            bucket = load_bucket(sequences, embedded, name)
+            flat += despite_compact(partial(write_vectors, bucket, start, flat))
+            start += len(bucket.keys)
         writer.sync()
         file.attrs.update(attributes(plan, numbers.summary, provenance))
         checksums.seal_attributes(file)
@@ -197,6 +196,17 @@ def _write_columns(
     if "offset" in file:
         file["offset"][start + 1 : stop + 1] = ends
     return ends
+
+
+def _write_block(  # noqa: PLR0917
+    file: h5py.File, writer: VectorWriter, block: Block, located: Located, row: int, residue: int
+) -> None:
+    """Write the vectors of a block from row `row`, or per residue from row `residue`."""
+    for name, bits in block.bits.items():
+        if name not in located.sums:
+            residues = located.residues[block.start : block.stop]
+            write_checksums(file, name, row, bits, residues)
+        writer.write(name, residue if has_matrix(name) else row, bits)
 
 
 def _index_schema(members: pa.Schema) -> pa.Schema:

@@ -189,8 +189,9 @@ def blocks(located: Located, memory: Memory | None = None) -> Iterator[Block]:
     number = np.cumsum(np.broadcast_to(per_key, located.row.shape)) // BLOCK_BYTES
     edges = np.flatnonzero(np.diff(number, prepend=-1, append=np.iinfo(np.int64).max)).tolist()
     for start, stop in pairwise(edges):
-        memory.turn()
-        yield Block(start, stop, _read_block(located, start, stop, memory))
+        bits = _read_block(located, start, stop, memory)
+        memory.turn()  # not after a failure: whoever reads anew may still use the block before
+        yield Block(start, stop, bits)
 
 
 def _read_block(located: Located, start: int, stop: int, memory: Memory) -> dict[str, Array]:

@@ -19,6 +19,7 @@ from plm_embed.io.threads import OneAtATime
 from plm_embed.store.hdf5 import Array, write_bits
 
 Numbers = NDArray[np.int64]
+EMBED_AGAIN = "run `snakemake --forcerun embed`"
 _PREADV = ctypes.CDLL(None).preadv
 _PREADV.argtypes, _PREADV.restype = (
     (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64),
@@ -104,7 +105,11 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
     apart = places[1:] != places[:-1] + sizes[:-1]
     apart |= np.arange(1, len(starts)) % _PIECES == 0
     total = np.concatenate([[0], np.cumsum(sizes)])
-    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        what = f"{path}: missing since it was looked at"
+        raise StoreError(what, remedy=EMBED_AGAIN, path=path) from None
     try:
         for first, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]):
             if (
@@ -156,9 +161,7 @@ def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> Non
     while done < len(piece):
         got = os.preadv(descriptor, [piece[done:]], place + done)
         if not got:
-            raise StoreError(
-                f"{path}: ends too early", remedy="run `snakemake --forcerun embed`", path=path
-            )
+            raise StoreError(f"{path}: ends too early", remedy=EMBED_AGAIN, path=path)
         done += got
 
 

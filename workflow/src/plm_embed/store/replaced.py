@@ -8,13 +8,14 @@ import logging
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.typed_json import to_plain
@@ -23,6 +24,7 @@ NOTES = "compacted"
 """Folder, beside the parts, of the notes."""
 
 _PART_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}-\d+-[0-9a-f]{16}\.h5")
+Found = TypeVar("Found")
 _log = logging.getLogger(__name__)
 
 
@@ -111,6 +113,25 @@ def current_parts(named: Iterable[PartInfo], folder: Path) -> tuple[PartInfo, ..
         else:
             found[part.name] = part
     return tuple(found[name] for name in sorted(found))
+
+
+def was_compacted(path: Path) -> bool:
+    """Whether a part is gone because `plm-embed compact` removed it, which may happen meanwhile."""
+    return not path.exists() and path.name in replacements(path.parent.parent)
+
+
+def despite_compact(work: Callable[[], Found]) -> Found:
+    """What `work` returns, which looks parts up and reads them. It begins anew whenever `plm-embed
+    compact` has removed one in between: what replaces it holds the same.
+    """
+    while True:
+        try:
+            return work()
+        except (FileNotFoundError, StoreError) as error:
+            path = error.path if isinstance(error, StoreError) else error.filename
+            if path is None or not was_compacted(Path(path)):
+                raise
+            _log.info("%s was compacted meanwhile; what replaces it is read", path)
 
 
 def part_names(folder: Path) -> list[str]:
