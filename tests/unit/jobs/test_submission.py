@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import dispatch, submission
 from plm_embed.jobs.dispatch import Plan
@@ -71,6 +71,53 @@ def test_a_worker_that_cannot_be_started_is_a_failure(
     with pytest.raises(PlmEmbedError, match=str(error.args[-1])):
         embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
     assert not (tmp_path / "done.json").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WorkerError("no space left on the disk, or no quota (store/part.h5)", "disk"),
+        OSError(28, "No space left on device", "store/part.h5"),
+        OSError(30, "Read-only file system", "store/part.h5"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("where", ["wait_until_ready", "embed"])
+def test_a_full_disk_ends_all_workers_at_once(  # noqa: PLR0917
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, workers: int, where: str,
+) -> None:  # fmt: skip
+    """One failure, no device is blamed, and nothing is tried again, by the workflow neither."""
+    calls: list[str] = []
+
+    class Full:
+        def __init__(self, *_: object) -> None: ...
+
+        def wait_until_ready(self) -> None:
+            self.fail("wait_until_ready")
+
+        def embed(self, *_: object) -> bool:
+            self.fail("embed")
+            return True
+
+        def fail(self, name: str) -> None:
+            if name == where:
+                calls.append(name)
+                raise error
+
+        def terminate(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(dispatch, "Worker", Full)
+    plan = plan_of(tmp_path, prepared, write_buckets(tmp_path, 3, 3, 3, 3, 3), workers)
+    with pytest.raises(PlmEmbedError) as raised:
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert not isinstance(raised.value, PassingError)
+    said = str(raised.value)
+    assert said.count("store/part.h5") == 1 and "disk" in said
+    assert "device" not in said and "bucket 0" not in said
+    assert len(calls) <= workers
 
 
 def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from plm_embed.errors import PassingError
+from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import embed_bucket, worker
 from plm_embed.kernels import devices
@@ -19,6 +19,8 @@ from plm_embed.workflow.failures import error_at_the_end
 from support.buckets import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow
+FULL_STORE = PlmEmbedError("no room for a part")  # as `Store.publish` raises it
+FULL_STORE.__cause__ = OSError(28, "No space left on device")
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
@@ -52,8 +54,22 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
             embed_bucket,
             "write_completion",
             OSError(28, "No space left on device"),
-            "no space left on the disk",
-            "user",
+            "store or the scratch folder)",  # which disk, where the system does not say it
+            "disk",
+        ),
+        (
+            embed_bucket,
+            "write_completion",
+            OSError(28, "No space left on device", "records/0000.json"),
+            "no space left on the disk, or no quota (records/0000.json)",
+            "disk",
+        ),
+        (
+            embed_bucket,
+            "write_completion",
+            FULL_STORE,
+            "no room for a part",
+            "disk",
         ),
     ],
 )

@@ -155,16 +155,18 @@ def extra() -> Iterator[None]:
         raise
 
 
-def no_space(error: BaseException) -> str:
+def no_space(error: BaseException, written: str = "") -> str:
     """What to say when `error`, or one that it came from, is a full or read-only disk or a spent
-    quota; else empty.
+    quota; else empty. `written`: what was, for an error that names no file.
     """
     seen: BaseException | None = error
     before: set[int] = set()
     while seen is not None and id(seen) not in before:
         before.add(id(seen))
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            path = seen.filename2 or seen.filename  # of a copy, the second one is written
+            path = (
+                seen.filename2 or seen.filename or written
+            )  # of a copy, the second one is written
             where = f" ({path})" if path else ""
             if seen.errno == errno.EROFS:
                 return (

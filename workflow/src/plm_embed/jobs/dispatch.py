@@ -63,7 +63,7 @@ class Dispatch:
         )
         self.problems: list[str] = []
         self.passing = False  # whether another attempt may solve a problem
-        self._unusable = ""  # what is wrong with the folder of records and claims
+        self._unusable = ""  # what is wrong with the folder of records and claims, or a disk
         self._gpus = self._assign()
         self._sizes = {bucket: bucket.stat().st_size for bucket in plan.buckets}
         self._pending = sorted(plan.buckets, key=lambda bucket: (-self._sizes[bucket], bucket))
@@ -152,12 +152,11 @@ class Dispatch:
             except Exception as error:
                 # whatever it was (a process that could not be started, for one), the bucket is not
                 # done
-                failure = (
-                    error
-                    if isinstance(error, WorkerError)
-                    else WorkerError(f"{type(error).__name__}: {error}")
-                )
+                failure = WorkerError.of(error)
                 self._workers.pop(slot, None)
+                if failure.blames == "disk":  # of all workers: none would do any bucket
+                    self._unusable = self._unusable or str(failure)
+                    self.stop()
                 final = failure.blames == "device" or (failure.blames == "user" and not taken)
                 in_a_row = FAILURES_IN_A_ROW if final else in_a_row + 1
                 log.warning(
@@ -278,9 +277,9 @@ class Dispatch:
             elif failure is None:
                 pass  # it was complete already, and says nothing about the speed
             elif not self._stopping:
-                self._failures[bucket] += {"device": 0, "user": FAILURES_PER_BUCKET, "": 1}[
-                    failure.blames
-                ]
+                self._failures[bucket] += {"device": 0, "": 1}.get(
+                    failure.blames, FAILURES_PER_BUCKET
+                )
                 if self._failures[bucket] < FAILURES_PER_BUCKET:
                     self._pending.insert(0, bucket)
                 else:

@@ -14,7 +14,7 @@ import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Self
 
 from plm_embed import startup
 from plm_embed.errors import (
@@ -30,7 +30,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.gpus import near_cores
 
-Blames = Literal["", "device", "user"]
+Blames = Literal["", "device", "user", "disk"]
 Answer = tuple[str, Blames] | bool
 CONTEXT = multiprocessing.get_context("spawn")
 SECONDS_TO_START = 900.0
@@ -45,12 +45,21 @@ class WorkerError(Exception):
     """A worker ended without finishing its bucket; says why.
 
     blames: "device" when another device may do the same bucket, "user" when trying again is of no
-    use, else "".
+    use, "disk" when that is so of every bucket, because a disk is full or read-only; else "".
     """
 
     def __init__(self, reason: str, blames: Blames = "") -> None:
         super().__init__(reason)
         self.blames = blames
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Of whatever the parent met."""
+        if isinstance(error, cls):
+            return error
+        if full := no_space(error):
+            return cls(full, "disk")
+        return cls(f"{type(error).__name__}: {error}")
 
 
 class Worker:
@@ -161,15 +170,16 @@ def serve(
     except PassingError as error:
         _tell(connection, (str(error), ""))
     except PlmEmbedError as error:
-        _tell(connection, (str(error), "user"))
+        _tell(connection, (str(error), "disk" if no_space(error) else "user"))
     except BaseException as error:
-        mendable = no_space(error) or missing_extra(error)
+        full = no_space(error, f"{store} or the scratch folder")
+        mendable = full or missing_extra(error)
         if not mendable:
             traceback.print_exc()
         # another device may do the same bucket
-        blames: Blames = (
-            "user" if mendable else "device" if device_lost(error) or out_of_memory(error) else ""
-        )
+        blames: Blames = "device" if device_lost(error) or out_of_memory(error) else ""
+        if mendable:
+            blames = "disk" if full else "user"
         _tell(connection, (mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             _end_at_once()
