@@ -225,6 +225,28 @@ def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path)
     assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
 
 
+@pytest.mark.parametrize("module", ["plm_embed.cli.show", "plm_embed.reporting.summary"])
+def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
+    """The first one is loaded before `main` begins, the second one by a command."""
+    code = f"""
+import os, signal, sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupted())
+from plm_embed.cli.main import main; main()
+"""
+    done = plm_embed("summary", tmp_path, code=code)
+    assert done.returncode == 130
+    assert done.stderr.split() == ["plm-embed:", "interrupted"]
+
+
+def test_a_bug_in_what_is_loaded_keeps_its_traceback() -> None:
+    done = plm_embed(code="import plm_embed.cli\nraise RuntimeError('a bug')")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "a bug" in done.stderr
+
+
 @pytest.mark.parametrize("absent", ["store", "embedded"])
 @pytest.mark.parametrize("step", ["gather", "validate"])
 def test_what_embed_made_and_somebody_removed_is_computed_again(

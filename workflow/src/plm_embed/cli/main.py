@@ -9,7 +9,16 @@ import click
 
 from plm_embed import startup
 from plm_embed._version import __version__
-from plm_embed.cli import embed, profile, reading, results, run, sequences, show
+from plm_embed.cli import (
+    embed,
+    interrupted,
+    profile,
+    reading,
+    results,
+    run,
+    sequences,
+    show,
+)
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
@@ -44,7 +53,7 @@ def main() -> None:
         error.show(words)
         sys.exit(printable(words.getvalue().rstrip()))
     except click.Abort:
-        sys.exit("plm-embed: stopped")
+        sys.exit(interrupted())
     except Exception as error:
         if isinstance(error, OSError) and error.errno in OF_PATHS:
             # of two, the second is where a file was to go; the first has a temporary name
