@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
+from plm_embed.workflow.failures import error_at_the_end
 
 pytestmark = pytest.mark.workflow
 
@@ -265,6 +266,33 @@ def test_what_embed_made_and_somebody_removed_is_computed_again(
     assert "Traceback" not in done.stderr
     (tmp_path / absent).touch()  # there, but no folder: another mistake
     assert "there is no such folder" not in plm_embed(step, *options).stderr
+
+
+@pytest.mark.parametrize(
+    ("problems", "said"),
+    [
+        (
+            ["keys: row 3 is gone", "finite: row 1 holds NaN"],
+            "has the details); `snakemake --forcerun gather` writes it again:\n  keys: row 3",
+        ),
+        (
+            ["keys: row 3 is gone", "parts: a.h5: cut; run `snakemake --forcerun embed`"],
+            "has the details):\n  parts: a.h5: cut; run `snakemake --forcerun embed`",
+        ),
+    ],
+)
+def test_what_is_not_valid_is_said_with_what_to_do(
+    problems: list[str], said: str, campaign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first two lines, which are all that a run shows of it."""
+    monkeypatch.setattr("plm_embed.master.validate.validate", lambda **_: list(problems))
+    done = CliRunner().invoke(group, ["validate", str(campaign)])
+    assert done.exit_code == 1
+    log = campaign / "validate.log"
+    log.write_text(f"plm-embed: error: {done.exception}\n")
+    shown = error_at_the_end(log)
+    assert "is not valid" in shown and said in shown and len(shown.splitlines()) == 2
+    assert all(problem in str(done.exception) for problem in problems)
 
 
 @pytest.mark.parametrize(

@@ -226,12 +226,12 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
         checksums=places["checksums"],
     )
     if problems:
-        if not any(
-            "`" in problem for problem in problems
-        ):  # none says what to do: the fault is in what gather wrote
-            problems += ["`snakemake --forcerun gather` writes these files again from the store"]
+        # a run shows two lines of this, so that what to do stands in them: else the fault is in what
+        # gather wrote
+        problems = sorted(problems, key=lambda problem: "`" not in problem)
+        todo = "" if "`" in problems[0] else "; `snakemake --forcerun gather` writes it again"
         raise StoreError(
-            "\n  ".join([f"{master} is not valid ({report} has the details):", *problems]),
+            "\n  ".join([f"{master} is not valid ({report} has the details){todo}:", *problems]),
             path=master,
         )
     if found := read_validation(report):
