@@ -57,6 +57,33 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
     assert wrong() == (record, False)
 
 
+def test_a_master_of_next_year_is_proven_once(tmp_path: Path) -> None:
+    """A clock that was wrong, or a copy of times: a change after the proof shows all the same."""
+    record, proof = tmp_path / "gathered.json", tmp_path / "checksums.sha256"
+    master, said = tmp_path / "master.h5", tmp_path / "validation.json"
+    next_year = time.time() + 365 * 86_400
+
+    def prove() -> None:
+        time.sleep(0.02)  # the clock of the kernel ticks every few milliseconds
+        proof.write_text(f"{digest(said)}  validation.json\n")
+
+    said.write_text("{}")
+    master.write_text("vectors")
+    write_record(record, [master])
+    os.utime(master, (next_year, next_year))
+    prove()
+    assert outdated(record, proof) is None
+    time.sleep(0.02)
+    with master.open("a") as file:
+        file.write("more")
+    assert (outdated(record, proof) or [None])[0] == proof
+    prove()
+    assert outdated(record, proof) is None
+    time.sleep(0.02)
+    os.utime(master, (next_year, next_year))  # perhaps with another content
+    assert (outdated(record, proof) or [None])[0] == proof
+
+
 def test_another_gather_leaves_another_record(tmp_path: Path) -> None:
     """Snakemake compares what small files hold, whatever their age."""
     record = tmp_path / "gathered.json"

@@ -226,8 +226,8 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
         checksums=places["checksums"],
     )
     if problems:
-        # a run shows two lines of this, so that what to do stands in them: else the fault is in what
-        # gather wrote
+        # a run shows two lines of this, so what to do stands in them; where no problem says it, the
+        # fault is in what gather wrote
         problems = sorted(problems, key=lambda problem: "`" not in problem)
         todo = "" if "`" in problems[0] else "; `snakemake --forcerun gather` writes it again"
         raise StoreError(

@@ -59,12 +59,20 @@ def outdated(record: Path, proof: Path) -> tuple[Path, str] | None:
         return record, f"{gone[0]} is gone"
     proven = proof.stat().st_mtime_ns if proof.exists() else None
     for file in files:
-        if proven is not None and file.stat().st_mtime_ns > proven:
+        if proven is not None and _changed(file) > proven:
             return proof, f"{file} has changed since it was proven, or was copied"
     said = proof.with_name(VALIDATION)
     if proven is not None and not _names(proof, said):
         return proof, f"{said} or {proof.name} is damaged, or gone"
     return None
+
+
+def _changed(file: Path) -> int:
+    """When the content of a file changed last, at the latest. A time of change can be set to
+    anything, also to next year; when that was done cannot.
+    """
+    found = file.stat()
+    return min(found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _names(proof: Path, file: Path) -> bool:
