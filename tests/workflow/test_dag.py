@@ -246,6 +246,15 @@ def test_a_changed_file_runs_what_depends_on_it(changed: str, first: str) -> Non
 
 
 @pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize(
+    "name", ["report.html", "skipped.tsv", "config.yaml", "ro-crate-metadata.json"]
+)
+def test_a_file_of_the_report_that_was_deleted_is_made_again(name: str) -> None:
+    Path("results/esm2_t3_untrained", name).unlink()
+    assert Plan().runs == {"report": 1, "all": 1}
+
+
+@pytest.mark.usefixtures("finished")
 def test_an_input_replaced_by_an_older_file_runs_from_the_start() -> None:
     path = Path("config/demo/proteins.fasta")
     before = path.stat()

@@ -212,3 +212,18 @@ def test_a_monstrous_setting_is_refused_in_words(tmp_path: Path) -> None:
         done = snakemake(folder, "--cores", "1", "-n", buckets=value)
         assert done.returncode == 1 and "Traceback" not in done.stdout
         assert "buckets: " in done.stdout and len(done.stdout) < 2000
+
+
+def test_files_of_the_report_that_were_deleted_come_back(copy: Path) -> None:
+    folder = copy / "results" / MODEL
+    names = ["skipped.tsv", "config.yaml", "ro-crate-metadata.json"]
+    before = (folder / "skipped.tsv").read_bytes()
+    for name in names:
+        (folder / name).unlink()
+    run = snakemake(copy, *ONE_THREAD)
+    assert run.returncode == 0, run.stdout
+    assert "rule report" in run.stdout.replace("localrule", "rule")
+    assert "rule validate" not in run.stdout and "rule gather" not in run.stdout
+    assert all((folder / name).is_file() for name in names)
+    assert (folder / "skipped.tsv").read_bytes() == before
+    assert "Nothing to be done" in snakemake(copy, *ONE_THREAD).stdout
