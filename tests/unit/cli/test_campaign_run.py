@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from plm_embed.cli import campaign_call
-from plm_embed.cli.campaign_call import with_weights
+from plm_embed.cli.campaign_call import in_full, with_weights
 from plm_embed.cli.campaign_run import (
     CLONE,
     Command,
@@ -219,6 +219,19 @@ def test_missing_weights_are_named_in_the_next_command() -> None:
     after = f"--model esm2_8m --model=esm2_35m --set weights.{MODEL}='my w.pt'"
     assert with_weights(said, several) == told + after
     assert with_weights("no GPU", words) == "no GPU"
+
+
+def test_what_to_force_is_a_whole_command(here: Path) -> None:
+    (here / "snakemake.py").write_text(
+        "print('Error: s: gone; run `snakemake --forcerun embed` (only what lacks)')\n"
+        "raise SystemExit(1)"
+    )
+    command = Command(("--snakefile", "a b/Snakefile", "--configfile", "out/config.yaml"))
+    with pytest.raises(PlmEmbedError) as error:
+        campaign_call.execute(command, here)
+    whole = "snakemake --snakefile 'a b/Snakefile' --configfile out/config.yaml --forcerun embed"
+    assert f"run `{whole}` (only what lacks)" in str(error.value)
+    assert in_full("no GPU; run `snakemake -n`", command) == "no GPU; run `snakemake -n`"
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_without_lines_of_code(here: Path) -> None:

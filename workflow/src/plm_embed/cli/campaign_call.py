@@ -24,6 +24,7 @@ _NOTHING = "Nothing to be done"
 _ERROR = re.compile(r"\w*(Error|Exception)\b")
 _IN_SNAKEFILE = re.compile(r'WorkflowError in file "|  File "')
 """Around what the workflow refuses in words: of no use to who did not write it."""
+_FORCE = re.compile("`snakemake (?=--forcerun )")
 _LOCKED = "Directory cannot be locked"
 _LINES = 400
 _CAUSE_LINES = 8
@@ -43,7 +44,7 @@ def execute(command: Command, results: Path) -> bool:
         cause = _cause(lines, results, began)
         if held and cause.partition("\n")[0] not in held:
             click.echo(printable(held), err=True)
-        raise PlmEmbedError(cause, path=results)
+        raise PlmEmbedError(in_full(cause, command), path=results)
     return not any(line.startswith(_NOTHING) for line in lines)
 
 
@@ -102,6 +103,12 @@ def _cause(lines: Sequence[str], results: Path, began: int) -> str:
     last = lines[errors[-1] if errors else -_CAUSE_LINES :]
     said = [line for line in last if line and not _IN_SNAKEFILE.match(line)]
     return "\n".join(["Snakemake stopped:", *said[:_CAUSE_LINES]])
+
+
+def in_full(cause: str, command: Command) -> str:
+    """A failure in which what to force is a whole command, for who never gave one to Snakemake."""
+    shown = shlex.join(command.shown)
+    return _FORCE.sub(lambda _: f"`{shown} ", cause)
 
 
 def with_weights(reason: str, words: Sequence[str]) -> str:
