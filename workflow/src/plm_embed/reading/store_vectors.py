@@ -17,7 +17,7 @@ from plm_embed.reading.rows import Rows
 from plm_embed.reading.vectors import KEY, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
-from plm_embed.store.replaced import PartList
+from plm_embed.store.replaced import PartList, was_compacted
 from plm_embed.store.store import FINGERPRINT, read_fingerprint
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class StoreVectors(Vectors):
     def lengths(self) -> NDArray[np.int32]:
         lengths = np.empty(len(self), dtype=np.int32)
         for number, mine in self._by_part(np.arange(len(self))):
-            with read_part(self._parts[number]) as part:
+            with self._opened(number) as part:
                 lengths[mine] = part.length[self._row[mine]]
         return lengths
 
@@ -171,4 +171,11 @@ class StoreVectors(Vectors):
         return matrix
 
     def _opened(self, number: int) -> Part:
-        return read_part(self._parts[number])
+        path = self._parts[number]
+        try:
+            return read_part(path)
+        except StoreError:
+            if not was_compacted(path):
+                raise
+            what = f"{path}: `plm-embed compact` has replaced it since the store was opened"
+            raise StoreError(what, remedy="open the store again", path=path) from None
