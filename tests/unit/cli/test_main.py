@@ -10,11 +10,9 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
-from plm_embed.workflow.failures import error_at_the_end
 
 pytestmark = pytest.mark.workflow
 
@@ -171,61 +169,6 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.fixture
-def campaign(tmp_path: Path) -> Path:
-    """A results folder with what validate looks for, of a run in the folder `ran`."""
-    folder = tmp_path / "results" / "m"
-    for path in (folder / "embedded", folder.parent / "sequences"):
-        path.mkdir(parents=True)
-    for path in (tmp_path / "ran" / "w" / "m", tmp_path / "ran" / "s"):
-        path.mkdir(parents=True)
-    for name in ("master_esm2_embeddings.h5", "records.parquet", "master_esm2_embeddings.parquet"):
-        (folder / name).touch()
-    (folder / "config.yaml").write_text(
-        f'# a head\n# Paths are relative to "{tmp_path}/ran"\nweights_folder: w\nstore: s\n'
-        "validate: {spot_checks: 100}\n"
-    )
-    return folder
-
-
-@pytest.mark.parametrize("named", ["results", "results/m", "."])
-def test_validate_finds_its_files_in_a_results_folder(
-    named: str, campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(campaign if named == "." else tmp_path)
-    (tmp_path / "other.parquet").touch()
-    asked: dict[str, object] = {}
-    monkeypatch.setattr("plm_embed.master.validate.validate", lambda **given: asked.update(given))
-    done = CliRunner().invoke(group, ["validate", named, "--index", f"{tmp_path}/other.parquet"])
-    assert done.exit_code == 0, done.output
-    assert asked == {
-        "sequences": campaign.parent / "sequences",
-        "embedded": campaign / "embedded",
-        "store": tmp_path / "ran" / "s",
-        "weights": tmp_path / "ran" / "w" / "m",
-        "master": campaign / "master_esm2_embeddings.h5",
-        "index": tmp_path / "other.parquet",
-        "records": campaign / "records.parquet",
-        "spot_checks": 100,
-        "report": campaign / "validation.json",
-        "checksums": campaign / "checksums.sha256",
-    }
-    CliRunner().invoke(group, ["validate", named, "--spot-checks", "2"])
-    assert asked["spot_checks"] == 2
-
-
-def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path) -> None:
-    (campaign / "checksums.sha256").touch()
-    for name in ("records.parquet", "../sequences"):
-        (campaign / name).rename(campaign / "elsewhere")
-        done = CliRunner().invoke(group, ["validate", str(campaign)])
-        assert done.exit_code == 2 and "not found; name it with --" in done.output
-        (campaign / "elsewhere").rename(campaign / name)
-    assert (campaign / "checksums.sha256").exists()
-    done = CliRunner().invoke(group, ["validate"])
-    assert done.exit_code == 2 and "give a results folder, or --sequences" in done.output
-
-
 @pytest.mark.parametrize("module", ["plm_embed.cli.show", "plm_embed.reporting.summary"])
 def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
     """The first one is loaded before `main` begins, the second one by a command."""
@@ -246,53 +189,6 @@ from plm_embed.cli.main import main; main()
 def test_a_bug_in_what_is_loaded_keeps_its_traceback() -> None:
     done = plm_embed(code="import plm_embed.cli\nraise RuntimeError('a bug')")
     assert done.returncode == 1 and "Traceback" in done.stderr and "a bug" in done.stderr
-
-
-@pytest.mark.parametrize("absent", ["store", "embedded"])
-@pytest.mark.parametrize("step", ["gather", "validate"])
-def test_what_embed_made_and_somebody_removed_is_computed_again(
-    step: str, absent: str, tmp_path: Path
-) -> None:
-    options: list[str | Path] = []
-    for name in ("sequences", "store", "embedded"):
-        options += [f"--{name}", tmp_path / name]
-        if name != absent:
-            (tmp_path / name).mkdir()
-    done = plm_embed(step, *options)
-    assert done.returncode == 1
-    said = "there is no such folder; run `snakemake --forcerun embed` (only what the store lacks"
-    # an `error:`, which the workflow does not try again
-    assert f"plm-embed: error: {tmp_path / absent}: {said}" in done.stderr
-    assert "Traceback" not in done.stderr
-    (tmp_path / absent).touch()  # there, but no folder: another mistake
-    assert "there is no such folder" not in plm_embed(step, *options).stderr
-
-
-@pytest.mark.parametrize(
-    ("problems", "said"),
-    [
-        (
-            ["keys: row 3 is gone", "finite: row 1 holds NaN"],
-            "has the details); `snakemake --forcerun gather` writes it again:\n  keys: row 3",
-        ),
-        (
-            ["keys: row 3 is gone", "parts: a.h5: cut; run `snakemake --forcerun embed`"],
-            "has the details):\n  parts: a.h5: cut; run `snakemake --forcerun embed`",
-        ),
-    ],
-)
-def test_what_is_not_valid_is_said_with_what_to_do(
-    problems: list[str], said: str, campaign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the first two lines, which are all that a run shows of it."""
-    monkeypatch.setattr("plm_embed.master.validate.validate", lambda **_: list(problems))
-    done = CliRunner().invoke(group, ["validate", str(campaign)])
-    assert done.exit_code == 1
-    log = campaign / "validate.log"
-    log.write_text(f"plm-embed: error: {done.exception}\n")
-    shown = error_at_the_end(log)
-    assert "is not valid" in shown and said in shown and len(shown.splitlines()) == 2
-    assert all(problem in str(done.exception) for problem in problems)
 
 
 @pytest.mark.parametrize(
