@@ -28,7 +28,8 @@ import peers
 import torch
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
-from plm_embed.kernels import attention
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.kernels import attention, torch_attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder.engine import Engine
@@ -50,10 +51,11 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "fair-esm, 1024 tokens": lambda: peers.fair_esm(model, tensors, CPU, "float32", 1024),
         "plm-embed float32": lambda: peers.ours(peers.engine(model, tensors, CPU, "float32")),
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
-        "plm-embed bfloat16, the other attention": lambda: peers.ours(
-            with_the_other_attention(model, tensors)
-        ),
     }
+    for dtype in ("float32", "bfloat16"):
+        found[f"plm-embed {dtype}, torch's attention"] = lambda dtype=dtype: peers.ours(
+            with_torchs_attention(model, tensors, dtype)
+        )
     found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(
         model, tensors, CPU, "float32", None
     )
@@ -65,14 +67,13 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
     return found
 
 
-def with_the_other_attention(model: Model, tensors: peers.RandomTensors) -> Engine:
-    """The engine in bfloat16 with the kernel that it does not choose on this processor."""
-    made = peers.engine(model, tensors, CPU, "bfloat16")
-    made.attention = (
-        attention.Kernel("aligned", "torch SDPA, keys in whole vectors", attention.aligned)
-        if made.attention.label == "blocked"
-        else attention.Kernel("blocked", "products of cache-sized blocks", attention.blocked)
-    )
+def with_torchs_attention(
+    model: Model, tensors: peers.RandomTensors, dtype: ComputeDtype
+) -> Engine:
+    """The engine as it is without a C compiler."""
+    made = peers.engine(model, tensors, CPU, dtype)
+    attend = torch_attention.sdpa if dtype == "float32" else torch_attention.blocked
+    made.attention = attention.Kernel("", attend.__name__, attend)
     return made
 
 

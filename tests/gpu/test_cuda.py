@@ -11,7 +11,7 @@ import torch
 from cuda_models import CPU, CUDA, ENVIRONMENT, WIDE, engine_of, half_types, random_sequence, states
 
 from plm_embed.inference.pipeline import token_budget
-from plm_embed.kernels import attention, elementwise
+from plm_embed.kernels import attention, elementwise, torch_attention
 from plm_embed.kernels.linear import Linear
 from plm_embed.kernels.packed import pack
 from plm_embed.models.families.esm.family import ESM1B, ESM2
@@ -123,7 +123,7 @@ def test_every_kernel_that_is_here_agrees_and_is_blind_to_company(dtype: str) ->
     lengths = (700, 700, 3, 129, 64, 700, 1)
     random = torch.Generator().manual_seed(2)
     qkv = torch.randn((sum(lengths) + 50, 3, 4, 64), generator=random).to(CUDA, DTYPES[dtype])
-    expected = attention.sdpa(qkv.float().cpu(), pack(lengths, CPU))
+    expected = torch_attention.sdpa(qkv.float().cpu(), pack(lengths, CPU))
     tried = []
     for kernel in attention._candidates(CUDA, DTYPES[dtype]):
         if attention._problem(kernel, CUDA, DTYPES[dtype], 4, 64):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongPolicy, LongSequences
@@ -13,6 +14,7 @@ from plm_embed.inference.settings import Settings
 from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.jobs.finished_bucket import is_finished
+from plm_embed.kernels import attention
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
@@ -36,8 +38,10 @@ def test_vectors_equal_the_reference_for_every_pooling_and_layer(
     record = run(tmp_path, prepared, SEQUENCES[::6], settings)
     check(tmp_path, prepared, SEQUENCES[::6], record, 2e-5)
     assert record.self_test and record.self_test.batch_invariant
-    assert record.self_test.attention == "torch SDPA"
-    assert record.fingerprint.engine == "packed-1"
+    heads, width = MODEL.heads, MODEL.dim // MODEL.heads
+    chosen = attention.choose(torch.device("cpu"), torch.float32, heads, width)
+    assert record.self_test.attention == chosen.name
+    assert record.fingerprint.engine == "packed-2"
     assert record.computed == record.unique == len(SEQUENCES[::6])
     assert read_completion(tmp_path / "0000.json") == record
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from plm_embed.kernels import attention, devices
-from plm_embed.kernels.attention import Kernel, aligned, blocked, choose, sdpa
+from plm_embed.kernels import attention, compiled, compiled_attention, devices, torch_attention
+from plm_embed.kernels.attention import Kernel, choose
 from plm_embed.kernels.packed import Packed, pack
+from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
 
 CPU = torch.device("cpu")
 LENGTHS = (5, 5, 1, 130, 2, 2, 700)
@@ -48,10 +49,10 @@ def varlen(
 
 KERNELS = {
     "sdpa": sdpa,
-    "math": lambda qkv, packed: attention._sdpa_by(SDPBackend.MATH, qkv, packed),
+    "math": lambda qkv, packed: torch_attention.sdpa_by(SDPBackend.MATH, qkv, packed),
     "blocked": blocked,
     "aligned": aligned,
-    "varlen": lambda qkv, packed: attention._varlen(varlen, qkv, packed),
+    "varlen": lambda qkv, packed: torch_attention.varlen(varlen, qkv, packed),
 }
 
 
@@ -86,7 +87,7 @@ def test_masked_keys_tell_nothing_of_the_company(dtype: torch.dtype, tail: int) 
 
 def test_blocks_are_smaller_than_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = blocked(random_qkv(torch.float32), pack(LENGTHS, CPU))
-    monkeypatch.setattr(attention, "SCORE_BYTES", 4 * 700 * 50)
+    monkeypatch.setattr(torch_attention, "SCORE_BYTES", 4 * 700 * 50)
     assert torch.allclose(blocked(random_qkv(torch.float32), pack(LENGTHS, CPU)), whole, atol=1e-6)
 
 
@@ -146,14 +147,22 @@ def test_what_is_tried_on_a_gpu(
     assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
 
 
+AVX512 = {"avx512_f": True, "avx512_vl": True}
+BF16 = AVX512 | {"avx512_bf16": True}
+
+
 @pytest.mark.parametrize(
     ("capabilities", "dtype", "labels"),
     [
         ({"amx_bf16": True}, torch.bfloat16, ["aligned"]),
         ({"amx_bf16": False}, torch.bfloat16, ["blocked", "aligned"]),
         ({}, torch.bfloat16, ["blocked", "aligned"]),
-        ({"amx_bf16": True}, torch.float16, ["aligned"]),
+        (AVX512, torch.bfloat16, ["blocked", "aligned"]),
+        (BF16, torch.bfloat16, ["compiled", "blocked", "aligned"]),
+        (BF16 | {"amx_bf16": True}, torch.bfloat16, ["aligned"]),
+        (BF16, torch.float16, ["aligned"]),
         ({"amx_bf16": True}, torch.float32, [""]),
+        (AVX512, torch.float32, ["", ""]),
     ],
 )
 def test_what_is_tried_on_a_cpu(
@@ -163,6 +172,21 @@ def test_what_is_tried_on_a_cpu(
     labels: list[str],
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    assert [kernel.label for kernel in attention._candidates(CPU, dtype)] == labels
+    monkeypatch.setattr(compiled, "compiler", lambda: "/usr/bin/gcc")
+    tried = list(attention._candidates(CPU, dtype))
+    assert [kernel.label for kernel in tried] == labels
+    in_c = "compiled" in labels or (len(labels) == 2 and dtype == torch.float32)
+    assert (tried[0].attend is compiled_attention.attend) == in_c
     with_biases = [kernel.label for kernel in attention._candidates(CPU, dtype, by_distance=True)]
     assert with_biases == [label.replace("aligned", "fused") for label in labels]
+
+
+def test_without_a_compiler_torch_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: BF16, raising=False)
+    monkeypatch.setattr(compiled, "COMPILERS", ("no-such-compiler",))
+    caplog.set_level("INFO")
+    for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, blocked)):
+        assert choose.__wrapped__(CPU, dtype, 2, 8).attend is attend
+    assert "there is no C compiler (docs/speed.md)" in caplog.text

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plm_embed.kernels.attention import Attend, blocked, sdpa
+from plm_embed.kernels.attention import Attend
 from plm_embed.kernels.packed import Distances, pack
+from plm_embed.kernels.torch_attention import blocked, sdpa
 from plm_embed.models import registry
 from plm_embed.models.encoder import distances, reference
 from plm_embed.models.encoder.description import Encoder, Slopes

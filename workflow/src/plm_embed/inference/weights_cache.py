@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plm_embed.errors import WeightsError
 from plm_embed.inference.prepare_weights import content_of, prepare
+from plm_embed.io.paths import cache_folder
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.model import Model
 from plm_embed.models.sources.fetch_weights import in_python
@@ -18,8 +19,7 @@ def weights_cache() -> Path:
     """
     if named := os.environ.get("PLM_EMBED_WEIGHTS"):
         return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "plm-embed" / "weights"
+    return cache_folder() / "weights"
 
 
 def weights_folder(

@@ -1,4 +1,4 @@
-"""Paths of the configuration: which of them can be used, and what to say of the others."""
+"""Paths: which of the configuration's can be used, and what to say of the others; the cache."""
 
 import errno
 import os
@@ -8,6 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plm_embed.wording import did_you_mean
+
+
+def cache_folder() -> Path:
+    """Where lies what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
 
 
 def unusable(path: str, *, in_rules: bool = True) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 from plm_embed.kernels.linear import Activation, Linear
+from plm_embed.kernels.packed import Rotary
 
 log = logging.getLogger(__name__)
 ROTATED = 1 << 16
@@ -35,10 +36,6 @@ class Norm:
     epsilon: float = 1e-5
     rms: bool = False
     missing: Tensor | None = None
-
-
-Rotary = tuple[Tensor, Tensor]
-"""Cosines and sines of the rotary angles, (n, d / 2) fp32."""
 
 
 class _Norm(Protocol):
@@ -99,10 +96,10 @@ def _query_key(qkv: Tensor, norms: tuple[Norm, Norm] | None, rotary: Rotary | No
         part = qkv[:, at].flatten(1)
         qkv[:, at] = norm(part.float().contiguous(), by, qkv.dtype).view(qkv[:, at].shape)
     if rotary is not None:
-        _rotate(qkv, *rotary)
+        rotate(qkv, *rotary)
 
 
-def _rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
+def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor) -> None:
     """The halves of each head against each other (esm/rotary_embedding.py)."""
     pairs = qkv[:, :2]
     rows = len(qkv) if qkv.is_cuda else max(1, ROTATED // pairs[0].numel())

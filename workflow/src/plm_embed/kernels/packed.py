@@ -1,9 +1,12 @@
-"""Where packed sequences lie, and what attention adds by distance."""
+"""Where packed sequences lie, and what attention knows of positions."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines of the rotary angles, (T, d / 2) fp32."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,8 @@ class Packed:
     lengths: tuple[int, ...]
     boundaries: Tensor
     distances: "Distances | None" = None
+    rotary: Rotary | None = None
+    """For kernels that rotate queries and keys themselves."""
 
 
 @dataclass(frozen=True)

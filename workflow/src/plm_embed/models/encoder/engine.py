@@ -28,7 +28,7 @@ from plm_embed.models.manifest import Manifest
 from plm_embed.models.packed_batch import DTYPES, ROWS, Batch, pack
 from plm_embed.models.tokenizer_file import Ids
 
-ARITHMETIC = {"cpu": "packed-1", "cuda": "packed-3"}
+ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-3"}
 """Version of the arithmetic by the kind of device; with the label of the attention kernel it is the
 engine's name in the fingerprint.
 
@@ -133,12 +133,18 @@ class Engine:
         x = self._embed(batch)
         if 0 in layers:
             found[0] = x.clone()
+        attend = self._exact if exact else self.attention
+        distances = self._distances_for(max(batch.lengths))
+        rotary = (
+            self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None
+        )
+        before, within = (None, rotary) if attend.rotates else (rotary, None)
         way = _Way(
             torch.float32 if exact else self.dtype,
             elementwise.PLAIN if exact else self.elementwise,
-            self._exact if exact else self.attention,
-            Packed(batch.lengths, batch.boundaries, self._distances_for(max(batch.lengths))),
-            self._rotary(batch.positions) if isinstance(self._encoder.positions, Rotary) else None,
+            attend,
+            Packed(batch.lengths, batch.boundaries, distances, within),
+            before,
         )
         slices = self._slices(x) if self._encoder.order == "post" else []
         ready = [x[rows].to(way.dtype) for rows in slices]
@@ -242,7 +248,9 @@ class Engine:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a batch is computed: precision, kernels, where its sequences lie, its rotary angles."""
+    """How a batch is computed: precision, kernels, where its sequences lie, and its rotary angles
+    where attention does not rotate.
+    """
 
     dtype: torch.dtype
     fused: elementwise.Elementwise

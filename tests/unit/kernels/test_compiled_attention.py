@@ -1,0 +1,157 @@
+"""Attention in C, against plain arithmetic in float64."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plm_embed.kernels import attention
+from plm_embed.kernels.compiled_attention import attend
+from plm_embed.kernels.elementwise import rotate
+from plm_embed.kernels.packed import Distances, Packed, pack
+from plm_embed.kernels.torch_attention import sdpa
+
+CPU = torch.device("cpu")
+BOUND = {torch.float32: 2e-6, torch.bfloat16: 0.02}
+DTYPES = [
+    pytest.param(
+        dtype,
+        marks=pytest.mark.skipif(
+            not attention._in_c(dtype), reason=f"no kernel in C for {dtype} here"
+        ),
+    )
+    for dtype in BOUND
+]
+LENGTHS = (1, 2, 31, 32, 33, 119, 120, 121, 245, 700)
+
+
+def draw(dtype: torch.dtype, lengths: tuple[int, ...], heads: int, width: int) -> Tensor:
+    """qkv of these sequences and of 20 rows behind them."""
+    random = torch.Generator().manual_seed(5)
+    return torch.randn((sum(lengths) + 20, 3, heads, width), generator=random).to(dtype)
+
+
+def exact(qkv: Tensor, packed: Packed) -> Tensor:
+    out, start = torch.zeros((len(qkv), qkv[0, 0].numel()), dtype=torch.float64), 0
+    for length in packed.lengths:
+        query, key, value = qkv[start : start + length].double().permute(1, 2, 0, 3)
+        scores = query @ key.transpose(1, 2)
+        if packed.distances is None:
+            scores = scores / qkv.shape[-1] ** 0.5
+        else:
+            biases = packed.distances.windows(length).flip(1)
+            scores = scores * packed.distances.scale + biases
+        found = torch.softmax(scores, -1) @ value
+        out[start : start + length] = found.transpose(0, 1).reshape(length, -1)
+        start += length
+    return out
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [2, 8, 16, 24, 36, 64, 80, 128])
+def test_heads_of_any_width(dtype: torch.dtype, width: int) -> None:
+    qkv, packed = draw(dtype, LENGTHS, 3, width), pack(LENGTHS, CPU)
+    found = attend(qkv.clone(), packed)
+    assert found.dtype == dtype
+    assert found.is_contiguous()
+    assert (found.double() - exact(qkv, packed)).abs().max() < BOUND[dtype]
+    assert not found[sum(LENGTHS) :].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=5),
+    heads=st.integers(1, 5),
+    width=st.sampled_from([4, 16, 24]),
+    turns=st.integers(1, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_sequence_knows_nothing_of_its_company_or_of_threads(
+    dtype: torch.dtype, lengths: list[int], heads: int, width: int, turns: int
+) -> None:
+    qkv = draw(dtype, tuple(lengths), heads, width)
+    with threads(turns):
+        together = attend(qkv, pack(tuple(lengths), CPU))
+    start = 0
+    for length in lengths:
+        rows = slice(start, start + length)
+        with threads(1):
+            alone = attend(qkv[rows].contiguous(), pack((length,), CPU))
+        assert torch.equal(together[rows], alone)
+        start += length
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_biases_by_distance(dtype: torch.dtype, scale: float) -> None:
+    random = torch.Generator().manual_seed(6)
+    table = 3 * torch.randn((4, 2 * 800 - 1), generator=random)
+    packed = replace(pack(LENGTHS, CPU), distances=Distances(table, scale))
+    qkv = draw(dtype, LENGTHS, 4, 16)
+    found = attend(qkv.clone(), packed)
+    assert (found.double() - exact(qkv, packed)).abs().max() < 2 * BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_rotates_queries_and_keys_on_its_way(dtype: torch.dtype) -> None:
+    qkv, packed = draw(dtype, LENGTHS, 4, 24), pack(LENGTHS, CPU)
+    random = torch.Generator().manual_seed(7)
+    angles = 7 * torch.rand((len(qkv), 12), generator=random)
+    rotary = angles.cos(), angles.sin()
+    rotated = qkv.clone()
+    rotate(rotated, *rotary)
+    found = attend(qkv, replace(packed, rotary=rotary))
+    # one rounding to bfloat16 may differ between the two
+    assert (found.double() - exact(rotated, packed)).abs().max() < 1.5 * BOUND[dtype]
+    assert not torch.equal(found, attend(qkv, packed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_what_is_no_number_stays_and_stays_alone(dtype: torch.dtype, broken: float) -> None:
+    """An overflow has to be seen by who computes it again, and to spoil no other sequence."""
+    lengths = (40, 130, 7)
+    qkv, packed = draw(dtype, lengths, 2, 16), pack(lengths, CPU)
+    whole = attend(qkv, packed)
+    qkv[41:44, 1] = broken
+    found = attend(qkv, packed)
+    assert found[40:170].isnan().any(1).all()
+    assert torch.equal(found[:40], whole[:40])
+    assert torch.equal(found[170:], whole[170:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1e-30, 30.0])
+def test_scores_far_apart_and_alike(dtype: torch.dtype, size: float) -> None:
+    """Large scores have large rounding errors, torch's too."""
+    qkv, packed = draw(dtype, LENGTHS, 2, 16), pack(LENGTHS, CPU)
+    qkv[:, :2] *= size
+    ours, torchs = (
+        (kernel(qkv.clone(), packed).double() - exact(qkv, packed)).abs().max()
+        for kernel in (attend, sdpa)
+    )
+    assert ours < 2 * torchs + BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_that_are_too_wide_are_left_to_torch(
+    dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert attention.choose.__wrapped__(CPU, dtype, 2, 24).attend is attend
+    assert attention.choose.__wrapped__(CPU, dtype, 2, 264).attend is not attend
+    assert "not compiled for this processor: ValueError: heads of width 264" in caplog.text
