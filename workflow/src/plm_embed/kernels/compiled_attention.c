@@ -164,9 +164,9 @@ static void attend_head(const number *query, size_t step, int length, float scal
                         uint32_t *keys, uint32_t *values, number *out) {
     vector queries[2 * WORDS], scores[2 * BLOCK], mixed[2 * PADDED];
     const number *key = query + step / 3, *value = key + step / 3;
-#define ANGLES(row) cosines ? cosines + (row) * (WIDTH / 2) : NULL, sines + (row) * (WIDTH / 2)
+#define AT(row, angles) angles ? angles + (size_t)(row) * (WIDTH / 2) : NULL
     for (int row = 0; row < length; row++)
-        rotate(key + row * step, ANGLES(row), (number *)(keys + row * WORDS));
+        rotate(key + row * step, AT(row, cosines), AT(row, sines), (number *)(keys + row * WORDS));
     gather_values(value, step, length, values);
     const vector later = all(biases ? LOG2_E : scale * LOG2_E);
     for (int first = 0; first < length; first += QUERIES) {
@@ -174,11 +174,12 @@ static void attend_head(const number *query, size_t step, int length, float scal
         for (int row = 0; row < QUERIES; row++) {
             const int from = first + (row < asked ? row : 0);
             uint32_t words[WORDS];
-            rotate(query + from * step, ANGLES(from), (number *)words);
+            rotate(query + from * step, AT(from, cosines), AT(from, sines), (number *)words);
             for (int word = 0; word < WORDS; word++)
                 ((uint32_t *)queries)[word * QUERIES + row] = words[word];
         }
-        vector highest[2] = {all(-__builtin_inff()), all(-__builtin_inff())}, totals[2] = {all(0), all(0)};
+        const vector lowest = all(-__builtin_inff());
+        vector highest[2] = {lowest, lowest}, totals[2] = {all(0), all(0)};
         memset(mixed, 0, sizeof mixed);
         for (int start = 0; start < length; start += BLOCK) {
             const int count = length - start < BLOCK ? length - start : BLOCK;
@@ -231,7 +232,8 @@ int attend(const number *qkv, number *out, const int32_t *lengths, int sequences
         const int length = lengths[i];
         for (int head = 0; head < heads; head++) {
             if (at++ % turns != turn) continue;
-            const float *of_head = biases ? biases + (size_t)head * (2 * middle + 1) + middle : NULL;
+            const float *of_head =
+                biases ? biases + (size_t)head * (2 * middle + 1) + middle : NULL;
             /* backwards, as the queries of a vector follow each other */
             for (int far = 1 - length; biases && far < length; far++)
                 reversed[length - 1 - far] = of_head[far];

@@ -50,12 +50,10 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
         0 if table is None else table.shape[1] // 2,
     )
     threads = min(torch.get_num_threads(), heads * len(lengths))
-    if threads == 1:
-        failed = [run(0, 1)]
-    else:
-        # its own threads each time: a tenth of a millisecond, and nothing that a fork would lack
-        with ThreadPoolExecutor(threads) as pool:
-            failed = list(pool.map(lambda turn: run(turn, threads), range(threads)))
+    # threads of its own each time: a tenth of a millisecond, and nothing that a fork would lack
+    with ThreadPoolExecutor(threads) as pool:
+        others = [pool.submit(run, turn, threads) for turn in range(1, threads)]
+        failed = [run(0, threads), *(other.result() for other in others)]
     if any(failed):
         raise MemoryError("no memory for the keys and values of a head")
     return out
