@@ -29,11 +29,12 @@ import torch
 from Bio.SeqIO.FastaIO import SimpleFastaParser
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.kernels import attention, torch_attention
+from plm_embed.kernels import attention
 from plm_embed.kernels.devices import device_name
 from plm_embed.kernels.linear import Linear
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.model import Model
+from plm_embed.models.packed_batch import DTYPES
 from plm_embed.models.registry import find_model
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ def variants(model: Model) -> dict[str, Callable[[], peers.Run]]:
         "plm-embed bfloat16": lambda: peers.ours(peers.engine(model, tensors, CPU, "bfloat16")),
     }
     for dtype in ("float32", "bfloat16"):
-        found[f"plm-embed {dtype}, torch's attention"] = lambda dtype=dtype: peers.ours(
+        found[f"plm-embed {dtype}, without C"] = lambda dtype=dtype: peers.ours(
             with_torchs_attention(model, tensors, dtype)
         )
     found["transformers SDPA float32, 8 at a time"] = lambda: peers.hugging_face(
@@ -72,8 +73,8 @@ def with_torchs_attention(
 ) -> Engine:
     """The engine as it is without a C compiler."""
     made = peers.engine(model, tensors, CPU, dtype)
-    attend = torch_attention.sdpa if dtype == "float32" else torch_attention.blocked
-    made.attention = attention.Kernel("", attend.__name__, attend)
+    kernels = attention._candidates(CPU, DTYPES[dtype])
+    made.attention = next(kernel for kernel in kernels if not kernel.rotates)
     return made
 
 

@@ -21,6 +21,14 @@ def model(prepared: Path) -> Iterator[LanguageModel]:
         yield model
 
 
+def test_a_file_below_the_home_folder(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.fasta").write_text(">a\nMKV\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert np.array_equal(model.embed("~/one.fasta"), model.embed(["MKV"]))
+
+
 @pytest.mark.parametrize(
     ("given", "said", "record"),
     [

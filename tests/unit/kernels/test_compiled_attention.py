@@ -1,8 +1,11 @@
 """Attention in C, against plain arithmetic in float64."""
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plm_embed.kernels import attention
+from plm_embed.errors import out_of_memory
+from plm_embed.kernels import attention, compiled, compiled_attention
 from plm_embed.kernels.compiled_attention import attend
 from plm_embed.kernels.elementwise import rotate
 from plm_embed.kernels.packed import Distances, Packed, pack
@@ -63,9 +67,13 @@ def threads(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [2, 8, 16, 24, 36, 64, 80, 128])
+@pytest.mark.parametrize("width", [1, 2, 7, 8, 16, 24, 36, 64, 80, 128, 256])
 def test_heads_of_any_width(dtype: torch.dtype, width: int) -> None:
     qkv, packed = draw(dtype, LENGTHS, 3, width), pack(LENGTHS, CPU)
+    if dtype == torch.bfloat16 and width % 2:  # it takes two numbers at a time
+        with pytest.raises(ValueError, match=f"heads of width {width}"):
+            attend(qkv, packed)
+        return
     found = attend(qkv.clone(), packed)
     assert found.dtype == dtype
     assert found.is_contiguous()
@@ -105,13 +113,17 @@ def test_biases_by_distance(dtype: torch.dtype, scale: float) -> None:
     qkv = draw(dtype, LENGTHS, 4, 16)
     found = attend(qkv.clone(), packed)
     assert (found.double() - exact(qkv, packed)).abs().max() < 2 * BOUND[dtype]
+    short = replace(packed, distances=Distances(table[:, 200:-200], scale))
+    with pytest.raises(ValueError, match="longer than the table"):
+        attend(qkv, short)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_rotates_queries_and_keys_on_its_way(dtype: torch.dtype) -> None:
-    qkv, packed = draw(dtype, LENGTHS, 4, 24), pack(LENGTHS, CPU)
+@pytest.mark.parametrize("width", [2, 16, 24, 64])
+def test_it_rotates_queries_and_keys_on_its_way(dtype: torch.dtype, width: int) -> None:
+    qkv, packed = draw(dtype, LENGTHS, 4, width), pack(LENGTHS, CPU)
     random = torch.Generator().manual_seed(7)
-    angles = 7 * torch.rand((len(qkv), 12), generator=random)
+    angles = 7 * torch.rand((len(qkv), width // 2), generator=random)
     rotary = angles.cos(), angles.sin()
     rotated = qkv.clone()
     rotate(rotated, *rotary)
@@ -155,3 +167,32 @@ def test_heads_that_are_too_wide_are_left_to_torch(
     assert attention.choose.__wrapped__(CPU, dtype, 2, 24).attend is attend
     assert attention.choose.__wrapped__(CPU, dtype, 2, 264).attend is not attend
     assert "not compiled for this processor: ValueError: heads of width 264" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_lack_of_memory_is_told_as_torch_tells_it(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a smaller batch is tried."""
+    without = SimpleNamespace(attend=lambda *_: 1)
+    monkeypatch.setattr(compiled, "library", lambda *_: without)
+    with pytest.raises(RuntimeError) as error:
+        attend(draw(dtype, LENGTHS, 2, 16), pack(LENGTHS, CPU))
+    assert out_of_memory(error.value)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_leave_the_core_that_the_main_thread_is_bound_to(dtype: torch.dtype) -> None:
+    everywhere = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    with threads(2), ThreadPoolExecutor(1) as other:
+        other.submit(int).result()  # as OpenMP's, which may run elsewhere
+        os.sched_setaffinity(0, {min(everywhere)})
+        try:
+            with ThreadPoolExecutor(1, initializer=compiled_attention._go_anywhere) as pool:
+                seen.append(pool.submit(os.sched_getaffinity, 0).result())
+            attend(draw(dtype, LENGTHS, 2, 16), pack(LENGTHS, CPU))
+            assert os.sched_getaffinity(0) == {min(everywhere)}
+        finally:
+            os.sched_setaffinity(0, everywhere)
+    assert seen == [everywhere]

@@ -90,7 +90,7 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
 
     from plm_embed.reading.opening import open_vectors
 
-    return open_vectors(Path(path), _embed_like)
+    return open_vectors(Path(path).expanduser(), _embed_like)
 
 
 def _embed_like(

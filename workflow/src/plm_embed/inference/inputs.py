@@ -88,7 +88,7 @@ def of_kind(given: Given, alphabet: Alphabet) -> Given:
 
 def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     if isinstance(given, Path | str):
-        path = Path(given)
+        path = Path(given).expanduser()
         if isinstance(given, str) and not _is_file(path):
             shown = given if len(given) <= 40 else f"{given[:40]}..."
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from plm_embed.errors import out_of_memory
-from plm_embed.kernels import compiled, compiled_attention, devices, torch_attention
+from plm_embed.errors import PassingError, out_of_memory
+from plm_embed.kernels import compiled_attention, devices, torch_attention
 from plm_embed.kernels.elementwise import rotate
 from plm_embed.kernels.packed import Distances, Packed, pack
 
 log = logging.getLogger(__name__)
+IN_C = ("avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "fma3")
+"""What `compiled.FLAGS` let a C compiler use, in torch's words."""
 
 Attend = Callable[[Tensor, Packed], Tensor]
 """qkv (T, 3, H, d), which is used up, and the sequences in it -> (T, D), contiguous; zero in the
@@ -101,17 +103,12 @@ def matrix_unit() -> bool:
 
 
 def _in_c(dtype: torch.dtype) -> bool:
-    """Whether the kernel in C serves: in bfloat16 on processors that multiply it, but have no unit
-    for that.
+    """Whether the processor can do what the kernel in C asks for: in bfloat16 it must multiply it,
+    but have no unit for that.
     """
-    if dtype == torch.float16 or not _can("avx512_f") or not _can("avx512_vl"):
+    if dtype == torch.float16 or not all(map(_can, IN_C)):
         return False
-    if dtype == torch.bfloat16 and (matrix_unit() or not _can("avx512_bf16")):
-        return False
-    if compiled.compiler() is None:
-        log.info("attention: by torch, more slowly: there is no C compiler (docs/speed.md)")
-        return False
-    return True
+    return dtype == torch.float32 or (_can("avx512_bf16") and not matrix_unit())
 
 
 def _can(feature: str) -> bool:
@@ -182,6 +179,8 @@ def _problem(  # noqa: PLR0917
         expected = torch_attention.sdpa(plain, packed(torch.device("cpu")))
         try:
             found = kernel(qkv.to(device), given).float().cpu()
+        except PassingError:  # says nothing about the kernel, and another one has other bits
+            raise
         except Exception as error:  # Triton's compiler and launcher raise many kinds
             if out_of_memory(error):  # says nothing about the kernel
                 raise

@@ -1,73 +1,94 @@
-"""C code of this package, compiled for the processor of this machine when it is first needed.
+"""C code of this package, compiled when it is first needed, for processors with AVX-512.
 
-That takes half a second; the library then stays in the user's cache. Its name has the hash of what
-it was made from, and of its bytes: a damaged one is made again.
+That takes half a second; the library then stays in the user's cache, for all machines that share
+it, also those without a compiler. Its name has the hash of what it was made from, and of its bytes:
+a damaged one is made again.
 """
 
 import ctypes
 import hashlib
 import logging
+import os
+import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from plm_embed.io.files import atomic_path, sha256_file
+from plm_embed.errors import PassingError
+from plm_embed.io.files import atomic_path, remove_abandoned, sha256_file
 from plm_embed.io.paths import cache_folder
-from plm_embed.kernels.cpu import cpu_features
 
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")
-FLAGS = ("-O3", "-march=native", "-fno-strict-aliasing", "-shared", "-fPIC")
-SECONDS_TO_COMPILE = 60
-
-
-def compiler() -> str | None:
-    """The C compiler of this machine, if it has one."""
-    return next(filter(None, map(shutil.which, COMPILERS)), None)
+FLAGS = (
+    *("-O3", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
+    *("-ffp-contract=fast", "-fno-strict-aliasing", "-shared", "-fPIC"),
+)
+SECONDS_TO_COMPILE = 300
 
 
 @cache
-def library(name: str, *definitions: str) -> ctypes.CDLL:
-    """The C code `name` of this folder as a library, with -D of `definitions`.
+def library(name: str, *options: str) -> ctypes.CDLL:
+    """The C code `name` of this folder, compiled with `options` besides `FLAGS`.
 
-    RuntimeError when there is no compiler, or when it refuses the code.
+    RuntimeError when no compiler of this machine compiles it, and none did before.
     """
     source = Path(__file__).with_name(f"{name}.c")
-    options = (*FLAGS, *(f"-D{definition}" for definition in definitions))
-    made_from = repr((source.read_text(encoding="utf-8"), options, cpu_features()))
+    made_from = repr((source.read_text(encoding="utf-8"), FLAGS, options))
     stem = f"{name}-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}"
     folder = cache_folder() / "kernels"
-    for kept in folder.glob(f"{stem}-*.so"):
-        if kept.stem == f"{stem}-{sha256_file(kept)[:16]}":
-            return ctypes.CDLL(str(kept))
-        log.warning("%s is damaged; it is made again", kept)
-    with tempfile.TemporaryDirectory() as scratch:
+    if kept := _kept(folder, stem):
+        return kept
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / f"{name}.so"
-        _compile(source, options, made)
+        _compile(source, (*FLAGS, *options), made)
         final = folder / f"{stem}-{sha256_file(made)[:16]}.so"
         try:
             with atomic_path(final) as temporary:
                 shutil.copyfile(made, temporary)
+            remove_abandoned(folder)
         except OSError as error:
             log.info("%s cannot be kept: %s", final, error.strerror or error)
-            return ctypes.CDLL(str(made))  # stays open when the file is gone
-        return ctypes.CDLL(str(final))
+        else:
+            with suppress(OSError):  # nothing is run from there
+                return ctypes.CDLL(str(final))
+        return ctypes.CDLL(str(made))  # stays in memory when the file is gone
+
+
+def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
+    """What was compiled before; compilers may have made several, of which the first serves."""
+    with suppress(OSError):  # it cannot be read, or nothing is run from there
+        for path in sorted(folder.glob(f"{stem}-*.so")):
+            if path.stem == f"{stem}-{sha256_file(path)[:16]}":
+                return ctypes.CDLL(str(path))
+            log.warning("%s is damaged; it is made again", path)
+            path.unlink()
+    return None
 
 
 def _compile(source: Path, options: tuple[str, ...], made: Path) -> None:
-    command = compiler()
-    if command is None:
-        raise RuntimeError(f"no C compiler ({', '.join(COMPILERS)})")
-    called = subprocess.run(
-        [command, *options, "-o", str(made), str(source)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=SECONDS_TO_COMPILE,
-        check=False,
-    )
-    if called.returncode:
+    wrong = []
+    for compiler in filter(None, (os.environ.get("CC"), *COMPILERS)):
+        words = shlex.split(compiler)
+        if not shutil.which(words[0]):
+            continue
+        command = [*words, *options, "-o", str(made), str(source)]
+        try:
+            called = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=SECONDS_TO_COMPILE,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:  # another kernel has other bits
+            raise PassingError(f"{words[0]} could not compile {source.name}: {error}") from error
+        if not called.returncode:
+            return
         why = next((line for line in called.stderr.splitlines() if "error" in line), "")
-        raise RuntimeError(f"{command} cannot compile {source.name}: {why}")
+        wrong.append(f"{words[0]} cannot compile {source.name}: {why}")
+    raise RuntimeError("; ".join(wrong) or f"no C compiler ({', '.join(COMPILERS)})")

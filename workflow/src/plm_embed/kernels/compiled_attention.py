@@ -6,8 +6,11 @@ on a sequence's company.
 """
 
 import ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -29,13 +32,16 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
     half = qkv.dtype == torch.bfloat16
     if width > WIDEST or (half and width % 2):
         raise ValueError(f"heads of width {width}")
-    library = compiled.library("compiled_attention", f"WIDTH={width}", *(("HALF",) if half else ()))
+    options = f"-DWIDTH={width}", *(("-DHALF", "-mavx512bf16") if half else ())
+    library = compiled.library("compiled_attention", *options)
     out = torch.empty((len(qkv), heads * width), dtype=qkv.dtype)
     out[sum(packed.lengths) :] = 0
     lengths = (ctypes.c_int32 * len(packed.lengths))(*packed.lengths)
     distances, (cosines, sines) = packed.distances, packed.rotary or (None, None)
     scale = width**-0.5 if distances is None else distances.scale
     table = None if distances is None else distances.table
+    if table is not None and max(packed.lengths) > len(table[0]) // 2 + 1:
+        raise ValueError("a sequence is longer than the table of biases by distance")
     run = partial(
         library.attend,
         _at(qkv),
@@ -51,12 +57,24 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
     )
     threads = min(torch.get_num_threads(), heads * len(lengths))
     # threads of its own each time: a tenth of a millisecond, and nothing that a fork would lack
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, initializer=_go_anywhere) as pool:
         others = [pool.submit(run, turn, threads) for turn in range(1, threads)]
         failed = [run(0, threads), *(other.result() for other in others)]
     if any(failed):
-        raise MemoryError("no memory for the keys and values of a head")
+        raise RuntimeError("out of memory for the keys and values of a head")  # as torch says it
     return out
+
+
+def _go_anywhere() -> None:
+    """Let this thread run wherever a thread of the process may: OpenMP binds the main thread to a
+    core if it is told to, and what that one starts to the same core.
+    """
+    everywhere: set[int] = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended
+            everywhere |= os.sched_getaffinity(int(task.name))
+    with suppress(OSError):
+        os.sched_setaffinity(0, everywhere)
 
 
 def _at(tensor: Tensor | None) -> ctypes.c_void_p:

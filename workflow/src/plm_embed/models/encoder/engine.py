@@ -33,9 +33,9 @@ ARITHMETIC = {"cpu": "packed-2", "cuda": "packed-3"}
 engine's name in the fingerprint.
 
 It stands for equal bits in any batch, on one kind of device: on CPUs per machine and thread count,
-on CUDA per GPU type, version of torch and the kernels that completion records name. Only the kernel
-`math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records what it
-saw.
+on CUDA per GPU type and version of torch, and per kernels, which completion records name. Only the
+kernel `math` does not promise them (`Fingerprint.batch_invariant`). Each job's self-test records
+what it saw.
 """
 
 TOKEN_DROPOUT_SCALE = 1 - 0.15 * 0.8
