@@ -23,7 +23,7 @@ from plm_embed.keys import bucket_of, key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
-from plm_embed.store.reuse import Reuse
+from plm_embed.store.reuse import Reuse, check_sources
 from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, write_bucket
@@ -167,6 +167,10 @@ def test_another_fingerprint_is_refused_before_anything_is_computed(
             pooling=("max",),
         )
     assert not (tmp_path / "second" / "store").exists()
+    # no setting computes what an earlier version did
+    known = {"engine": "packed-0"}
+    with pytest.raises(PlmEmbedError, match=r"(?s)device or version: engine is .*`reuse`$"):
+        check_sources([tmp_path / "first/store"], known)
 
 
 def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) -> None:

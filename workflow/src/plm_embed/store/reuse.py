@@ -80,10 +80,13 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, object]) -> None:
     for path in paths:
         wrong = [_differences(found, known) for found in fingerprints(path)]
         if all(wrong):
-            nearest = "; ".join(sorted(wrong, key=len)[0])
+            nearest = sorted(wrong, key=len)[0]
+            other = any(each.startswith("engine ") for each in nearest)
             raise ConfigError(
-                f"reuse: {path}: its vectors were made with other settings: {nearest}\n"
-                "  take it out of `reuse`, or set what is computed to what it holds",
+                f"reuse: {path}: its vectors were made "
+                f"{'by another kind of device or version' if other else 'with other settings'}: "
+                f"{'; '.join(nearest)}\n  take it out of `reuse`"
+                + ("" if other else ", or set what is computed to what it holds"),
                 key="reuse",
                 path=path,
             )
