@@ -189,7 +189,7 @@ def test_without_a_compiler_torch_serves(
     monkeypatch.setattr(compiled, "COMPILERS", ())
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiled.library.cache_clear()
+    compiled.load.cache_clear()
     for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, blocked)):
         assert choose.__wrapped__(CPU, dtype, 2, 8).attend is attend
     assert "not compiled for this processor: RuntimeError: no C compiler" in caplog.text

@@ -26,7 +26,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(*definitions: str) -> object:
-    return compiled.library.__wrapped__(NAME, *definitions).attend
+    return compiled.load.__wrapped__(NAME, *definitions).attend
+
+
+def script(path: Path, line: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return path
 
 
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +79,7 @@ def test_code_that_the_compiler_refuses(folder: Path) -> None:
 def test_the_next_compiler_serves_when_one_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = tmp_path / "old"
-    old.write_text("#!/bin/sh\necho 'error: unknown option' >&2\nexit 1\n")
-    old.chmod(0o755)
+    old = script(tmp_path / "old", "echo 'error: unknown option' >&2; exit 1")
     monkeypatch.setenv("CC", f"{old} -pipe")
     assert made("-DWIDTH=8")
     monkeypatch.setattr(compiled, "COMPILERS", ())
@@ -87,14 +91,12 @@ def test_the_next_compiler_serves_when_one_cannot(
 def test_a_job_whose_compiler_hangs_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text("#!/bin/sh\nexec sleep 3600\n")
-    slow.chmod(0o755)
+    slow = script(tmp_path / "slow", "exec sleep 3600")
     monkeypatch.setenv("CC", str(slow))
     monkeypatch.setattr(compiled, "SECONDS_TO_COMPILE", 0.1)
     with pytest.raises(PassingError, match=f"{slow} could not compile"):
         made("-DWIDTH=8")
-    monkeypatch.setattr(compiled_attention.compiled, "library", compiled.library.__wrapped__)
+    monkeypatch.setattr(compiled_attention.compiled, "load", compiled.load.__wrapped__)
     qkv = torch.zeros((1, 3, 1, 8))
     with pytest.raises(PassingError):
         attention._problem(Kernel("", "in C", compiled_attention.attend), CPU, qkv.dtype, 1, 8)

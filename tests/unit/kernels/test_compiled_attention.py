@@ -175,7 +175,7 @@ def test_a_lack_of_memory_is_told_as_torch_tells_it(
 ) -> None:
     """So that a smaller batch is tried."""
     without = SimpleNamespace(attend=lambda *_: 1)
-    monkeypatch.setattr(compiled, "library", lambda *_: without)
+    monkeypatch.setattr(compiled, "load", lambda *_: without)
     with pytest.raises(RuntimeError) as error:
         attend(draw(dtype, LENGTHS, 2, 16), pack(LENGTHS, CPU))
     assert out_of_memory(error.value)

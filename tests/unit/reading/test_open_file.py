@@ -1,4 +1,4 @@
-"""The file of an open reader: closed, or another one in its place."""
+"""The file of an open reader: closed, another one in its place, or named from the home folder."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
-from support.campaigns import DIM, gathered_campaign
+from support.campaigns import DIM, Campaign, gathered_campaign
 from support.expected_rows import CLEAR, KEYS
 
 
@@ -40,3 +40,9 @@ def test_a_reader_keeps_the_file_that_it_opened(tmp_path: Path) -> None:
         campaign.master.write_bytes(bytes(len(before)))
         np.testing.assert_array_equal(reader.to_numpy(), kept)
         np.testing.assert_array_equal(reader.rows([3, 1]), some)
+
+
+def test_a_path_below_the_home_folder(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(campaign.master.parent))
+    with plm_embed.open(f"~/{campaign.master.name}") as embeddings:
+        assert embeddings.path == campaign.master

@@ -31,7 +31,7 @@ SECONDS_TO_COMPILE = 300
 
 
 @cache
-def library(name: str, *options: str) -> ctypes.CDLL:
+def load(name: str, *options: str) -> ctypes.CDLL:
     """The C code `name` of this folder, compiled with `options` besides `FLAGS`.
 
     RuntimeError when no compiler of this machine compiles it, and none did before.

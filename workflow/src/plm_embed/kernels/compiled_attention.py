@@ -33,7 +33,7 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
     if width > WIDEST or (half and width % 2):
         raise ValueError(f"heads of width {width}")
     options = f"-DWIDTH={width}", *(("-DHALF", "-mavx512bf16") if half else ())
-    library = compiled.library("compiled_attention", *options)
+    library = compiled.load("compiled_attention", *options)
     out = torch.empty((len(qkv), heads * width), dtype=qkv.dtype)
     out[sum(packed.lengths) :] = 0
     lengths = (ctypes.c_int32 * len(packed.lengths))(*packed.lengths)
