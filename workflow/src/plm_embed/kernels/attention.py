@@ -72,7 +72,7 @@ def _candidates(
         if _in_c(dtype):
             label = "compiled" if half else ""
             in_c = compiled_attention.attend
-            yield Kernel(label, "compiled for this processor", in_c, rotates=True)
+            yield Kernel(label, "C with AVX-512", in_c, rotates=True)
         if dtype == torch.bfloat16 and not matrix_unit():
             # torch's fused kernel runs it at the speed of fp32; matrix products run it at its own
             yield Kernel("blocked", "products of cache-sized blocks", torch_attention.blocked)

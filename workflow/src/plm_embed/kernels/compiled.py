@@ -73,7 +73,7 @@ def _compile(source: Path, options: tuple[str, ...], made: Path) -> None:
     wrong = []
     for compiler in filter(None, (os.environ.get("CC"), *COMPILERS)):
         words = shlex.split(compiler)
-        if not shutil.which(words[0]):
+        if not words or not shutil.which(words[0]):
             continue
         command = [*words, *options, "-o", str(made), str(source)]
         try:
@@ -91,4 +91,5 @@ def _compile(source: Path, options: tuple[str, ...], made: Path) -> None:
             return
         why = next((line for line in called.stderr.splitlines() if "error" in line), "")
         wrong.append(f"{words[0]} cannot compile {source.name}: {why}")
-    raise RuntimeError("; ".join(wrong) or f"no C compiler ({', '.join(COMPILERS)})")
+    missing = f"no C compiler ({', '.join(COMPILERS)}); it would be faster (docs/speed.md)"
+    raise RuntimeError("; ".join(wrong) or missing)
