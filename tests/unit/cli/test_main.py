@@ -119,6 +119,17 @@ print({"torch", "requests"} & set(sys.modules))
     assert [plm_embed(*words, code=code).stdout for _ in range(2)] == ["{'torch'}\n", "set()\n"]
 
 
+@pytest.mark.parametrize("words", [("plan",), ("summary", "."), ("report", ".")])
+def test_what_shows_a_campaign_makes_columns_without_pandas(words: tuple[str, ...]) -> None:
+    code = """
+import sys
+from plm_embed.cli.main import group
+group.commands[sys.argv[1]].callback = lambda **_: print({"pandas", "pyarrow"} & set(sys.modules))
+group.main(standalone_mode=False)
+"""
+    assert plm_embed(*words, code=code).stdout == "{'pyarrow'}\n"
+
+
 def test_a_step_makes_columns_without_pandas_and_data_frames_all_the_same(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     code = """

@@ -41,8 +41,6 @@ STEPS = {
     **dict.fromkeys(("validate", "weights"), WAIT_IN_SLEEP),
 }
 
-ARROW_STEPS = ("deduplicate", "scan", "split", "collect", "gather", "validate", "report")
-
 
 def set_up(step: str) -> None:
     """Call it before Arrow, NumPy or torch is imported. What the environment says already stays."""
@@ -61,22 +59,21 @@ def spare_collector() -> None:
     atexit.register(gc.freeze)
 
 
-def keep_pandas_out(step: str) -> None:
-    """Let Arrow find no pandas in a step that makes columns.
+def keep_pandas_out() -> None:
+    """Let Arrow find no pandas when it makes columns.
 
     With the first column Arrow looks for pandas, once, and imports it if it is installed: 0.2 s of
     a processor. Whoever asks for a data frame still gets one.
     """
-    if step in ARROW_STEPS:
-        finder = _NoPandas()
-        sys.meta_path.insert(0, finder)
-        try:
-            import pyarrow as pa
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
 
-            pa.array(memoryview(b"\0"))
-            pa.scalar(0)
-        finally:
-            sys.meta_path.remove(finder)
+        pa.array(memoryview(b"\0"))
+        pa.scalar(0)
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class _NoPandas(MetaPathFinder):

@@ -67,6 +67,14 @@ WEIGHTS = partial(
 """An option of several commands, of some of them required."""
 
 
+class Columnar(click.Command):
+    """A command that makes columns, and needs no pandas for it."""
+
+    def invoke(self, context: click.Context) -> Any:
+        startup.keep_pandas_out()
+        return super().invoke(context)
+
+
 class Step(click.Command):
     """A step of the workflow: the first line of its log is the command that repeats it. Who typed
     the command sees it anyway.
@@ -75,8 +83,11 @@ class Step(click.Command):
     def invoke(self, context: click.Context) -> Any:
         if not sys.stderr.isatty():
             print("#", printable(shlex.join(["plm-embed", *sys.argv[1:]])), file=sys.stderr)
-        startup.keep_pandas_out(context.info_name or "")
         return super().invoke(context)
+
+
+class ColumnarStep(Step, Columnar):
+    """Both."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

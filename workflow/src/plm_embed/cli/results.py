@@ -11,7 +11,7 @@ from plm_embed.cli.options import (
     EXISTING,
     PATH,
     WEIGHTS,
-    Step,
+    ColumnarStep,
     campaign_options,
 )
 from plm_embed.cli.setting_options import settings_of
@@ -135,7 +135,7 @@ def import_(
         say(f"  {count:,} left out: {reason}")
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @campaign_options
 @click.option(
     "--output", type=PATH, help="gathered.json: a record that the three files were written."
@@ -170,7 +170,7 @@ def gather(
         write_record(output, (master, index, records))
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.argument("results", required=False, type=EXISTING)
 @partial(campaign_options, required=False)
 @WEIGHTS()

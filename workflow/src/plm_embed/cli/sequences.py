@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step
+from plm_embed.cli.options import EXISTING, PATH, ColumnarStep
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.sequences.settings import Memory, Reading
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.argument("inputs", nargs=-1, required=True, type=PATH)
 @click.option(
     "--output", required=True, type=PATH, help="Folder for records.parquet, buckets/ and members/."
@@ -32,7 +32,7 @@ def deduplicate(
     run(inputs, output, **vars(reading), **vars(memory))
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.argument("sequences", type=PATH)
 @click.option(
     "--number",
@@ -58,7 +58,7 @@ def scan(*, sequences: Path, number: int, output: Path, reading: Reading) -> Non
     run(sequences, number, output, **vars(reading))
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.argument("scans", nargs=-1, required=True, type=EXISTING)
 @click.option(
     "--range",
@@ -84,7 +84,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory: Memory)
     run(scans, number, output, **vars(memory))
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.option(
     "--scan",
     "scans",

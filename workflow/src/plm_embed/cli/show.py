@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from plm_embed.cli.options import EXISTING, PATH, Step
+from plm_embed.cli.options import EXISTING, PATH, Columnar, ColumnarStep
 from plm_embed.io.terminal import say
 
 
@@ -30,7 +30,7 @@ def watch(results: Path, once: bool) -> None:
     sys.exit(run(results, once=once))
 
 
-@click.command()
+@click.command(cls=Columnar)
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--configfile",
@@ -165,7 +165,7 @@ def plan(
         show(plans, Terminal(highlight=False))
 
 
-@click.command(cls=Step)
+@click.command(cls=ColumnarStep)
 @click.argument("results", type=EXISTING, default=Path("results"))
 @click.option(
     "--output",
@@ -213,7 +213,7 @@ def report(results: Path, output: Path | None, configfile: Path | None) -> None:
         say(f"{page}: open it in a browser")
 
 
-@click.command()
+@click.command(cls=Columnar)
 @click.argument("results", type=EXISTING, default=Path("results"))
 def summary(results: Path) -> None:
     """Say what a campaign has produced and how to open it.
