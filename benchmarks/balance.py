@@ -27,7 +27,6 @@ import numpy as np
 from plm_embed import keys as buckets
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs import dispatch
-from plm_embed.keys import digests
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
 
@@ -63,9 +62,8 @@ def sequences(count: int) -> tuple[np.ndarray, np.ndarray]:
     prefixes = []
     for some in np.array_split(lengths, 40):
         residues = LETTERS[random.integers(0, 20, int(some.sum()))].tobytes()
-        found = np.frombuffer(digests(residues, np.cumsum(some).tolist()), ">u8").reshape(
-            len(some), 4
-        )
+        digests = buckets.digests(residues, np.cumsum(some))
+        found = np.frombuffer(digests, ">u8").reshape(len(some), 4)
         prefixes.append(found[:, 0].astype(np.uint64))
     return lengths, np.concatenate(prefixes)
 

@@ -3,13 +3,16 @@ contract.
 """
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from plm_embed.kernels import attention, compiled, compiled_attention, devices, torch_attention
+from plm_embed.errors import PassingError
+from plm_embed.io import compiled
+from plm_embed.kernels import attention, compiled_attention, devices, torch_attention
 from plm_embed.kernels.attention import Kernel, choose
 from plm_embed.kernels.packed import Packed, pack
 from plm_embed.kernels.torch_attention import aligned, blocked, sdpa
@@ -193,3 +196,13 @@ def test_without_a_compiler_torch_serves(
     for dtype, attend in ((torch.float32, sdpa), (torch.bfloat16, blocked)):
         assert choose.__wrapped__(CPU, dtype, 2, 8).attend is attend
     assert "not C with AVX-512: RuntimeError: no C compiler" in caplog.text
+
+
+def test_a_job_whose_compiler_hangs_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(*_: object) -> NoReturn:
+        raise PassingError("gcc could not compile compiled_attention.c")
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AVX512, raising=False)
+    monkeypatch.setattr(compiled, "load", hangs)
+    with pytest.raises(PassingError):  # another kernel has other bits
+        choose.__wrapped__(CPU, torch.float32, 2, 8)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plm_embed.errors import out_of_memory
-from plm_embed.kernels import attention, compiled, compiled_attention
+from plm_embed.io import compiled
+from plm_embed.kernels import attention, compiled_attention
 from plm_embed.kernels.compiled_attention import attend
 from plm_embed.kernels.elementwise import rotate
 from plm_embed.kernels.packed import Distances, Packed, pack

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.sequences.fasta import TooLarge, parse_plain, record_blocks
+from plm_embed.sequences import compiled_sequences, fasta
+from plm_embed.sequences.fasta import PlainBatch, TooLarge, parse_plain, record_blocks
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.tables import Table
 from support.nasty_inputs import PLAIN, write
 
+Parser = Callable[[bytes, int], PlainBatch | None]
+PARSERS = [parse_plain, *([compiled_sequences.parse_plain] if compiled_sequences.usable() else [])]
+each_parser = pytest.mark.parametrize("parse", PARSERS, ids=["NumPy", "C"][: len(PARSERS)])
 HEADER = st.text("ab|> \t\x0b\x1c\u00e9", max_size=6)
 LINE = st.text("ACDKX", max_size=8) | st.text("ACDk*- \t>\x1c\u00e9", max_size=5)
 RECORD = st.tuples(HEADER, st.lists(LINE, max_size=4))
@@ -45,8 +50,11 @@ def test_both_ways_read_the_same(
         patch("plm_embed.sequences.records.BATCH_CHARACTERS", size),
     ):
         path = write(Path(folder, "a.fasta"), content)
-        for way in (parse_plain, lambda *_: None):
-            with patch("plm_embed.sequences.records.parse_plain", way):
+        for way in (*PARSERS, lambda *_: None):
+            with (
+                patch("plm_embed.sequences.records.parse_plain", way),
+                patch.object(compiled_sequences, "worth_it", lambda _: False),
+            ):
                 batches = list(Reader(path, Table("id", "sequence")))
             firsts = [batch.first + place for batch in batches for place in range(len(batch.ids))]
             assert firsts == list(range(1, len(firsts) + 1))
@@ -54,7 +62,7 @@ def test_both_ways_read_the_same(
             found.append(
                 [[text for batch in batches for text in getattr(batch, name)] for name in names]
             )
-    assert found[0] == found[1]
+    assert found[1:] == found[:-1]
 
 
 @given(
@@ -111,16 +119,18 @@ def test_complete_records_come_before_an_error() -> None:
         next(found)
 
 
-def test_plain_records_become_columns() -> None:
-    batch = parse_plain(PLAIN.encode(), 5)
+@each_parser
+def test_plain_records_become_columns(parse: Parser) -> None:
+    batch = parse(PLAIN.encode(), 5)
     assert batch and batch.first == 5 and batch.ids == ["AAD51929.1", "AAD51931.1"]
     assert batch.headers == ["AAD51929.1 matrix protein 2", "AAD51931.1 nuclear export protein"]
     assert "".join(batch.residues).encode() == batch.text
     assert batch.ends.tolist() == [97, 218]
 
 
-def test_letters_are_left_to_those_who_know_the_alphabet() -> None:
-    batch = parse_plain(b">a\nmk-J*\n", 1)
+@each_parser
+def test_letters_are_left_to_those_who_know_the_alphabet(parse: Parser) -> None:
+    batch = parse(b">a\nmk-J*\n", 1)
     assert batch and batch.residues == ["mk-J*"]
 
 
@@ -142,5 +152,25 @@ def test_letters_are_left_to_those_who_know_the_alphabet() -> None:
         b">a",
     ],
 )
-def test_what_needs_a_closer_look_is_left_to_it(block: bytes) -> None:
-    assert parse_plain(block, 1) is None
+@each_parser
+def test_what_needs_a_closer_look_is_left_to_it(block: bytes, parse: Parser) -> None:
+    assert parse(block, 1) is None
+
+
+@each_parser
+def test_a_block_of_very_many_records_is_left_too(parse: Parser) -> None:
+    block = b">a\nM\n" * fasta.MOST_RECORDS
+    found = parse(block, 1)
+    assert found and found.count == fasta.MOST_RECORDS
+    assert parse(block + b">a\nM\n", 1) is None
+
+
+@pytest.mark.skipif(len(PARSERS) < 2, reason="no C compiler here")
+@given(st.lists(st.sampled_from([b">", b"\n", b" ", b"a", b"~", b"!", b"\x7f", b"\0", b"\xff"])))
+def test_both_parsers_take_the_same_blocks_for_plain(pieces: list[bytes]) -> None:
+    block = b">" + b"".join(pieces)
+    numpys, cs = (parse(block, 1) for parse in PARSERS)
+    assert (numpys is None) == (cs is None)
+    if numpys and cs:
+        for name in ("ids", "headers", "residues"):
+            assert getattr(numpys, name) == getattr(cs, name)

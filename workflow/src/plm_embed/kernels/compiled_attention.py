@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from plm_embed.kernels import compiled
+from plm_embed.io import compiled
 from plm_embed.kernels.packed import Packed
 
+FLAGS = (*("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-ffp-contract=fast"),)
 WIDEST = 256
 """Numbers of a head: blocks of wider ones leave the cache."""
 
@@ -33,7 +34,7 @@ def attend(qkv: Tensor, packed: Packed) -> Tensor:
     if width > WIDEST or (half and width % 2):
         raise ValueError(f"heads of width {width}")
     options = f"-DWIDTH={width}", *(("-DHALF", "-mavx512bf16") if half else ())
-    library = compiled.load("compiled_attention", *options)
+    library = compiled.load(Path(__file__).with_suffix(".c"), *FLAGS, *options)
     out = torch.empty((len(qkv), heads * width), dtype=qkv.dtype)
     out[sum(packed.lengths) :] = 0
     lengths = (ctypes.c_int32 * len(packed.lengths))(*packed.lengths)

@@ -225,9 +225,9 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
         or not np.diff(ends, prepend=0).all()
     ):
         return None
-    headers = _between(whole, starts, header_ends)
+    headers = between(whole, starts, header_ends)
     ids = _first_words(headers)
-    lines = _between(whole, line_starts[~is_header], line_ends[~is_header])
+    lines = between(whole, line_starts[~is_header], line_ends[~is_header])
     text, _ = text_and_ends(lines)
     signs = np.frombuffer(text, np.uint8)
     if ids is None or signs.min() <= _SPACE or signs.max() > _TILDE:
@@ -235,10 +235,10 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
     return PlainBatch(first, ids, headers, text, ends)
 
 
-def _between(
+def between(
     text: bytes | NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.StringArray:
-    """The pieces of `text` from `starts` to `ends`, which follow one another."""
+    """The pieces of `text` from `starts` to `ends` (n,), which follow one another."""
     pieces = strings(text, np.stack([starts, ends], axis=1).ravel())
     return pieces.take(pa.array(np.arange(1, len(pieces), 2)))
 
@@ -257,4 +257,4 @@ def _first_words(headers: pa.StringArray) -> pa.StringArray | None:
         return None
     blanks = np.append(np.flatnonzero(letters == _SPACE), len(letters))
     word_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
-    return _between(letters, starts, word_ends)
+    return between(letters, starts, word_ends)

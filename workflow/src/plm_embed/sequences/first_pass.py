@@ -6,7 +6,7 @@ their way to buckets.
 """
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from plm_embed import keys
 from plm_embed.errors import ConfigError, StoreError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.parquet import row_group_writer
@@ -23,6 +24,7 @@ from plm_embed.io.progress import progress
 from plm_embed.io.sorting import PIECE, Range, distribute, sort_rows
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import range_bounds
+from plm_embed.sequences import compiled_sequences
 from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck, are_words
 from plm_embed.sequences.columns import (
     OWN_COLUMNS,
@@ -34,7 +36,6 @@ from plm_embed.sequences.columns import (
     records_schema,
 )
 from plm_embed.sequences.fasta import BATCH_CHARACTERS
-from plm_embed.sequences.key_process import AHEAD, Hasher
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import (
@@ -130,11 +131,14 @@ def first_pass(
     number.
     """
     size = sum(reader.bytes for reader in readers.values())
-    with progress("read", size / 1e6, "MB") as meter, Hasher(size) as hasher:
+    in_c = compiled_sequences.worth_it(size)
+    digests = compiled_sequences.digests if in_c else keys.digests
+    with progress("read", size / 1e6, "MB") as meter:
         for source, reader in readers.items():
             done = 0
-            for batch, digests in _hashed(_judged(reader, table, policy, tally), hasher):
-                rows = account(batch, digests, str(reader.path), source, table.keep)
+            for batch in _judged(reader, table, policy, tally):
+                found = digests(batch.text, batch.ends)
+                rows = account(batch, found, str(reader.path), source, table.keep)
                 tally.count(rows)
                 yield rows
                 meter.advance((reader.bytes_read - done) / 1e6)
@@ -163,19 +167,6 @@ def _judged(reader: Reader, table: Table, policy: ResiduePolicy, tally: Tally) -
         if letters.wanted:
             letters.look(batch.residues)
         yield judge(batch, policy)
-
-
-def _hashed(batches: Iterator[Judged], hasher: Hasher) -> Iterator[tuple[Judged, bytes]]:
-    waiting: deque[Judged] = deque()
-    for batch in batches:
-        hasher.put(batch.text, batch.ends.tolist())
-        waiting.append(batch)
-        most = 0 if len(batch.text) > LARGE_BATCH else AHEAD
-        del batch
-        while len(waiting) > most:
-            yield waiting.popleft(), hasher.get()
-    while waiting:
-        yield waiting.popleft(), hasher.get()
 
 
 def sort(rows: pa.RecordBatch, sorting: Behind, add: Callable[[pa.RecordBatch], None]) -> None:

@@ -5,7 +5,7 @@ Text before the first '>' of a FASTA file is one record with the number 0 and a 
 """
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import assert_never
@@ -13,6 +13,7 @@ from typing import assert_never
 from plm_embed.errors import InputError
 from plm_embed.io.streams import Stream, as_text, named_errors
 from plm_embed.io.threads import ahead
+from plm_embed.sequences import compiled_sequences
 from plm_embed.sequences.fasta import (
     BATCH_CHARACTERS,
     BATCH_RECORDS,
@@ -78,7 +79,7 @@ class Reader:
 def _source(path: Path, kind: Kind, table: Table) -> "_Fasta | DelimitedText | ParquetTable":
     match kind.format:
         case "fasta":
-            return _Fasta()
+            return _Fasta(path.stat().st_size)
         case "csv" | "tsv":
             return DelimitedText(path, kind.delimiter, table)
         case "parquet":
@@ -88,26 +89,33 @@ def _source(path: Path, kind: Kind, table: Table) -> "_Fasta | DelimitedText | P
 
 
 class _Fasta:
-    """The records of a FASTA stream; read once. `records` counts those of the batches given."""
+    """The records of a FASTA stream of so many bytes; read once. `records` counts those of the
+    batches given.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
         self.records = 0
 
     def batches(self, stream: Stream) -> Iterator[Batch | PlainBatch]:
         # one thread reads, another one parses
         blocks = ahead(record_blocks(stream.read1, BATCH_CHARACTERS), BLOCKS_AHEAD)
-        for batch in ahead(_parsed(blocks), BLOCKS_AHEAD):
+        in_c = compiled_sequences.worth_it(self._size)
+        parse = compiled_sequences.parse_plain if in_c else parse_plain
+        for batch in ahead(_parsed(blocks, parse), BLOCKS_AHEAD):
             self.records += batch.count
             yield batch
 
 
-def _parsed(blocks: Iterator[bytes | TooLarge]) -> Iterator[Batch | PlainBatch]:
+def _parsed(
+    blocks: Iterator[bytes | TooLarge], parse: Callable[[bytes, int], PlainBatch | None]
+) -> Iterator[Batch | PlainBatch]:
     number = 1
     for block in blocks:
         if isinstance(block, TooLarge):
             found: Iterable[Batch | PlainBatch] = [_left_out(block, number)]
         else:
-            plain = parse_plain(block, number)
+            plain = parse(block, number)
             found = [plain] if plain else _by_line(block, number)
         for batch in found:
             number += batch.count if batch.first else 0

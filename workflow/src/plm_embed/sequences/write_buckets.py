@@ -23,7 +23,7 @@ from plm_embed.sequences.first_pass import BEHIND, Tally, range_file, read_scans
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
 
 OWN_MEMORY_MB = 420
-"""The interpreter and the one that hashes, libraries, batches and row groups that wait for a
+"""The interpreter, libraries, batches and row groups that wait for a
 thread, fragmentation.
 """
 

@@ -23,20 +23,17 @@ from plm_embed.io.paths import cache_folder
 
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")
-FLAGS = (
-    *("-O3", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
-    *("-ffp-contract=fast", "-fno-strict-aliasing", "-shared", "-fPIC"),
-)
+FLAGS = ("-O3", "-fno-strict-aliasing", "-shared", "-fPIC")
 SECONDS_TO_COMPILE = 300
 
 
 @cache
-def load(name: str, *options: str) -> ctypes.CDLL:
-    """The C code `name` of this folder, compiled with `options` besides `FLAGS`.
+def load(source: Path, *options: str) -> ctypes.CDLL:
+    """The C code `source` of this package, compiled with `options` besides `FLAGS`.
 
     RuntimeError when no compiler of this machine compiles it, and none did before.
     """
-    source = Path(__file__).with_name(f"{name}.c")
+    name = source.stem
     made_from = repr((source.read_text(encoding="utf-8"), FLAGS, options))
     stem = f"{name}-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}"
     folder = cache_folder() / "kernels"

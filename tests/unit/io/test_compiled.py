@@ -5,17 +5,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-import torch
 
 from plm_embed.errors import PassingError
-from plm_embed.kernels import attention, compiled, compiled_attention
-from plm_embed.kernels.attention import Kernel
+from plm_embed.io import compiled
 
-NAME = "compiled_attention"
-CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(
-    not (attention._in_c(torch.float32) and any(map(shutil.which, compiled.COMPILERS))),
-    reason="no AVX-512 or no C compiler here",
+    not any(map(shutil.which, compiled.COMPILERS)), reason="no C compiler here"
 )
 
 
@@ -25,8 +20,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "plm-embed" / "kernels"
 
 
-def made(*definitions: str) -> object:
-    return compiled.load.__wrapped__(NAME, *definitions).attend
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "number.c"
+    path.write_text("int number(void) { return NUMBER; }")
+    return path
+
+
+def made(source: Path, number: str) -> int:
+    found: int = compiled.load.__wrapped__(source, f"-DNUMBER={number}").number()
+    return found
 
 
 def script(path: Path, line: str) -> Path:
@@ -41,70 +44,72 @@ def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_compiled_is_kept_for_each_kind(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert made("-DWIDTH=8")
-    assert made("-DWIDTH=16")
+    assert [made(source, number) for number in "12"] == [1, 2]
     assert len(list(folder.iterdir())) == 2
     without_compiler(monkeypatch)
-    assert made("-DWIDTH=8")
+    assert made(source, "1") == 1
     with pytest.raises(RuntimeError, match=r"no C compiler \(no-such-compiler\)"):
-        made("-DWIDTH=24")
+        made(source, "3")
+    source.write_text("int number(void) { return NUMBER + 1; }")
+    with pytest.raises(RuntimeError, match=r"no C compiler"):
+        made(source, "1")
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["the same bytes", "another compiler"])
 def test_a_damaged_library_is_made_again(
-    folder: Path, again: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    source: Path,
+    again: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert made("-DWIDTH=8")
+    assert made(source, "8") == 8
     (kept,) = folder.iterdir()
     whole = kept.read_bytes()
     kept.unlink()  # it is in use: its bytes must not change
     damaged = kept if again else kept.with_name(kept.name[:-19] + "0" * 16 + ".so")
     damaged.write_bytes(whole[:5000])
-    assert made("-DWIDTH=8")
+    assert made(source, "8") == 8
     assert [path.read_bytes() for path in folder.iterdir()] == [whole]
     assert f"{damaged} is damaged" in caplog.text
     without_compiler(monkeypatch)
-    assert made("-DWIDTH=8")
+    assert made(source, "8") == 8
 
 
-def test_code_that_the_compiler_refuses(folder: Path) -> None:
-    with pytest.raises(RuntimeError, match=rf"cannot compile {NAME}.c: .*error: "):
-        made("-DWIDTH=%")
+def test_code_that_the_compiler_refuses(folder: Path, source: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"cannot compile number.c: .*error: "):
+        made(source, "%")
     assert not folder.exists()
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_next_compiler_serves_when_one_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = script(tmp_path / "old", "echo 'error: unknown option' >&2; exit 1")
     monkeypatch.setenv("CC", f"{old} -pipe")
-    assert made("-DWIDTH=8")
+    assert made(source, "8") == 8
     monkeypatch.setattr(compiled, "COMPILERS", ())
-    with pytest.raises(RuntimeError, match=f"{old} cannot compile {NAME}.c: error: unknown option"):
-        made("-DWIDTH=16")
+    with pytest.raises(RuntimeError, match=f"{old} cannot compile number.c: error: unknown option"):
+        made(source, "16")
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_job_whose_compiler_hangs_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_compiler_that_hangs_may_work_another_time(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = script(tmp_path / "slow", "exec sleep 3600")
     monkeypatch.setenv("CC", str(slow))
     monkeypatch.setattr(compiled, "SECONDS_TO_COMPILE", 0.1)
     with pytest.raises(PassingError, match=f"{slow} could not compile"):
-        made("-DWIDTH=8")
-    monkeypatch.setattr(compiled_attention.compiled, "load", compiled.load.__wrapped__)
-    qkv = torch.zeros((1, 3, 1, 8))
-    with pytest.raises(PassingError):
-        attention._problem(Kernel("", "in C", compiled_attention.attend), CPU, qkv.dtype, 1, 8)
+        made(source, "8")
 
 
 @pytest.mark.parametrize("unusable", ["a file", "not to be read"])
 def test_a_cache_that_cannot_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unusable: str
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, unusable: str
 ) -> None:
     if unusable == "a file":
         (tmp_path / "file").touch()
@@ -113,7 +118,7 @@ def test_a_cache_that_cannot_be_used(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.setattr(Path, "glob", refused)
         monkeypatch.setattr(compiled, "atomic_path", refused)
-    assert made("-DWIDTH=8")
+    assert made(source, "8") == 8
     assert not (tmp_path / "plm-embed").exists()
 
 
