@@ -62,13 +62,14 @@ print(records, len(seen))
 OURS = """
 import sys
 from pathlib import Path
-from plm_embed.cli.main import group
+from plm_embed.cli.main import main
 from plm_embed.sequences.summary import read_summary
-keep = [] if sys.argv[1].endswith(".fasta") else ["--keep", "strain", "--keep", "segment"]
-group.main(["deduplicate", sys.argv[1], "--output", sys.argv[2], "--buckets", "64",
-            "--memory-mb", sys.argv[3], *keep],
-           standalone_mode=False)
-summary = read_summary(Path(sys.argv[2]))
+path, output, memory = sys.argv[1:]
+keep = [] if path.endswith(".fasta") else ["--keep", "strain", "--keep", "segment"]
+sys.argv[1:] = ["deduplicate", path, "--output", output, "--buckets", "64",
+                "--memory-mb", memory, *keep]
+main()
+summary = read_summary(Path(output))
 print(summary.records, summary.unique)
 """
 

@@ -27,6 +27,7 @@ _KEYS = frozenset(
 )  # random digits: compressing them would take longer than all else together
 _LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
 _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
+_BOUNDED = _KEYS | _COUNTED | {"length"}  # the least and the largest of a group tell where to look
 
 
 class _File(io.FileIO):
@@ -107,7 +108,7 @@ def row_group_writer(
                 name: "DELTA_BINARY_PACKED" for name in schema.names if name in _COUNTED
             }
             or None,
-            write_statistics=[name for name in schema.names if name not in ("sequence", "header")],
+            write_statistics=[name for name in schema.names if name in _BOUNDED],
             write_page_checksum=True,
         ) as writer:
             rows = RowGroupWriter(file, writer)

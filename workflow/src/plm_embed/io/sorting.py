@@ -202,12 +202,7 @@ def sort_order(words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np
     """The stable order of keys (n, 4), most significant word first, and whether a place in it
     starts a new key.
     """
-    leading = words[:, 0]
-    order = np.argsort(leading)
-    # numpy sorts several times faster when it need not be stable: equal words are put in order by
-    # their places afterwards
-    groups = np.cumsum(np.diff(leading[order], prepend=leading[:1]) != 0) * len(order)
-    order = np.sort(groups + order) - groups
+    order = np.argsort(words[:, 0], kind="stable")
     new, alike = _new_keys(words, order)
     if not alike:
         order = np.lexsort(words.T[::-1])
