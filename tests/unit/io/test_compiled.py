@@ -1,5 +1,6 @@
 """C code that is compiled when it is needed, and kept."""
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -82,6 +83,48 @@ def test_code_that_the_compiler_refuses(folder: Path, source: Path) -> None:
     with pytest.raises(RuntimeError, match=r"cannot compile number.c: .*error: "):
         made(source, "%")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("foreign", ["0", "f"], ids=["before it", "behind it"])
+def test_a_library_that_cannot_be_loaded_hides_no_other(
+    folder: Path, source: Path, foreign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another kind of machine, say, that looked alike."""
+    assert made(source, "8") == 8
+    (kept,) = folder.iterdir()
+    number, text = 0, b""
+    while not hashlib.sha256(text).hexdigest().startswith(foreign):
+        number += 1
+        text = b"not for this machine %d" % number
+    digest = hashlib.sha256(text).hexdigest()[:16]
+    kept.with_name(f"{kept.name[:-19]}{digest}.so").write_bytes(text)
+    without_compiler(monkeypatch)
+    assert made(source, "8") == 8
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_mac_without_its_tools_is_asked_for_no_compiler(
+    there: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "xcode-select", f"test $1 = -p && exit {0 if there else 2}")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiled.sys, "platform", "darwin")
+    if there:
+        assert made(source, "8") == 8
+    else:
+        with pytest.raises(RuntimeError, match="no C compiler"):
+            made(source, "8")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_compiler_that_is_no_command(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", 'gcc "')
+    assert made(source, "8") == 8
+    monkeypatch.setattr(compiled, "COMPILERS", ())
+    with pytest.raises(RuntimeError, match='CC=gcc ": No closing quotation'):
+        made(source, "16")
 
 
 @pytest.mark.usefixtures("folder")

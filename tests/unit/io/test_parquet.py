@@ -2,13 +2,15 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plm_embed.io.parquet import row_group_writer
+from plm_embed.errors import StoreError
+from plm_embed.io.parquet import read_matching, row_group_writer
 
 SCHEMA = pa.schema([("sequence", pa.string()), ("length", pa.int32())])
 
@@ -59,3 +61,23 @@ def test_no_rows_make_a_valid_file_and_a_failure_makes_none(tmp_path: Path) -> N
         writer.write(rows([3]))
         raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_row_groups_without_a_wanted_number_are_not_read(tmp_path: Path) -> None:
+    schema = pa.schema([("row", pa.int64()), ("header", pa.string())])
+    path, text = tmp_path / "index.parquet", "M" * 3_000_000
+    with row_group_writer(path, schema) as writer:
+        writer.write(pa.record_batch([pa.array(range(9)), pa.array([text] * 9)], schema=schema))
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        assert [group.num_rows for group in groups] == [3, 3, 3]
+        assert not any(group.column(1).is_stats_set for group in groups)
+        second = groups[1].column(1)
+        start = second.dictionary_page_offset or second.data_page_offset
+    with path.open("r+b") as raw:  # what is read would be found to be damaged
+        raw.seek(start)
+        raw.write(bytes(100))
+    found = read_matching(path, "row", np.array([8, 1, 8]))
+    assert found["row"].to_pylist() == [1, 8]
+    with pytest.raises(StoreError):
+        read_matching(path, "row", np.array([4]))

@@ -60,17 +60,29 @@ def test_contigs_of_16_million_bases_fit_into_the_least_memory(tmp_path: Path) -
     """In lower case, so that each is made anew."""
     path, letters = tmp_path / "contigs.fasta", np.frombuffer(b"acgt", np.uint8)
     with path.open("wb") as file:
-        for number in range(4):
+        for number in range(5):
             drawn = np.random.default_rng(number).integers(0, 4, 16_000_000)
             file.write(b">c%d\n%s\n" % (number, letters[drawn].tobytes()))
     records, unique, peak = run(path, "dna", 500, 256)
-    assert (records, unique) == (4, 4)
+    assert (records, unique) == (5, 5)
     assert peak < 480
+
+
+def test_what_is_cut_out_of_a_block_does_not_keep_all_of_it(tmp_path: Path) -> None:
+    """Blocks that are headers nearly all, of which little is counted."""
+    path, header = tmp_path / "headers.fasta", " of a long name" * 130
+    with path.open("w") as file:
+        for number in range(110_000):
+            file.write(f">id{number}{header}\nMKTAYIAKQRQISFVKSHFS\n")
+    records, unique, peak = run(path, "protein", 700, 256)
+    assert (records, unique) == (110_000, 1)
+    assert peak < 330
 
 
 def run(path: Path, alphabet: str, memory_mb: int, ranges: int) -> tuple[float, ...]:
     """Records, distinct sequences and peak memory in MB of a process that deduplicates a file."""
     program = (
+        "from plm_embed import startup; startup.set_up('deduplicate')\n"
         "import sys; from pathlib import Path; from plm_embed.io import sorting\n"
         "from plm_embed.sequences.deduplicate import *\n"
         "path, alphabet, (memory_mb, sorting._MOST_RANGES) = *sys.argv[1:3], "

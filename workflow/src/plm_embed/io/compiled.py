@@ -1,17 +1,20 @@
-"""C code of this package, compiled when it is first needed, for processors with AVX-512.
+"""C code of this package, compiled when it is first needed.
 
-That takes half a second; the library then stays in the user's cache, for all machines that share
-it, also those without a compiler. Its name has the hash of what it was made from, and of its bytes:
-a damaged one is made again.
+That takes half a second; the library then stays in the user's cache, for all machines of a kind
+that share it, also those without a compiler. Its name has the hash of what it was made from, and of
+its bytes: a damaged one is made again.
 """
 
 import ctypes
 import hashlib
 import logging
 import os
+import platform
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -24,7 +27,7 @@ from plm_embed.io.paths import cache_folder
 log = logging.getLogger(__name__)
 COMPILERS = ("gcc", "clang", "cc")
 FLAGS = ("-O3", "-fno-strict-aliasing", "-shared", "-fPIC")
-SECONDS_TO_COMPILE = 300
+SECONDS_TO_COMPILE = 60
 
 
 @cache
@@ -34,7 +37,8 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
     RuntimeError when no compiler of this machine compiles it, and none did before.
     """
     name = source.stem
-    made_from = repr((source.read_text(encoding="utf-8"), FLAGS, options))
+    kind = platform.machine(), sysconfig.get_config_var("MULTIARCH")  # tells glibc from musl
+    made_from = repr((source.read_text(encoding="utf-8"), FLAGS, options, kind))
     stem = f"{name}-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}"
     folder = cache_folder() / "kernels"
     if kept := _kept(folder, stem):
@@ -57,19 +61,37 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
 
 def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
     """What was compiled before; compilers may have made several, of which the first serves."""
-    with suppress(OSError):  # it cannot be read, or nothing is run from there
+    with suppress(OSError):  # the folder cannot be read
         for path in sorted(folder.glob(f"{stem}-*.so")):
-            if path.stem == f"{stem}-{sha256_file(path)[:16]}":
-                return ctypes.CDLL(str(path))
-            log.warning("%s is damaged; it is made again", path)
-            path.unlink()
+            with suppress(OSError):  # nor the file, or nothing is run from there
+                if path.stem == f"{stem}-{sha256_file(path)[:16]}":
+                    return ctypes.CDLL(str(path))
+                log.warning("%s is damaged; it is made again", path)
+                path.unlink()
     return None
+
+
+def _compilers() -> list[str]:
+    """The commands to try, the user's own first. On a Mac without its developer tools each of ours
+    is a stand-in that opens a window and offers them.
+    """
+    own = [os.environ["CC"]] if os.environ.get("CC") else []
+    if sys.platform == "darwin":
+        try:
+            subprocess.run(["xcode-select", "-p"], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return own
+    return [*own, *COMPILERS]
 
 
 def _compile(source: Path, options: tuple[str, ...], made: Path) -> None:
     wrong = []
-    for compiler in filter(None, (os.environ.get("CC"), *COMPILERS)):
-        words = shlex.split(compiler)
+    for compiler in _compilers():
+        try:
+            words = shlex.split(compiler)
+        except ValueError as error:
+            wrong.append(f"CC={compiler}: {error}")
+            continue
         if not words or not shutil.which(words[0]):
             continue
         command = [*words, *options, "-o", str(made), str(source)]
@@ -82,7 +104,7 @@ def _compile(source: Path, options: tuple[str, ...], made: Path) -> None:
                 timeout=SECONDS_TO_COMPILE,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:  # another kernel has other bits
+        except (OSError, subprocess.TimeoutExpired) as error:  # it may work another time
             raise PassingError(f"{words[0]} could not compile {source.name}: {error}") from error
         if not called.returncode:
             return
