@@ -43,6 +43,7 @@ def test_every_step_on_the_cpu(tmp_path: Path) -> None:
     families = ("prott5_tiny", "dnabert_tiny")
     ended = gpu_check(
         *("--device", "cpu", "--models", tiny, "--job-model", tiny, "--tokens", "300"),
+        *("--seconds", "3600"),  # on a busy machine, too
         *("--families", *families),
         *("--output", str(tmp_path / "found.json")),
     )
