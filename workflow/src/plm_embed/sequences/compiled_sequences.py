@@ -24,7 +24,6 @@ from plm_embed.sequences.fasta import MOST_RECORDS, PlainBatch, between
 log = logging.getLogger(__name__)
 WORTH_IT = 1 << 26
 """Bytes of input from which on compiling pays."""
-_MOSTLY = 7 / 8
 _SIZES = (0, 1, 55, 56, 64, 1000)
 """Of texts whose digests are known: at both sides of what fits into a block of SHA-256."""
 
@@ -63,7 +62,7 @@ def parse_plain(block: bytes, first: int) -> PlainBatch | None:
     headers = between(block, starts[:count], header_ends[:count])
     ends = ends[:count].copy()  # the rest is given back
     text = memoryview(buffer).cast("B")[: ends[-1]]
-    if len(text) < _MOSTLY * len(block):  # else all of the buffer would be held, and a part counted
+    if len(text) < len(block) / 2:  # else all of the buffer would be held, and little of it counted
         text = memoryview(text.tobytes())
     return PlainBatch(first, ids, headers, text, ends)
 
