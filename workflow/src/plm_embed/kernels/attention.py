@@ -23,7 +23,7 @@ from plm_embed.kernels.packed import Distances, Packed, pack
 
 log = logging.getLogger(__name__)
 IN_C = ("avx512_f", "avx512_bw", "avx512_dq", "avx512_vl", "fma3")
-"""What `compiled.FLAGS` let a C compiler use, in torch's words."""
+"""What `compiled_attention.FLAGS` let a C compiler use, in torch's words."""
 
 Attend = Callable[[Tensor, Packed], Tensor]
 """qkv (T, 3, H, d), which is used up, and the sequences in it -> (T, D), contiguous; zero in the

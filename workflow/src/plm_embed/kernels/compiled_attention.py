@@ -18,7 +18,7 @@ from torch import Tensor
 from plm_embed.io import compiled
 from plm_embed.kernels.packed import Packed
 
-FLAGS = (*("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-ffp-contract=fast"),)
+FLAGS = "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-ffp-contract=fast"
 WIDEST = 256
 """Numbers of a head: blocks of wider ones leave the cache."""
 

@@ -8,7 +8,7 @@
 #define TILDE 0x7e
 #define DIGEST 32
 
-/* Whether all signs are visible ones of ASCII, or from `least` on. */
+/* Whether all signs lie between `least` and '~'. */
 static int are_plain(const uint8_t *text, int64_t size, uint8_t least)
 {
     uint8_t odd = 0;
