@@ -41,6 +41,7 @@ plm_embed.embed(["MKTAYIAKQR" * 30], sys.argv[1], weights=sys.argv[2], threads=2
 def seconds(*commands: list[str], folder: Path) -> tuple[float, float]:
     """Of the clock, and of processors, for commands of Python one after the other."""
     package = os.environ | {"PYTHONPATH": str(ROOT / "workflow" / "src")}
+    package.pop("PYTHONDONTWRITEBYTECODE", None)  # as in `make demo`
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     for words in commands:
         command = [sys.executable, *words]

@@ -79,6 +79,7 @@ def test_polaris_by_the_literal_command(
         rule: [POLARIS_WORDS.format(rule=rule, time=time, **both)]
         for rule, time in {
             "deduplicate": "00:30:00",
+            "reference": "00:30:00",
             "gather": "00:30:00",
             "validate": "00:30:00",
             "report": "01:00:00",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # It ends when the test session does, however that ends.
 SNAKEMAKE = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "snakemake")
 MODEL = "esm2_t3_untrained"
-RULES = ("embed", "deduplicate", "gather", "validate", "report")
+RULES = ("embed", "deduplicate", "reference", "gather", "validate", "report")
 LENGTHS = (1000, 3000)
 """Long: 0.05 s each on a CPU even with the tiny model, so that there is time to disturb a job."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.tiny_steps import GATHERED, INDEX, MASTER, RECORDS, VECTORS, WEIGHTS
+from support.tiny_steps import GATHERED, INDEX, MASTER, RECORDS, REFERENCE, VECTORS, WEIGHTS
 
 DAMAGES = {"flip": 6, "truncate": 2, "delete": 1, "swap": 2}
 """How often each is drawn."""
@@ -113,6 +113,7 @@ KINDS = [
         *_STORE,
         *_WEIGHTS,
         ("record of gather", GATHERED),
+        ("reference", REFERENCE),
         ("record of weights", f"{VECTORS}/weights.json"),
     ),
     *_before(

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
@@ -11,6 +12,7 @@ from plm_embed.jobs.attempts import noted
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.jobs.gpus import Meter
 from plm_embed.keys import bucket_names
+from plm_embed.master.expected_vectors import expect
 from plm_embed.master.gather import gather
 from plm_embed.master.validate import validate
 from plm_embed.models.manifest import write_manifest
@@ -79,7 +81,7 @@ def finished_campaign(root: Path) -> Path:
         master=outputs[0],
         index=outputs[1],
         records=outputs[2],
-        spot_checks=2,
+        expected=partial(expect, sequences, weights, count=2),
         report=model / "validation.json",
         checksums=model / "checksums.sha256",
     )

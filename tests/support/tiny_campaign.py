@@ -208,7 +208,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     _succeed(
         compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
     )
-    go_on("gather", "validate", "gather")
+    go_on("gather", "validate", "gather", "reference")
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
     return root

@@ -12,6 +12,7 @@ INDEX = f"{VECTORS}/master_esm2_embeddings.parquet"
 RECORDS = f"{VECTORS}/records.parquet"
 GATHERED = f"{VECTORS}/gathered.json"
 PROOF = f"{VECTORS}/checksums.sha256"
+REFERENCE = f"{VECTORS}/reference.npz"
 BUCKETS = ("0000", "0001", "0002")
 SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
 INPUTS = tuple(
@@ -19,7 +20,7 @@ INPUTS = tuple(
     for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
 )
 
-ONE_JOB = ("weights", "deduplicate", "embed", "gather", "validate", "report")
+ONE_JOB = ("weights", "deduplicate", "embed", "gather", "reference", "validate", "report")
 BY_INPUT = ("weights", "scan", "split", "collect", *ONE_JOB[2:])
 _SEQUENCES = [
     f"results/sequences/{name}"
@@ -33,6 +34,7 @@ OUTPUTS = {
     "collect": _SEQUENCES,
     "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
     "gather": [GATHERED],
+    "reference": [REFERENCE],
     "validate": [PROOF],
     "report": [
         f"{VECTORS}/{name}" for name in ("report.html", "skipped.tsv", "ro-crate-metadata.json")
@@ -60,6 +62,7 @@ def commands(step: str) -> list[list[str]]:
     ]
     places += ["--index", INDEX, "--records", RECORDS]
     proofs = ["--report", f"{VECTORS}/validation.json", "--checksums", PROOF]
+    compared = ["--output", REFERENCE]
     adopted = ["--output", weights, "--record", f"{VECTORS}/weights.json"]
     count = ["--buckets", str(len(BUCKETS))]
     found: dict[str, list[list[str]]] = {
@@ -78,7 +81,12 @@ def commands(step: str) -> list[list[str]]:
         ],
         "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
         "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
-        "validate": [["validate", *places, "--weights", weights, "--spot-checks", "2", *proofs]],
+        "reference": [
+            ["reference", *places[:2], "--weights", weights, "--spot-checks", "2", *compared]
+        ],
+        "validate": [
+            ["validate", *places, "--weights", weights, "--reference", REFERENCE, *proofs]
+        ],
         "report": [
             ["report", VECTORS, "--output", f"{VECTORS}/report.html"],
             ["summary", "results"],

@@ -22,35 +22,32 @@ SHIPPED: dict[str, Any] = yaml.safe_load(
     (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
 )
 SCIENCE: list[tuple[dict[str, Any], str]] = [
-    ({"embedding": {"layers": [2]}}, "embed"),
-    ({"embedding": {"pooling": ["mean", "max"]}}, "embed"),
+    ({"embedding": {"layers": [2]}}, "meaning"),
+    ({"embedding": {"pooling": ["mean", "max"]}}, "meaning"),
     ({"embedding": {"compute_dtype": "float32"}}, "embed"),
     ({"embedding": {"storage_dtype": "float32"}}, "embed"),
-    ({"embedding": {"long_sequences": {"policy": "crop", "max_residues": 100}}}, "embed"),
+    ({"embedding": {"long_sequences": {"policy": "crop", "max_residues": 100}}}, "meaning"),
     ({"store": "elsewhere"}, "embed"),
     ({"residues": {"unknown": "substitute"}}, "deduplicate"),
     ({"residues": {"gaps": "skip"}}, "deduplicate"),
     ({"table": {"keep": []}}, "deduplicate"),
-    ({"validate": {"spot_checks": 3}}, "validate"),
+    ({"validate": {"spot_checks": 3}}, "reference"),
 ]
 OTHER = "esm2_t6_8M_UR50D"
 BOTH: dict[str, Any] = {
     "model": ["esm2_t3_untrained", OTHER],
     "weights": {"esm2_t3_untrained": "config/demo/esm2_t3_untrained.pt"},
 }
+PROVEN = {"validate": 1, "report": 1, "all": 1}
+EMBEDDED = {"embed": 4, "gather": 1} | PROVEN
 DOWNSTREAM = {
-    "deduplicate": {
-        "deduplicate": 1,
-        "embed": 4,
-        "gather": 1,
-        "validate": 1,
-        "report": 1,
-        "all": 1,
-    },
-    "weights": {"weights": 1, "embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
-    "embed": {"embed": 4, "gather": 1, "validate": 1, "report": 1, "all": 1},
-    "validate": {"validate": 1, "report": 1, "all": 1},
+    "deduplicate": {"deduplicate": 1, "reference": 1} | EMBEDDED,
+    "weights": {"weights": 1, "reference": 1} | EMBEDDED,
+    "meaning": {"reference": 1} | EMBEDDED,
+    "embed": EMBEDDED,
+    "reference": {"reference": 1} | PROVEN,
 }
+"""The jobs that run again, by what is changed; meaning: which vectors are asked for."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +80,7 @@ def finished(fresh: Path, model_campaign: Path) -> None:
 
 
 def test_the_plan_is_complete_before_anything_ran() -> None:
-    once = {"deduplicate": 1, "weights": 1, "gather": 1, "validate": 1, "report": 1, "all": 1}
+    once = {"deduplicate": 1, "weights": 1, "reference": 1, "gather": 1} | PROVEN
     for buckets in (1, 4, 100):
         plan = Plan({"buckets": buckets})
         assert plan.runs == plan.total == once | {"embed": buckets}
@@ -106,9 +103,10 @@ def test_deduplication_by_input_is_planned_in_full() -> None:
 
 @pytest.mark.parametrize("way", ["one_job", "by_input"])
 def test_rules_run_where_snakemake_runs_if_the_user_says_so(way: str) -> None:
-    plan = Plan({"deduplicate": way, "speed": {"local_rules": ["deduplicate", "report"]}})
+    asked = ["deduplicate", "validate", "report"]
+    plan = Plan({"deduplicate": way, "speed": {"local_rules": asked}})
     steps = {"deduplicate"} if way == "one_job" else {"scan", "split", "collect"}
-    assert plan.local == {"all", "weights", "report", *steps}
+    assert plan.local == {"all", "weights", "reference", "validate", "report", *steps}
     assert plan.local <= set(plan.total)
 
 
@@ -153,7 +151,7 @@ def test_an_embed_job_asks_for_one_gpu_on_one_node() -> None:
 
 
 def test_another_attempt_asks_for_the_same_unless_it_is_known_what_was_short() -> None:
-    for rule in ("deduplicate", "embed", "gather", "validate", "report"):
+    for rule in ("deduplicate", "embed", "reference", "gather", "validate", "report"):
         job = Plan().job(rule)
         asked = []
         for attempt in (1, 2, 3):
@@ -211,7 +209,7 @@ def test_each_of_several_models_has_jobs_of_its_own() -> None:
     assert plan.runs["deduplicate"] == 1 and plan.runs["embed"] == 4
     for model in BOTH["model"]:
         jobs = {job.rule.name: job for job in plan.jobs if job.wildcards.get("model") == model}
-        assert set(jobs) == {"weights", "embed", "gather", "validate", "report"}
+        assert set(jobs) == {"weights", "embed", "reference", "gather", "validate", "report"}
         for job in jobs.values():
             assert job.log[0].startswith(f"results/logs/{model}/")
             assert job.benchmark.startswith(f"results/benchmarks/{model}/")

@@ -72,7 +72,7 @@ def test_a_job_is_given_each_setting_of_its_step() -> None:
         (by_input, "scan", (Reading,)),
         (by_input, "split", (Memory,)),
         (one_job, "embed", (Settings,)),
-        (one_job, "validate", (Proof,)),
+        (one_job, "reference", (Proof,)),
     ):
         given = Counter(re.findall(r"--([a-z-]+)(?==| )", plan.job(step).shellcmd))
         asked = [one for kind in kinds for one in settings(kind) if one.default != ()]

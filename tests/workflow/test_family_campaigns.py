@@ -52,7 +52,8 @@ def test_a_campaign_of_dna_in_windows_with_three_poolings(
     tiny_campaign.make_inputs(tmp_path, 3, "ACGTacgtNRY", 500)
     long = ["--long-sequences", "window", "--max-residues", "200", "--overlap", "20"]
     poolings = ["--pooling=mean", "--pooling=mean_special", "--pooling=per_token"]
-    options = {"deduplicate": ["--alphabet", "dna"], "embed": [*poolings, *long]}
+    asked = [*poolings, *long]
+    options = {"deduplicate": ["--alphabet", "dna"], "embed": asked, "reference": asked}
     printed = run_campaign(tmp_path, "dnabert", write_dnabert_s(tmp_path / "published"), options)
     check_campaign(tmp_path, model, printed)
     folder = tmp_path / "results" / model.name

@@ -48,9 +48,9 @@ from plm_embed.workflow import (
     quote_words,
     reading_threads,
     records_minutes,
+    reference_minutes,
     spare_collector,
     submissions,
-    validate_minutes,
     watch_failures,
     weights_folder,
     workflow_commit,
@@ -128,9 +128,10 @@ LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
-BY_INPUT = (
-    {"deduplicate": ["scan", "split", "collect"]} if config["deduplicate"] == "by_input" else {}
-)
+# rules that a user names together
+TOGETHER = {"validate": ["reference", "validate"]}
+if config["deduplicate"] == "by_input":
+    TOGETHER["deduplicate"] = ["scan", "split", "collect"]
 # A wildcard only where there are several: with one model, jobs are called what they are about.
 MODEL = "{model}" if len(MODELS) > 1 else next(iter(MODELS))
 VECTORS = f"{config['results']}/{MODEL}"
@@ -142,7 +143,7 @@ def of(wildcards):
 
 
 for name in config["speed"]["local_rules"]:
-    workflow.localrules(*map(own_name, BY_INPUT.get(name, [name])))
+    workflow.localrules(*map(own_name, TOGETHER.get(name, [name])))
 
 
 pathvars:

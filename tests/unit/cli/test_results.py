@@ -40,6 +40,7 @@ def test_validate_finds_its_files_in_a_results_folder(
     monkeypatch.setattr("plm_embed.master.validate.validate", lambda **given: asked.update(given))
     done = CliRunner().invoke(group, ["validate", named, "--index", f"{tmp_path}/other.parquet"])
     assert done.exit_code == 0, done.output
+    assert asked.pop("expected")
     assert asked == {
         "sequences": campaign.parent / "sequences",
         "embedded": campaign / "embedded",
@@ -48,12 +49,33 @@ def test_validate_finds_its_files_in_a_results_folder(
         "master": campaign / "master_esm2_embeddings.h5",
         "index": tmp_path / "other.parquet",
         "records": campaign / "records.parquet",
-        "spot_checks": 100,
         "report": campaign / "validation.json",
         "checksums": campaign / "checksums.sha256",
     }
-    CliRunner().invoke(group, ["validate", named, "--spot-checks", "2"])
-    assert asked["spot_checks"] == 2
+
+
+def test_validate_compares_with_what_the_reference_computes_now_or_computed_before(
+    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, sequences = tmp_path / "ran" / "w" / "m", campaign.parent / "sequences"
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "plm_embed.master.validate.validate", lambda expected, **_: expected("fingerprint")
+    )
+    monkeypatch.setattr(
+        "plm_embed.master.expected_vectors.expect", lambda *given: asked.append(given) or []
+    )
+    monkeypatch.setattr(
+        "plm_embed.master.expected_vectors.read_expected", lambda path: asked.append(path) or []
+    )
+    for options in ([], ["--spot-checks", "2"], ["--reference", "reference.npz"]):
+        done = CliRunner().invoke(group, ["validate", str(campaign), *options])
+        assert done.exit_code == 0, done.output
+    assert asked == [
+        (sequences, weights, "fingerprint", 100),
+        (sequences, weights, "fingerprint", 2),
+        Path("reference.npz"),
+    ]
 
 
 def test_validate_changes_nothing_before_all_its_files_are_there(campaign: Path) -> None:

@@ -5,9 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from plm_embed.master import norms, validate
+from plm_embed.master import norms
 from plm_embed.master.norms import distribution
-from support.campaigns import MEAN
 
 
 @pytest.fixture
@@ -47,25 +46,3 @@ def test_norms_take_little_memory(found: np.ndarray, monkeypatch: pytest.MonkeyP
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * len(found)
-
-
-def test_rows_to_check_are_chosen_without_the_lengths_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lengths = np.random.default_rng(1).integers(1, 2500, 5000).astype(np.int32)
-    short = np.flatnonzero(lengths <= validate.SPOT_TOKENS)
-    random = np.random.default_rng(int(MEAN.id, 16))
-    expected = np.sort(random.choice(short, size=60, replace=False)).tolist()
-
-    class Column:
-        """Reads a few rows at a time."""
-
-        def __len__(self) -> int:
-            return len(lengths)
-
-        def __getitem__(self, rows: slice) -> np.ndarray:
-            assert rows.stop - rows.start <= 300
-            return lengths[rows]
-
-    monkeypatch.setattr(validate, "_ROWS_AT_ONCE", 300)
-    assert validate._choose(Column(), 60, MEAN) == expected

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
 from plm_embed.master import check_vectors
+from plm_embed.master.expected_vectors import expect
 from plm_embed.master.validate import validate
 from plm_embed.master.validation_record import Validation, read_validation
 from support import campaigns
@@ -31,10 +33,11 @@ def check(campaign: Campaign, spot_checks: int = 4, reference: Any = reference) 
         master=campaign.master,
         index=campaign.index,
         records=campaign.records,
-        spot_checks=spot_checks,
+        expected=partial(
+            expect, campaign.sequences, campaign.weights, count=spot_checks, reference=reference
+        ),
         report=campaign.results / "validation.json",
         checksums=campaign.master.parent / "checksums.sha256",
-        reference=reference,
     )
 
 

@@ -207,6 +207,17 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     assert ("memory" in title) == (width >= 120) and "…" not in title + row
 
 
+def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 8)
+    finish(model, 0)
+    log = tmp_path / "logs" / MODEL / "reference.log"
+    written(log, "# plm-embed reference\n")
+    assert "gather waits, validate waits" in shown(tmp_path)
+    written(log, "plm-embed: error: no memory\n")
+    text = shown(tmp_path)
+    assert "gather waits, validate failed" in text and "no memory" in text
+
+
 def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:
     campaign(tmp_path, 12)
     logs = tmp_path / "logs" / MODEL / "embed"

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -21,6 +22,7 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import whole_files
 from plm_embed.master import check_parts, check_vectors, gather
+from plm_embed.master.expected_vectors import expect
 from plm_embed.master.validate import validate
 from plm_embed.store import blocks
 from plm_embed.store.compact import compact
@@ -65,10 +67,11 @@ def problems(campaign: Campaign) -> list[str]:
         master=campaign.master,
         index=campaign.index,
         records=campaign.records,
-        spot_checks=2,
+        expected=partial(
+            expect, campaign.sequences, campaign.weights, count=2, reference=reference
+        ),
         report=campaign.results / "validation.json",
         checksums=campaign.results / "checksums",
-        reference=reference,
     )
 
 

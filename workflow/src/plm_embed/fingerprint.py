@@ -48,6 +48,8 @@ SPANS = "per_token_spans"
 """
 
 
+REFERENCE = "reference"
+"""Engine of the reference path."""
 IMPORTED = "imported"
 """The engine of vectors that another program computed; they stand for those of any engine."""
 IMPORTED_DEVICE = "unknown (imported)"
@@ -120,6 +122,11 @@ class Fingerprint:
         imported ones of equal settings, which no engine of ours computed.
         """
         return self == (replace(wanted, engine=IMPORTED) if self.engine == IMPORTED else wanted)
+
+    @property
+    def of_reference(self) -> "Fingerprint":
+        """The same vectors as the reference path computes them, in float32."""
+        return replace(self, compute_dtype="float32", storage_dtype="float32", engine=REFERENCE)
 
     @property
     def id(self) -> str:

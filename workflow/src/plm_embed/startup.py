@@ -2,9 +2,10 @@
 
 import atexit
 import gc
+import logging
 import os
 import sys
-from importlib.abc import MetaPathFinder
+from typing import NoReturn
 
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Arrow gives no memory back to the system, which would clear it when it is taken again."""
@@ -20,7 +21,7 @@ ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
 """Threads of torch that wait for work leave the processor to others at once. Beside other work it
-is 3.3 s of processor time instead of 4 to 8 for validate, which computes few sequences one by one.
+is 3.3 s of processor time instead of 4 to 8 for what computes few sequences one by one.
 """
 WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
 """Threads that keep a processor while they wait keep each other from working where others work
@@ -31,6 +32,9 @@ too: on two cores with one of them taken, 25 proteins took the 8M model over a m
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Python's own 700 are for programs that make few objects."""
 
+COMPUTING = ("weights", "reference")
+"""Steps that load torch and end when they have written their file."""
+
 STEPS = {
     **dict.fromkeys(
         ("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD
@@ -38,7 +42,7 @@ STEPS = {
     "collect": ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
-    **dict.fromkeys(("validate", "weights"), WAIT_IN_SLEEP),
+    **dict.fromkeys(COMPUTING, WAIT_IN_SLEEP),
 }
 
 
@@ -59,6 +63,16 @@ def spare_collector() -> None:
     atexit.register(gc.freeze)
 
 
+def end_at_once(code: int) -> NoReturn:
+    """End the process without taking down what libraries built up in it: for torch that takes 0.1
+    s, and once a CUDA context is lost, to give back pinned memory aborts the process.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def keep_pandas_out() -> None:
     """Let Arrow find no pandas when it makes columns.
 
@@ -76,7 +90,7 @@ def keep_pandas_out() -> None:
         sys.meta_path.remove(finder)
 
 
-class _NoPandas(MetaPathFinder):
+class _NoPandas:  # importlib.abc, which has the class for it, takes 8 ms to load
     """`sys.modules["pandas"] = None` is no way: Arrow's compiled code takes the None."""
 
     def find_spec(self, fullname: str, *_: object) -> None:

@@ -44,6 +44,8 @@ def main() -> None:
     log_to_stderr()
     try:
         group.main(prog_name="plm-embed", standalone_mode=False)
+        if sys.argv[1:2] and sys.argv[1] in startup.COMPUTING:
+            startup.end_at_once(0)
     except PassingError as error:
         sys.exit(printable(f"plm-embed: unfinished: {error}"))
     except PlmEmbedError as error:
@@ -76,7 +78,7 @@ SECTIONS = {
     "Store": ("import", "compact"),
     "Single steps, which the workflow calls": (
         *("weights", "deduplicate", "scan", "split", "collect"),
-        *("embed", "gather", "validate"),
+        *("embed", "reference", "gather", "validate"),
     ),
 }
 """The commands by what people do with them."""

@@ -18,15 +18,16 @@ def settings_of(
     name: str,
     kind: type[Any],
     *,
+    only: Sequence[str] | None = None,
     without: Collection[str] = (),
     before: Mapping[str, Sequence[Decorator]] | None = None,
 ) -> Decorator:
     """Give a command an option for each setting of `kind`, and the dataclass as parameter `name`.
 
-    without: parameters that keep their defaults. before: other options that --help lists before one
-    of these.
+    only: names of fields, of which the others are left out. without: parameters that keep their
+    defaults. before: other options that --help lists before one of these.
     """
-    mine = [one for one in settings(kind) if one.parameter not in without]
+    mine = [one for one in settings(kind, only) if one.parameter not in without]
 
     def decorate(command: Command) -> Command:
         @wraps(command)

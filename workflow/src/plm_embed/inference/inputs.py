@@ -1,19 +1,19 @@
 """Sequences as a caller gives them in memory, normalized by the rules of a campaign."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from plm_embed.errors import ConfigError, InputError
+from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.sequences.tables import Table
-from plm_embed.wording import did_you_mean, some
+from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
 AT_ONCE = 256
@@ -149,10 +149,3 @@ def refuse(wrong: Iterable[Named], on_error: OnError) -> None:
             "1 sequence has" if len(refused) == 1 else f"{len(refused):,} sequences have",
             some([str(one.refusal()) for one in refused]),
         )
-
-
-def known(name: str, value: object, words: Sequence[str]) -> None:
-    """ConfigError unless it is one of these words."""
-    if value not in words:
-        hint = did_you_mean(str(value), words)
-        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)

@@ -18,11 +18,11 @@ from plm_embed.fingerprint import (
     Pooling,
     Strand,
 )
-from plm_embed.inference.inputs import Given, Named, known, named_sequences, refuse
+from plm_embed.inference.inputs import Given, Named, named_sequences, refuse
 from plm_embed.inference.pipeline import Vectors, token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
-from plm_embed.inference.settings import Settings
+from plm_embed.inference.settings import Settings, known
 from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices

@@ -8,8 +8,7 @@ import torch
 
 from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
-from plm_embed.inference.inputs import known
-from plm_embed.inference.settings import Settings
+from plm_embed.inference.settings import Settings, known
 from plm_embed.kernels import devices
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.manifest import Manifest

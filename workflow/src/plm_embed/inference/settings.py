@@ -2,10 +2,12 @@
 workers stays light.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from plm_embed.errors import ConfigError
 from plm_embed.fingerprint import (
     ComputeDtype,
     Fingerprint,
@@ -15,6 +17,7 @@ from plm_embed.fingerprint import (
     StrandSetting,
 )
 from plm_embed.setting import Setting
+from plm_embed.wording import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,8 @@ class Settings:
 
 RECIPE = [one.name for one in fields(Fingerprint) if one.name in Settings.__dataclass_fields__]
 """Settings that are part of the fingerprint."""
+MEANING = [name for name in RECIPE if name not in ("compute_dtype", "storage_dtype")]
+"""Those that say which vectors are meant, whatever the numbers are held in."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,13 @@ class Proof:
     spot_checks: Annotated[
         int,
         Setting(
-            "Random rows to embed again by the reference path.", key="validate.spot_checks", least=0
+            "Random rows to embed by the reference path, too.", key="validate.spot_checks", least=0
         ),
     ] = 16
+
+
+def known(name: str, value: object, words: Sequence[str]) -> None:
+    """ConfigError unless it is one of these words."""
+    if value not in words:
+        hint = did_you_mean(str(value), words)
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)

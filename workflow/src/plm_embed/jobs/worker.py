@@ -5,7 +5,6 @@ state the device was left in; the parent decides what happens to the bucket.
 """
 
 import ctypes
-import logging
 import multiprocessing
 import os
 import signal
@@ -14,7 +13,7 @@ import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal, NoReturn, Self
+from typing import Literal, Self
 
 from plm_embed import startup
 from plm_embed.errors import (
@@ -163,10 +162,10 @@ def serve(
             )
             _tell(connection, computed)
     except EOFError:
-        return
+        startup.end_at_once(0)
     except DeviceError as error:
         _tell(connection, (str(error), "device"))
-        _end_at_once()
+        startup.end_at_once(1)
     except PassingError as error:
         _tell(connection, (str(error), ""))
     except PlmEmbedError as error:
@@ -182,7 +181,7 @@ def serve(
             blames = "disk" if full else "user"
         _tell(connection, (mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
-            _end_at_once()
+            startup.end_at_once(1)
     sys.exit(1)
 
 
@@ -196,15 +195,6 @@ def _tell(connection: Connection, answer: Answer) -> None:
         reason = answer[0] if isinstance(answer, tuple) else "its worker has ended in order"
         said = f"plm-embed: unfinished: the job was killed: {reason}"
         print(printable(said), file=sys.stderr, flush=True)
-
-
-def _end_at_once() -> NoReturn:
-    """Without cleaning up: once a CUDA context is lost, to give back pinned memory aborts the
-    process.
-    """
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def _take(gpu: str) -> None:

@@ -15,6 +15,7 @@ from plm_embed.workflow.campaign import (
     check_reuse,
     forget,
     master_files,
+    meaning_options,
     options,
     plan_line,
     proof_options,
@@ -48,7 +49,7 @@ from plm_embed.workflow.resources import (
     job_minutes,
     reading_threads,
     records_minutes,
-    validate_minutes,
+    reference_minutes,
 )
 from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
 from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
@@ -85,6 +86,7 @@ __all__ = [
     "job_minutes",
     "layer",
     "master_files",
+    "meaning_options",
     "note_end",
     "note_start",
     "notes_file",
@@ -97,6 +99,7 @@ __all__ = [
     "reading_threads",
     "recipe_options",
     "records_minutes",
+    "reference_minutes",
     "refuse_beside_another",
     "said_of_success",
     "source_options",
@@ -104,7 +107,6 @@ __all__ = [
     "speed_resources",
     "speed_words",
     "submissions",
-    "validate_minutes",
     "watch_failures",
     "weights_folder",
     "workflow_commit",

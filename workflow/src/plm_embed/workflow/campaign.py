@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.inference.settings import RECIPE, Proof, Settings
+from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
 from plm_embed.master.gather_record import outdated
 from plm_embed.models.manifest import MANIFEST, RECORD, read_manifest
@@ -69,6 +69,11 @@ def reading_options(config: Config) -> list[str]:
 def recipe_options(config: Config) -> list[str]:
     """What decides a model's vectors: the settings that are part of the fingerprint."""
     return as_options(from_config(Settings, config), RECIPE)
+
+
+def meaning_options(config: Config) -> list[str]:
+    """Which vectors of a model are meant, whatever the numbers are held in."""
+    return as_options(from_config(Settings, config), MEANING)
 
 
 def source_options(config: Config) -> list[str]:

@@ -18,6 +18,7 @@ STEP = 0.25
 """Of the first epoch; it shrinks to nothing. Smaller than UMAP's 1, since forces are added up."""
 
 Points = NDArray[np.float64]
+Singles = NDArray[np.float32]
 
 
 def principal_components(vectors: Points) -> tuple[Points, tuple[float, float]]:
@@ -42,29 +43,35 @@ def umap(vectors: Points, start: Points) -> Points:
     """
     random = np.random.default_rng(1)
     head, tail, weight = _edges(vectors)
-    places = 10 * start / (np.abs(start).max() or 1.0) + random.normal(scale=1e-3, size=start.shape)
+    begin = 10 * start / (np.abs(start).max() or 1.0) + random.normal(scale=1e-3, size=start.shape)
+    x, y = begin.T.astype(np.float32)
     for epoch in range(EPOCHS):
-        drawn = random.random(len(weight)) < weight / weight.max()
-        ends = (
-            np.concatenate([head[drawn], tail[drawn]]),
-            np.concatenate([tail[drawn], head[drawn]]),
-        )
-        gap = places[ends[0]] - places[ends[1]]
-        square = np.maximum((gap**2).sum(axis=1), 1e-12)
-        pull = -2 * A * B * square ** (B - 1) / (1 + A * square**B)
-        force = _summed(ends[0], np.clip(pull[:, None] * gap, -4, 4), len(places))
-        pushed = np.repeat(ends[0], REPELLED)
-        gap = places[pushed] - places[random.integers(len(places), size=len(pushed))]
-        square = (gap**2).sum(axis=1)
+        drawn = random.random(len(weight), np.float32) < weight / weight.max()
+        one = np.concatenate([head[drawn], tail[drawn]])
+        other = np.concatenate([tail[drawn], head[drawn]])
+        right, up = x[one] - x[other], y[one] - y[other]
+        square = np.maximum(right * right + up * up, 1e-12)
+        power = square**B
+        pull = -2 * A * B * power / (square * (1 + A * power))
+        pulled = _summed(one, pull, right, up, len(x))
+        pushed = np.repeat(one, REPELLED)
+        other = random.integers(len(x), size=len(pushed), dtype=np.int32)
+        right, up = x[pushed] - x[other], y[pushed] - y[other]
+        square = right * right + up * up
         push = 2 * B / ((0.001 + square) * (1 + A * square**B))
-        force += _summed(pushed, np.clip(push[:, None] * gap, -4, 4), len(places))
-        places += STEP * (1 - epoch / EPOCHS) * force
+        step = STEP * (1 - epoch / EPOCHS) * (pulled + _summed(pushed, push, right, up, len(x)))
+        x, y = x + step[0], y + step[1]
+    places = np.stack([x, y], axis=1).astype(np.float64)
     centered: Points = places - places.mean(axis=0)
     return centered
 
 
-def _summed(at: NDArray[np.int64], force: Points, count: int) -> Points:
-    return np.stack([np.bincount(at, one, count) for one in force.T], axis=1)
+def _summed(
+    at: NDArray[np.int64], force: Singles, right: Singles, up: Singles, count: int
+) -> Singles:
+    """The forces (2, count) on each point, from those along the way to some others."""
+    along = (np.clip(force * way, -4, 4) for way in (right, up))
+    return np.stack([np.bincount(at, one, count) for one in along]).astype(np.float32)
 
 
 def _edges(vectors: Points) -> tuple[NDArray[np.int64], NDArray[np.int64], Points]:
@@ -73,9 +80,9 @@ def _edges(vectors: Points) -> tuple[NDArray[np.int64], NDArray[np.int64], Point
     square = (vectors**2).sum(axis=1)
     distance = np.sqrt(np.maximum(square[:, None] + square - 2 * vectors @ vectors.T, 0))
     np.fill_diagonal(distance, np.inf)
-    near = np.argsort(distance, axis=1, kind="stable")[:, :count]
+    near = np.argpartition(distance, count - 1, axis=1)[:, :count]
     found = np.take_along_axis(distance, near, axis=1)
-    beyond = np.maximum(found - found[:, :1], 0)
+    beyond = found - found.min(axis=1, keepdims=True)
     # a width for each vector, so that its weights add up to log2 of their number
     low, high = np.zeros(len(vectors)), np.full(len(vectors), found.max() or 1.0)
     for _ in range(40):

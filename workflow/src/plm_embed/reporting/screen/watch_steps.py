@@ -56,6 +56,9 @@ class Steps:
             written = time_of(folder / file)
             done = before and written is not None and (written >= made or copied)
             logs = [self._log(model, name)] if before else []
+            if name == "validate":  # a part of it that runs beside embed
+                beside = self._log(model, "reference")
+                logs += [beside] if time_of(beside) and self._error(beside) else []
             steps.append(self._step(name, done, logs, max(began, made)))
             before, made = done, written or made
         return steps
