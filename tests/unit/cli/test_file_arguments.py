@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from plm_embed.cli.main import group, main
+from plm_embed.cli.main import main
+from support.commands import COMMANDS
 
 
 def loop(path: Path) -> Path:
@@ -84,7 +85,7 @@ KINDS: list[Callable[[Path], Path]] = [
 
 def arguments() -> Iterator[tuple[str, str]]:
     """Every command with each of its parameters that is a path."""
-    for name, command in sorted(group.commands.items()):
+    for name, command in sorted(COMMANDS.items()):
         for parameter in command.params:
             if isinstance(parameter.type, click.Path):
                 yield name, parameter.name or ""
@@ -93,7 +94,7 @@ def arguments() -> Iterator[tuple[str, str]]:
 def call(name: str, wrong: str, odd: Path) -> list[str]:
     """A command line on which all is right but one path."""
     options, places = ["plm-embed", name, *(["--once"] if name == "watch" else [])], []
-    for parameter in group.commands[name].params:
+    for parameter in COMMANDS[name].params:
         if parameter.name == wrong:
             value = str(odd)
         elif isinstance(parameter.type, click.Path):

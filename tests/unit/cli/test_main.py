@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import pytest
 
 from plm_embed._version import __version__
 from plm_embed.cli.main import SECTIONS, group, main
+from support.commands import COMMANDS
 
 pytestmark = pytest.mark.workflow
 
@@ -27,11 +29,15 @@ def plm_embed(
 def test_help_shows_every_command_once_with_its_first_sentence() -> None:
     shown = plm_embed("--help")
     assert shown.returncode == 0
-    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(group.commands)
+    modules = {
+        f"plm_embed.cli.{module}" for names in SECTIONS.values() for module in names.values()
+    }
+    found = [one.name for module in modules for one in import_module(module).COMMANDS]
+    assert sorted(found) == sorted(COMMANDS)
     assert all(f"{title}:\n" in shown.stdout for title in SECTIONS)
     assert "..." not in shown.stdout.partition("Options:")[2]
     text = " ".join(shown.stdout.split())
-    for name, command in group.commands.items():
+    for name, command in COMMANDS.items():
         assert command.help
         (sentence, *_) = command.help.split("\n\n")
         assert re.search(rf" {name} +{re.escape(' '.join(sentence.split()).split('. ')[0])}", text)
@@ -39,7 +45,7 @@ def test_help_shows_every_command_once_with_its_first_sentence() -> None:
 
 
 def test_every_option_is_explained_in_sentences() -> None:
-    for name, command in group.commands.items():
+    for name, command in COMMANDS.items():
         for option in command.params:
             if isinstance(option, click.Option):
                 assert (option.help or "").endswith("."), (name, option.name)
@@ -56,9 +62,9 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert done.stdout.startswith("plm-embed: error: model: 'absent'"), done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(group.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_an_example_that_it_understands(name: str) -> None:
-    command = group.commands[name]
+    command = COMMANDS[name]
     shown = command.get_help(click.Context(command, info_name=f"plm-embed {name}"))
     found = re.search(r"Example[^\n]*:\n((?: +[^\n]+\n)+)", shown)
     assert found, shown
@@ -124,7 +130,8 @@ def test_what_shows_a_campaign_makes_columns_without_pandas(words: tuple[str, ..
     code = """
 import sys
 from plm_embed.cli.main import group
-group.commands[sys.argv[1]].callback = lambda **_: print({"pandas", "pyarrow"} & set(sys.modules))
+command = group.get_command(None, sys.argv[1])
+command.callback = lambda **_: print({"pandas", "pyarrow"} & set(sys.modules))
 group.main(standalone_mode=False)
 """
     assert plm_embed(*words, code=code).stdout == "{'pyarrow'}\n"
@@ -180,9 +187,11 @@ def test_a_users_mistake_ends_in_words(arguments: list[str], words: str) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("module", ["plm_embed.cli.show", "plm_embed.reporting.summary"])
+@pytest.mark.parametrize(
+    "module", ["plm_embed.io.terminal", "plm_embed.cli.show", "plm_embed.reporting.summary"]
+)
 def test_ctrl_c_ends_in_one_line_also_while_modules_are_loaded(module: str, tmp_path: Path) -> None:
-    """The first one is loaded before `main` begins, the second one by a command."""
+    """The first one is loaded before `main` begins, the others by a command."""
     code = f"""
 import os, signal, sys
 class Interrupted:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from snakemake.cli import get_argument_parser
 
-from plm_embed.cli.main import group
 from plm_embed.workflow.config import schema
 from plm_embed.workflow.schema import completed
+from support.commands import COMMANDS
 from support.manual import FILES, INSTEAD, PAGES, ROOT, Block, blocks
 
 ALL = list(blocks())
@@ -50,7 +50,7 @@ def test_the_shell_can_read_it(block: Block) -> None:
 
 @pytest.mark.parametrize("words", commands("plm-embed"), ids=" ".join)
 def test_the_command_has_these_options(words: list[str]) -> None:
-    command = group.commands[words[0]]
+    command = COMMANDS[words[0]]
     context = click.Context(command)
     values, _, _ = command.make_parser(context).parse_args(words[1:])
     for option in command.params:

@@ -10,7 +10,6 @@ import click
 import pytest
 
 import plm_embed
-from plm_embed.cli.main import group
 from plm_embed.fingerprint import ComputeDtype
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.prepare_weights import CAMPAIGNS
@@ -21,6 +20,7 @@ from plm_embed.reading.search.scan import Metric
 from plm_embed.sequences.settings import Memory, Reading
 from plm_embed.setting import Setting, settings
 from plm_embed.workflow.config import schema
+from support.commands import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 Rules = dict[str, Any]
@@ -86,7 +86,7 @@ def test_a_setting_has_the_default_and_the_range_of_its_key(step: str, one: Sett
             assert rules["type"] == kinds[type(one.default)]
         bounds = (one.least, one.above, one.most)
         assert bounds == tuple(map(rules.get, ("minimum", "exclusiveMinimum", "maximum")))
-    (option,) = (each for each in group.commands[step].params if each.name == one.parameter)
+    (option,) = (each for each in COMMANDS[step].params if each.name == one.parameter)
     assert option.opts == [f"--{one.option}"]
     default = option.to_info_dict()["default"]
     assert (tuple(default) if one.repeated else default) == one.default
@@ -104,7 +104,7 @@ def test_a_step_gets_its_settings_in_one_piece() -> None:
     """Its function names none of them, and no option of its own stands for a key."""
     keyed = OPTIONS.keys() | {key.rpartition(".")[2] for key in KEYS.keys() - OF_THE_WORKFLOW}
     for step, kinds in STEPS.items():
-        command = group.commands[step]
+        command = COMMANDS[step]
         mine = {one.parameter for kind in kinds for one in settings(kind)}
         assert command.callback and mine.isdisjoint(signature(command.callback).parameters), step
         named = {one.name for one in command.params if isinstance(one, click.Option)}
@@ -154,7 +154,7 @@ def test_a_model_in_memory_takes_the_words_of_the_keys(name: str) -> None:
 
 
 def test_what_is_imported_is_stored_as_campaigns_ask_for_it() -> None:
-    given = {option.name: option for option in group.commands["import"].params}
+    given = {option.name: option for option in COMMANDS["import"].params}
     assert given["storage_dtype"].default == BY_NAME["storage_dtype"]["default"]
     assert [given["layer"].default] == BY_NAME["layers"]["default"]
     words = given["compute_dtype"].type
@@ -202,7 +202,7 @@ def test_comments_of_the_shipped_file_name_every_word_or_none() -> None:
 def test_the_rule_gives_every_option_of_embed() -> None:
     rule = (ROOT / "workflow" / "rules" / "embed.smk").read_text(encoding="utf-8")
     given = OPTIONS.values()  # which test_dag.py sees in the command
-    for option in group.commands["embed"].params:
+    for option in COMMANDS["embed"].params:
         if isinstance(option, click.Option) and option.opts[0].removeprefix("--") not in given:
             assert f"{option.opts[0]} " in rule, option.name
 
@@ -210,7 +210,7 @@ def test_the_rule_gives_every_option_of_embed() -> None:
 def test_words_that_commands_spell_out_are_those_of_the_code() -> None:
     """`search` and `export` name theirs without loading what knows them."""
     for command, option, words in (("search", "metric", Metric), ("export", "to", Format)):
-        (given,) = [each for each in group.commands[command].params if each.name == option]
+        (given,) = [each for each in COMMANDS[command].params if each.name == option]
         assert isinstance(given.type, click.Choice)
         assert tuple(given.type.choices) == get_args(words)
 

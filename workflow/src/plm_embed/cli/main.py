@@ -4,21 +4,13 @@ import errno
 import io
 import os
 import sys
+from importlib import import_module
 
 import click
 
 from plm_embed import startup
 from plm_embed._version import __version__
-from plm_embed.cli import (
-    embed,
-    interrupted,
-    profile,
-    reading,
-    results,
-    run,
-    sequences,
-    show,
-)
+from plm_embed.cli import interrupted
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
 from plm_embed.io.terminal import log_to_stderr, printable
 
@@ -72,20 +64,35 @@ def main() -> None:
 
 
 SECTIONS = {
-    "Plan and run": ("plan", "run", "profile"),
-    "Look": ("watch", "summary", "report"),
-    "Use the result": ("search", "index", "export", "diff"),
-    "Store": ("import", "compact"),
-    "Single steps, which the workflow calls": (
-        *("weights", "deduplicate", "scan", "split", "collect"),
-        *("embed", "reference", "gather", "validate"),
-    ),
+    "Plan and run": {"plan": "show", "run": "run", "profile": "profile"},
+    "Look": {"watch": "show", "summary": "show", "report": "show"},
+    "Use the result": dict.fromkeys(("search", "index", "export", "diff"), "reading"),
+    "Store": {"import": "results", "compact": "results"},
+    "Single steps, which the workflow calls": {
+        "weights": "embed",
+        **dict.fromkeys(("deduplicate", "scan", "split", "collect"), "sequences"),
+        "embed": "embed",
+        **dict.fromkeys(("reference", "gather", "validate"), "results"),
+    },
 }
-"""The commands by what people do with them."""
+"""The commands by what people do with them, each with its module, which only it loads."""
+_MODULES = {name: module for names in SECTIONS.values() for name, module in names.items()}
 
 
 class Sections(click.Group):
-    """Help that lists the commands by section, each with its whole first sentence."""
+    """Commands that are loaded when they are called, and help that lists them by section, each with
+    its whole first sentence.
+    """
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return None
+        module = import_module(f"plm_embed.cli.{_MODULES[cmd_name]}")
+        commands: tuple[click.Command, ...] = module.COMMANDS
+        return next(one for one in commands if one.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, names in SECTIONS.items():
@@ -115,8 +122,3 @@ def group(context: click.Context) -> None:
       plm-embed COMMAND --help
     """
     startup.set_up(context.invoked_subcommand or "")
-
-
-for module in (run, profile, show, sequences, embed, results, reading):
-    for command in module.COMMANDS:
-        group.add_command(command)

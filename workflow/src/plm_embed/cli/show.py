@@ -132,7 +132,6 @@ def plan(
 
     from plm_embed.io.console import Terminal
     from plm_embed.planning import plan as planning
-    from plm_embed.planning.campaign_input import read_config
     from plm_embed.planning.forecast import PLAN, write_plan
     from plm_embed.planning.plan_view import show
     from plm_embed.typed_json import to_plain
@@ -153,8 +152,7 @@ def plan(
         lengths=lengths,
     )
     plans = planning.plan(question)
-    config = read_config(configfile, question.settings, awaited=lengths is not None)
-    results = Path(config["results"])
+    results = Path(question.config["results"])
     for found in plans:
         kept = results / found.model / PLAN
         if not (found.stored and kept.exists()):

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,9 @@ SBATCH_ACCOUNT = "SBATCH_ACCOUNT"
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. settings: `--config`, as Snakemake reads it; `device` names the one to plan
-    for ('' : the site's, or the one here); all_gpus: show what is known of others too; `measure`:
-    try it here.
-
-    workers: embed jobs that will run here at a time (0: one per core, or one per GPU), threads: CPU
+    """What is asked. settings: `--config`, as Snakemake reads it. device: the one to plan for; '':
+    the site's, or the one here. all_gpus: show what is known of others too. measure: try it here.
+    workers: embed jobs that run here at a time; 0: one per core, or one per GPU. threads: CPU
     threads of each. lengths: a file with the number of unique sequences by length, instead of the
     input.
     """
@@ -70,6 +69,11 @@ class Question:
     workers: int = 0
     elsewhere: tuple[Path, ...] = ()
     lengths: Path | None = None
+
+    @cached_property
+    def config(self) -> Config:
+        """As the workflow sees it. With a table of lengths the input need not be here."""
+        return read_config(self.configfile, self.settings, awaited=self.lengths is not None)
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,7 @@ def plan(question: Question) -> list[Plan]:
 
     Submissions of all models are cut alike, for the one that takes longest.
     """
-    file, told = question.configfile, question.settings
-    # with a table of lengths the input need not be here
-    config = read_config(file, told, awaited=question.lengths is not None)
+    file, told, config = question.configfile, question.settings, question.config
     here, site = _where(question.site or config["site"])
     with given_input(config, question.lengths, question.measure) as given:
         drafts = [
@@ -271,11 +273,8 @@ def _chosen(
     """The device to plan submissions for: the named one, the site's, a measured one, or an A100."""
     queues = site.get("queues") or {}
     queue = queues.get(question.queue or site.get("default_queue") or next(iter(queues), ""), {})
-    wanted = (
-        question.device
-        or costs.gpu_table()["sites"].get(here.site, "")
-        or queue.get("gpu_type", "")
-    )
+    of_site = costs.gpu_table()["sites"].get(here.site, "") or queue.get("gpu_type", "")
+    wanted = question.device or of_site
     named = [one for one in forecasts if wanted and wanted.lower() in one.speed.device.lower()]
     exact = (one for one in named if one.speed.device.lower() == wanted.lower())
     if found := next(exact, next(iter(named), None)):
