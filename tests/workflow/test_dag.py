@@ -253,6 +253,38 @@ def test_a_file_of_the_report_that_was_deleted_is_made_again(name: str) -> None:
 
 
 @pytest.mark.usefixtures("finished")
+def test_a_reference_that_is_gone_is_computed_and_compared_again() -> None:
+    """Snakemake has deleted it when a job that was to write it anew fails."""
+    manifest = Path("resources/weights/esm2_t3_untrained/manifest.json")
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    Path("results/esm2_t3_untrained/reference.npz").unlink()
+    assert Plan().runs == DOWNSTREAM["reference"]
+
+
+@pytest.mark.usefixtures("finished")
+def test_weights_that_are_gone_come_back_when_the_reference_needs_them() -> None:
+    """Of a campaign that is proven they may be gone, but not of one that has yet to compute."""
+    assert not Plan().runs
+    Path("results/esm2_t3_untrained/reference.npz").unlink()
+    Plan(executor="local", targets=["results/sequences/summary.json"])
+    assert not Path("results/esm2_t3_untrained/weights.json").exists()
+
+
+def test_what_ends_a_campaign_goes_before_what_begins_one() -> None:
+    priorities = {job.rule.name: job.rule.priority for job in Plan().jobs}
+    (reference, embed, *ends) = (
+        priorities[name] for name in ("reference", "embed", "gather", "validate", "report")
+    )
+    assert 0 == reference < embed < min(ends) and max(ends) < priorities["weights"]
+
+
+def test_an_embed_job_of_one_core_leaves_the_other_to_the_reference() -> None:
+    threads = {job.rule.name: job.threads for job in Plan().jobs}
+    assert threads["embed"] == threads["reference"] == threads["gather"] == 1
+
+
+@pytest.mark.usefixtures("finished")
 def test_an_input_replaced_by_an_older_file_runs_from_the_start() -> None:
     path = Path("config/demo/proteins.fasta")
     before = path.stat()

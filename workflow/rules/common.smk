@@ -51,6 +51,7 @@ from plm_embed.workflow import (
     reference_minutes,
     spare_collector,
     submissions,
+    validate_memory_mb,
     watch_failures,
     weights_folder,
     workflow_commit,

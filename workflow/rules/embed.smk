@@ -22,7 +22,7 @@ rule embed:
         f"<logs>/{MODEL}/embed/{{submission}}.log",
     benchmark:
         f"<benchmarks>/{MODEL}/embed/{{submission}}.jsonl"
-    priority: 1  # what is only compared with it takes cores that it leaves
+    priority: 1  # the reference takes cores that it leaves
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1  # the most efficient on a CPU; profiles of GPU clusters ask for more

@@ -18,6 +18,7 @@ rule gather:
         f"<logs>/{MODEL}/gather.log",
     benchmark:
         f"<benchmarks>/{MODEL}/gather.jsonl"
+    priority: 2  # before what other models have to embed
     conda:
         "../../envs/plm-embed.yaml"
     threads: lambda wildcards: reading_threads(input_bytes(config))

@@ -29,6 +29,7 @@ rule report:
         f"<logs>/{MODEL}/report.log",
     benchmark:
         f"<benchmarks>/{MODEL}/report.jsonl"
+    priority: 2
     conda:
         "../../envs/plm-embed.yaml"
     threads: 1

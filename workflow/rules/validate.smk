@@ -51,11 +51,12 @@ rule validate:
         report="<vectors>/validation.json",
     benchmark:
         f"<benchmarks>/{MODEL}/validate.jsonl"
+    priority: 2
     conda:
         "../../envs/plm-embed.yaml"
     threads: 2
     resources:
-        mem_mb=lambda wildcards, attempt: attempt * 8000,
+        mem_mb=lambda wildcards, attempt: attempt * validate_memory_mb(of(wildcards)),
         runtime=lambda wildcards, attempt: attempt * gather_minutes(of(wildcards)),
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,

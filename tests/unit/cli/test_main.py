@@ -152,6 +152,32 @@ print(type(pyarrow.table({"column": [1]}).to_pandas()).__name__)
     assert done.stdout.splitlines()[-2:] == ["False", "DataFrame"], done.stderr
 
 
+@pytest.mark.parametrize("closed", ["", "1", "2", "12"])
+def test_a_process_that_ends_at_once_loses_no_word(closed: str) -> None:
+    code = """
+import logging, os, sys
+from plm_embed import startup
+for number in sys.argv[1]:
+    os.close(int(number))
+    setattr(sys, {"1": "stdout", "2": "stderr"}[number], None)
+logging.basicConfig(stream=sys.stderr or sys.stdout, level="INFO")
+print("written", end="", file=sys.stdout or open(os.devnull, "w"))
+logging.info("logged")
+startup.end_at_once(3)
+"""
+    done = plm_embed(closed, code=code)
+    assert done.returncode == 3
+    assert ("written" in done.stdout) == ("1" not in closed)
+    assert ("logged" in done.stderr) == ("2" not in closed)
+
+
+@pytest.mark.parametrize("closed", ["", ">&-"])
+def test_weights_end_well_whoever_listens(closed: str, tmp_path: Path) -> None:
+    words = f"{sys.executable} -m plm_embed weights --model esm2_t3_untrained --output w"
+    done = subprocess.run(f"{words} {closed}", shell=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and (tmp_path / "w" / "manifest.json").is_file()
+
+
 def test_the_first_line_repeats_the_step(tmp_path: Path) -> None:
     done = plm_embed("weights", "--model", "absent", "--output", tmp_path / "with a blank")
     assert (

@@ -4,8 +4,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,10 +25,11 @@ from plm_embed.master.expected_vectors import (
     write_expected,
 )
 from plm_embed.master.findings import Findings
+from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import open_hdf5
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
-
-AGAIN = "`snakemake --forcerun reference` makes it again"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_all_are_drawn_where_fewer_are_asked_for_than_there_are(
     campaign: Campaign, caplog: pytest.LogCaptureFixture
 ) -> None:
     drawn = draw(campaign.sequences, 1000, MEAN)
-    assert f"only {len(drawn)} sequences are short enough" in caplog.text
+    assert not caplog.text
     with open_hdf5(campaign.master) as file:
         assert {name.decode() for name in file["emb_keys"][:]} <= set(drawn)
 
@@ -92,6 +95,57 @@ def test_only_sequences_that_the_reference_takes_are_drawn(
     lengths = [len(sequence) for sequence in every.values()]
     whole = (min(2 * most, longest) if long.policy != "whole" else longest) - 3
     assert whole <= max(lengths) <= longest
+
+
+def test_the_reference_is_told_how_many_tokens_it_may_take(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def computing(
+        weights: Path, sequences: list[str], fingerprint: Fingerprint, **more: object
+    ) -> list[dict[str, np.ndarray]]:
+        asked.extend([fingerprint, more])
+        return reference(weights, sequences, fingerprint)
+
+    monkeypatch.setattr("plm_embed.inference.reference.reference_vectors", computing)
+    expect(campaign.sequences, campaign.weights, campaign.fingerprint, 2)
+    assert asked == [
+        campaign.fingerprint.of_reference,
+        {"most_tokens": expected_vectors.SPOT_MOST},
+    ]
+    assert expected_vectors.SPOT_TOKENS == 2000 < expected_vectors.SPOT_MOST
+
+
+def test_models_with_long_tokens_take_longer_sequences(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expected_vectors, "SPOT_TOKENS", 5)
+    letters = {
+        model: max(map(len, draw(campaign.sequences, 1000, replace(MEAN, model=model)).values()))
+        for model in ("esm2_t3_untrained", "DNABERT-S")
+    }
+    assert letters["esm2_t3_untrained"] <= 5 < letters["DNABERT-S"]
+
+
+@pytest.mark.parametrize("long", [0, 90])
+def test_as_many_are_drawn_as_there_are_in_whatever_buckets(
+    tmp_path: Path, long: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In 400 buckets, most of which hold nothing that is short enough."""
+    random = np.random.default_rng(3)
+    letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    texts = ["".join(random.choice(letters, 2500 if at < long else 40)) for at in range(100)]
+    fasta = tmp_path / "in.fasta"
+    fasta.write_text("".join(f">p{at}\n{text}\n" for at, text in enumerate(texts)))
+    how = {"table": Table(), "policy": ResiduePolicy(), "memory_mb": 1000}
+    deduplicate([fasta], tmp_path / "sequences", buckets=400, **how)
+    for count in (7, 16, 100):
+        drawn = draw(tmp_path / "sequences", count, MEAN)
+        assert len(drawn) == min(count, 100 - long)
+        assert max(map(len, drawn.values())) == 40
+        assert ("short enough" in caplog.text) == (count > 100 - long)
+        caplog.clear()
 
 
 def test_each_sequence_may_be_drawn(campaign: Campaign) -> None:
@@ -141,16 +195,88 @@ def test_a_damaged_file_is_never_taken_for_another(written: Path, data: st.DataO
     try:
         found = read_expected(path)
     except StoreError as error:
-        assert str(path) in str(error) and AGAIN in str(error)
+        assert str(error).startswith(f"{path}: damaged")
+        assert f"run `snakemake --forcerun {path}`" in str(error)
         return
     assert found.fingerprint == before.fingerprint
-    for name, vectors in before.vectors.items():
-        for one, vector in vectors.items():
-            assert np.array_equal(found.vectors[name][one], vector)
+    assert same(found, before)
+
+
+def same(one: Expected, other: Expected) -> bool:
+    return list(one.vectors) == list(other.vectors) and all(
+        list(vectors) == list(other.vectors[name])
+        and all(np.array_equal(vector, other.vectors[name][at]) for at, vector in vectors.items())
+        for name, vectors in one.vectors.items()
+    )
+
+
+def rewritten(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """A file that zipfile and NumPy find nothing wrong with."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    change(arrays)
+    with path.open("wb") as handle:
+        np.savez(handle, **arrays)
+
+
+CHANGES: dict[str, Callable[[dict[str, np.ndarray]], None]] = {
+    "a number": lambda arrays: arrays[vector_of(arrays)].__setitem__(0, 1),
+    "a type": lambda arrays: arrays.update(
+        {vector_of(arrays): arrays[vector_of(arrays)].view(np.int32)}
+    ),
+    "a shape": lambda arrays: arrays.update(
+        {vector_of(arrays): arrays[vector_of(arrays)].reshape(2, -1)}
+    ),
+    "a name": lambda arrays: arrays.update({"x/mean_l3": arrays.pop(vector_of(arrays))}),
+    "one vector less": lambda arrays: arrays.update({"": arrays.pop(vector_of(arrays))}),
+    "no seal": lambda arrays: arrays.update({"": arrays.pop("sha256")}),
+    "no fingerprint": lambda arrays: arrays.update({"": arrays.pop("fingerprint")}),
+}
+
+
+def vector_of(arrays: dict[str, np.ndarray]) -> str:
+    return next(name for name in arrays if name.endswith("/mean_l3"))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_zip_does_not_see_is_found(written: Path, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "reference.npz"
+    shutil.copy(written, path)
+    rewritten(path, lambda _: None)
+    assert same(read_expected(path), read_expected(written))
+    rewritten(path, CHANGES[change])
+    with pytest.raises(StoreError, match=r"reference\.npz: damaged, or no file of vectors; run"):
+        read_expected(path)
+
+
+def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "text.npz").write_text("vectors\n")
+    for path in tmp_path.iterdir():
+        with pytest.raises(StoreError, match=f"{path.name}: damaged, or no file of vectors"):
+            read_expected(path)
+
+
+def test_a_file_is_whole_or_not_there(
+    campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_expected(tmp_path / "reference.npz", computed(campaign))
+    before = (tmp_path / "reference.npz").read_bytes()
+
+    def full(handle: IO[bytes], **_: object) -> None:
+        handle.write(b"PK")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        write_expected(tmp_path / "reference.npz", computed(campaign, 2))
+    assert (tmp_path / "reference.npz").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"reference\.npz: there is no such file; .*forcerun"):
+    with pytest.raises(StoreError, match=r"reference\.npz: there is no such file; run `snake"):
         read_expected(tmp_path / "reference.npz")
 
 
@@ -165,10 +291,10 @@ OTHERS: dict[str, Callable[[Fingerprint], Fingerprint]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_reference_of_other_vectors_is_a_problem(campaign: Campaign, name: str) -> None:
     found = computed(campaign)
-    others = replace(found, fingerprint=OTHERS[name](found.fingerprint))
+    others = replace(found, fingerprint=OTHERS[name](found.fingerprint), again="make it again")
     (problem,) = problems(campaign, others)
     assert problem.startswith(f"spot checks: the reference computed other vectors ({name}: ")
-    assert problem.endswith(AGAIN)
+    assert problem.endswith("; make it again")
 
 
 @pytest.mark.parametrize(
@@ -183,16 +309,32 @@ def test_the_reference_stands_for_any_device_and_precision(
 def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
     found = computed(campaign)
     absent = key("NOWHERE")
+    last = "f" * 64  # behind all rows
     more = replace(found, vectors=found.vectors | {absent: next(iter(found.vectors.values()))})
+    more = replace(more, vectors=more.vectors | {last: {}})
     assert problems(campaign, more) == [
-        f"spot checks: key {absent} has no row in the master; {AGAIN}"
+        f"spot checks: key {one} has no row in the master" for one in (absent, last)
     ]
-    assert problems(campaign, more, {absent.encode()}) == []
+    assert problems(campaign, more, {absent.encode(), last.encode()}) == []
+
+
+def test_a_row_with_too_many_tokens_for_the_reference_is_told(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = computed(campaign, 2)
+    name = next(iter(found.vectors))
+    assert problems(campaign, replace(found, vectors=found.vectors | {name: {}})) == []
+    assert f"key {name} has too many tokens for the reference" in caplog.text
 
 
 def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) -> None:
     shutil.copytree(campaign.sequences, tmp_path / "sequences")
-    for bucket in (tmp_path / "sequences" / "buckets").iterdir():
+    buckets = list((tmp_path / "sequences" / "buckets").iterdir())
+    for bucket in buckets:  # a sound table, but another file
+        pq.write_table(pq.read_table(bucket), bucket, compression="gzip")
+    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: changed since.*--forcerun"):
+        draw(tmp_path / "sequences", 3, MEAN)
+    for bucket in buckets:
         bucket.write_bytes(bucket.read_bytes()[:-9])
-    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: changed since it was written"):
+    with pytest.raises(StoreError, match=r"buckets/\d+\.parquet: not a whole .*--forcerun"):
         draw(tmp_path / "sequences", 3, MEAN)

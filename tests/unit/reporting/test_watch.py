@@ -216,6 +216,23 @@ def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> 
     written(log, "plm-embed: error: no memory\n")
     text = shown(tmp_path)
     assert "gather waits, validate failed" in text and "no memory" in text
+    finish(model, 1)  # as jobs do that go on
+    (model / "submissions").mkdir()
+    written(model / "submissions" / "0000.json")
+    assert "gather waits, validate failed" in shown(tmp_path)
+
+
+def test_a_reference_that_is_waited_for_is_shown(tmp_path: Path) -> None:
+    model = campaign(tmp_path, 1)
+    written(model / "weights.json", at=-100)
+    finish(model, 0)
+    (model / "submissions").mkdir()
+    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    written(model / "gathered.json", at=-30)
+    written(tmp_path / "logs" / MODEL / "reference.log", "# plm-embed reference\n", at=-20)
+    assert "validate at work" in shown(tmp_path)
+    written(model / "reference.npz")
+    assert "validate waits" in shown(tmp_path)
 
 
 def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from plm_embed.workflow.resources import (
     reading_threads,
     records_minutes,
     reference_minutes,
+    validate_memory_mb,
 )
 from support.made_up_sequences import counted
 
@@ -92,6 +93,9 @@ def test_time_grows_with_the_inputs_and_with_what_is_written(tmp_path: Path) -> 
     assert (
         gather_minutes(small | {"embedding": embedding | {"pooling": ["per_residue"]}}) == 40 + 853
     )
+    assert validate_memory_mb(small) == 4000 + 90  # 10 million rows, 9 bytes each
+    both = embedding | {"layers": [6, 33], "pooling": ["mean", "max"]}
+    assert validate_memory_mb(small | {"embedding": both}) == 4000 + 360
     # 100,000 residues at 1.3 GFLOP each, 50 GFLOP/s
     assert reference_minutes(small | {"validate": {"spot_checks": 100}}) == 30 + 43
 

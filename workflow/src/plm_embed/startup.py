@@ -42,7 +42,7 @@ STEPS = {
     "collect": ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
-    **dict.fromkeys(COMPUTING, WAIT_IN_SLEEP),
+    **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),
 }
 
 
@@ -68,8 +68,8 @@ def end_at_once(code: int) -> NoReturn:
     s, and once a CUDA context is lost, to give back pinned memory aborts the process.
     """
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who called
+        stream.flush()
     os._exit(code)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import COSINE, RELATIVE_L2
 from plm_embed.fingerprint import SPANS, Fingerprint, StorageDtype, has_matrix
-from plm_embed.master.expected_vectors import AGAIN, Expected
+from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.master.validation_record import Spot
 from plm_embed.models.registry import MODELS
@@ -38,12 +38,13 @@ def check_spots(
     with findings.check("spot checks") as problem:
         if expected.fingerprint != fingerprint.of_reference:
             differences = expected.fingerprint.differences(fingerprint.of_reference)
-            problem(f"the reference computed other vectors ({'; '.join(differences)}); {AGAIN}")
+            said = f"the reference computed other vectors ({'; '.join(differences)})"
+            problem(f"{said}; {expected.again}")
             return ()
         for key, wanted in expected.vectors.items():
             row = _row(file["emb_keys"], key.encode())
             if row is None and key.encode() not in skipped:
-                problem(f"key {key} has no row in the master; {AGAIN}")
+                problem(f"key {key} has no row in the master")
             if row is None:
                 continue
             if not wanted:

@@ -2,25 +2,36 @@
 (reference.npz) until `validate` compares them with the master.
 """
 
+import hashlib
 import logging
-from collections import Counter
-from collections.abc import Callable
+import shlex
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path
+from plm_embed.io.parquet import read_table, record_batches
 from plm_embed.models.registry import MODELS
 from plm_embed.sequence_windows import spans
-from plm_embed.sequences.summary import bucket_names, bucket_table
+from plm_embed.sequences.summary import (
+    bucket_names,
+    check_keys,
+    make_again,
+    read_summary,
+    verified,
+)
 
 log = logging.getLogger(__name__)
 Vectors = dict[str, NDArray[np.float32]]
@@ -34,11 +45,14 @@ SPOT_MOST = 2500
 """And where letters do not tell their number, the most after they are counted."""
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
-MORE_BUCKETS = 64
-"""Looked at where those that were drawn hold too few sequences that are short enough."""
-AGAIN = "`snakemake --forcerun reference` makes it again"
-_ABOUT = "fingerprint"
-_NOT_READABLE = (OSError, EOFError, ValueError, KeyError, BadZipFile)
+_ROWS = 1 << 10
+"""Of a bucket in memory at a time."""
+_ABOUT, _SEAL = "fingerprint", "sha256"
+_NOT_READABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
+    *(MemoryError, BadZipFile, zlib.error),
+)
+"""What NumPy and zipfile raise of files that are not what they were."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,8 @@ class Expected:
     fingerprint: Fingerprint
     """That of the reference: see `Fingerprint.of_reference`."""
     vectors: dict[str, Vectors]
+    again: str = ""
+    """How to make the file anew that they are from."""
 
 
 def expect(
@@ -82,24 +98,50 @@ def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str
     random = np.random.default_rng(int(fingerprint.id, 16))
     names = bucket_names(sequences)
     shares = Counter(random.integers(len(names), size=count).tolist())
-    others = islice(random.permutation(len(names)).tolist(), MORE_BUCKETS)
-    drawn: dict[str, str] = {}
-    for bucket, share in chain(sorted(shares.items()), ((other, count) for other in others)):
-        wanted = min(share, count - len(drawn))
-        if not wanted:
-            continue
-        path = sequences / "buckets" / f"{names[bucket]}.parquet"
-        table = bucket_table(path, ["key", "sequence"])
-        keys, letters = table["key"], table["sequence"]
-        short = (
-            row
-            for row in random.permutation(table.num_rows).tolist()
-            if keys[row].as_py() not in drawn and _short(len(letters[row].as_py()), fingerprint)
-        )
-        drawn |= {keys[row].as_py(): letters[row].as_py() for row in islice(short, wanted)}
-    if len(drawn) < count:
-        log.warning("spot checks: only %d sequences are short enough for the reference", len(drawn))
-    return drawn
+    # where some of these hold too few that are short enough, the others are looked at, too
+    others = ((bucket, count) for bucket in random.permutation(len(names)).tolist())
+    rows: dict[str, list[int]] = defaultdict(list)
+    missing = count
+    for bucket, share in chain(sorted(shares.items()), others):
+        if not missing:
+            break
+        name = names[bucket]
+        short = np.setdiff1d(_short_rows(_bucket(sequences, name), fingerprint), rows[name])
+        found = random.permutation(short)[: min(share, missing)].tolist()
+        rows[name] += found
+        missing -= len(found)
+    drawn = count - missing
+    if drawn < min(count, read_summary(sequences).unique):
+        log.warning("spot checks: only %d sequences are short enough for the reference", drawn)
+    return {
+        key: sequence
+        for name in sorted(rows)
+        for key, sequence in _sequences(sequences, name, sorted(rows[name]))
+    }
+
+
+def _bucket(sequences: Path, name: str) -> Path:
+    return sequences / "buckets" / f"{name}.parquet"
+
+
+def _short_rows(bucket: Path, fingerprint: Fingerprint) -> NDArray[np.int64]:
+    lengths = read_table(bucket, ["length"], make_again(bucket.parent.parent))["length"].to_numpy()
+    each = [length for length in np.unique(lengths).tolist() if _short(length, fingerprint)]
+    return np.flatnonzero(np.isin(lengths, each))
+
+
+def _sequences(sequences: Path, name: str, rows: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Keys and sequences of rows of a bucket, of which few are in memory at a time."""
+    if not rows:
+        return
+    path, first = _bucket(sequences, name), 0
+    verified(sequences, f"buckets/{path.name}")
+    for batch in record_batches(path, ["key", "sequence"], _ROWS, make_again(sequences)):
+        here = [row - first for row in rows if first <= row < first + batch.num_rows]
+        found = pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))])
+        check_keys(path, found)
+        yield from zip(found["key"].to_pylist(), found["sequence"].to_pylist(), strict=True)
+        first += batch.num_rows
 
 
 def _short(length: int, fingerprint: Fingerprint) -> bool:
@@ -112,29 +154,45 @@ def _short(length: int, fingerprint: Fingerprint) -> bool:
 
 
 def write_expected(path: Path, expected: Expected) -> None:
-    """Write the file: an array for each vector, {key}/{representation}; {key}/ for none."""
+    """Write the file: an array for each vector, {key}/{representation}; {key}/ for none; the
+    fingerprint; and the SHA-256 of all that.
+    """
     arrays: dict[str, Any] = {
         f"{key}/{name}": vector
         for key, vectors in expected.vectors.items()
         for name, vector in (vectors or {"": np.empty(0, np.float32)}).items()
     }
     arrays[_ABOUT] = np.frombuffer(expected.fingerprint.to_json().encode(), np.uint8)
+    arrays[_SEAL] = _sealed(arrays)
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         np.savez(handle, **arrays)
 
 
 def read_expected(path: Path) -> Expected:
-    """Read the file; StoreError when it is damaged, which its checksums show."""
+    """Read the file; StoreError when it is missing or in any way not what was written."""
+    again = f"run `snakemake --forcerun {shlex.quote(str(path))}`"
     if not path.is_file():
-        raise StoreError(f"{path}: there is no such file", remedy=AGAIN, path=path)
+        raise StoreError(f"{path}: there is no such file", remedy=again, path=path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
+        whole = np.array_equal(arrays.pop(_SEAL), _sealed(arrays))
         fingerprint = Fingerprint.from_json(arrays.pop(_ABOUT).tobytes().decode())
-    except _NOT_READABLE as error:
-        raise StoreError(f"{path}: damaged ({error})", remedy=AGAIN, path=path) from error
+    except _NOT_READABLE:
+        whole = False
+    if not whole:
+        raise StoreError(f"{path}: damaged, or no file of vectors", remedy=again, path=path)
     vectors: dict[str, Vectors] = {}
     for place, array in arrays.items():
         key, _, name = place.partition("/")
         vectors.setdefault(key, {}).update({name: array} if name else {})
-    return Expected(fingerprint, vectors)
+    return Expected(fingerprint, vectors, again)
+
+
+def _sealed(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """The SHA-256 of arrays with their names: what np.load reads is checked in part only."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return np.frombuffer(digest.digest(), np.uint8)

@@ -50,6 +50,7 @@ from plm_embed.workflow.resources import (
     reading_threads,
     records_minutes,
     reference_minutes,
+    validate_memory_mb,
 )
 from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
 from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
@@ -107,6 +108,7 @@ __all__ = [
     "speed_resources",
     "speed_words",
     "submissions",
+    "validate_memory_mb",
     "watch_failures",
     "weights_folder",
     "workflow_commit",

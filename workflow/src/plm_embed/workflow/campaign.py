@@ -19,7 +19,7 @@ from plm_embed.setting import as_options, from_config, settings
 from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, input_reading
-from plm_embed.workflow.ending import GATHERED, PROOF
+from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE
 
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
@@ -214,7 +214,7 @@ def forget(config: Config, looking: bool) -> list[str]:
     with suppress(OSError):  # a folder that cannot be read or written: the first job says so
         if wrong := outdated(record, proof):
             found.append(wrong)
-        proven = proof.exists() and not wrong
+        proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
         if not proven and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
             found.append((folder / RECORD, f"{weights} holds no weights now"))
         for path, _ in found:

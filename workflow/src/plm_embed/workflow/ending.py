@@ -19,6 +19,7 @@ from plm_embed.workflow.run_note import began_at, note_end
 REPORT = "report.html"
 PROOF = "checksums.sha256"
 GATHERED = "gathered.json"
+REFERENCE = "reference.npz"
 STOPS = {
     "Terminating processes on user request": "stopped by you (Ctrl-C)",
     "Will exit after finishing currently running jobs": "stopped by SIGTERM",

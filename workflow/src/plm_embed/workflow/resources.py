@@ -99,6 +99,15 @@ def gather_minutes(config: Config) -> int:
     return records_minutes(input_bytes(config)) + _vectors_minutes(config)
 
 
+def validate_memory_mb(config: Config) -> int:
+    """Main memory of validate, in MB: 4 bytes for each vector and representation, and 5 more while
+    it looks at norms.
+    """
+    embedding = config["embedding"]
+    names = len(embedding["pooling"]) * len(embedding["layers"])
+    return 4000 + round(9e-6 * names * input_bytes(config) / RESIDUES_PER_ROW)
+
+
 def reference_minutes(config: Config) -> int:
     """Time for the reference: half an hour, and 1,000 residues per check at 50 GFLOP/s."""
     flops: float = (

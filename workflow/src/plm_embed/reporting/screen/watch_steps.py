@@ -9,7 +9,7 @@ from typing import Literal
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.models.manifest import RECORD
 from plm_embed.reporting.small_files import Kept, time_of
-from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
+from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE, REPORT
 from plm_embed.workflow.failures import Failure, error_at_the_end, reading_logs
 
 Status = Literal["done", "at work", "waits", "failed"]
@@ -56,12 +56,19 @@ class Steps:
             written = time_of(folder / file)
             done = before and written is not None and (written >= made or copied)
             logs = [self._log(model, name)] if before else []
-            if name == "validate":  # a part of it that runs beside embed
-                beside = self._log(model, "reference")
-                logs += [beside] if time_of(beside) and self._error(beside) else []
-            steps.append(self._step(name, done, logs, max(began, made)))
+            step = self._step(name, done, logs, max(began, made))
+            if name == "validate" and step.status == "waits":
+                step = self._reference(model, began, before=before) or step
+            steps.append(step)
             before, made = done, written or made
         return steps
+
+    def _reference(self, model: str, began: int, *, before: bool) -> Step | None:
+        """The part of validate that runs beside embed, when it has failed or is waited for."""
+        log = self._log(model, "reference")
+        done = time_of(self.results / model / REFERENCE) is not None
+        step = self._step("validate", done, [log], began)
+        return step if step.status == "failed" or (before and step.status == "at work") else None
 
     def failures(self, steps: Sequence[Step]) -> list[Failure]:
         """Of the steps that failed."""
