@@ -26,7 +26,7 @@ _SIDE = 64
 """Of the matrices that are multiplied: so small that BLAS takes one core, and that on a busy
 machine one product of many is not disturbed.
 """
-_SECONDS = 0.1
+_SECONDS = 0.04
 
 
 @dataclass(frozen=True)
