@@ -40,12 +40,18 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
 
 
-def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 2)
+def begun(folder: Path, buckets: int) -> Path:
+    """A model's campaign of which the first bucket was finished a while ago."""
+    model = campaign(folder, buckets)
     written(model / "weights.json", at=-100)
     finish(model, 0)
     (model / "submissions").mkdir()
     os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    return model
+
+
+def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
+    model = begun(tmp_path, 2)
     assert "embed 50.0 % waits" in shown(tmp_path)
     finish(model, 1)
     logs = tmp_path / "logs" / MODEL
@@ -223,11 +229,7 @@ def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> 
 
 
 def test_a_reference_that_is_waited_for_is_shown(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 1)
-    written(model / "weights.json", at=-100)
-    finish(model, 0)
-    (model / "submissions").mkdir()
-    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    model = begun(tmp_path, 1)
     written(model / "gathered.json", at=-30)
     written(tmp_path / "logs" / MODEL / "reference.log", "# plm-embed reference\n", at=-20)
     assert "validate at work" in shown(tmp_path)
