@@ -16,7 +16,6 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.keys import key
 from plm_embed.master import expected_vectors
-from plm_embed.master.check_spots import check_spots
 from plm_embed.master.expected_vectors import (
     Expected,
     draw,
@@ -24,7 +23,6 @@ from plm_embed.master.expected_vectors import (
     read_expected,
     write_expected,
 )
-from plm_embed.master.findings import Findings
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
@@ -40,15 +38,6 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 def computed(campaign: Campaign, count: int = 5) -> Expected:
     fingerprint = campaign.fingerprint
     return expect(campaign.sequences, campaign.weights, fingerprint, count, reference)
-
-
-def problems(
-    campaign: Campaign, expected: Expected, skipped: set[bytes] | None = None
-) -> list[str]:
-    findings = Findings()
-    with open_hdf5(campaign.master) as file:
-        check_spots(findings, campaign.fingerprint, skipped or set(), file, expected)
-    return findings.problems
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 30])
@@ -168,7 +157,6 @@ def test_a_file_holds_what_was_computed(campaign: Campaign, tmp_path: Path) -> N
     for name, vectors in too_long.vectors.items():
         assert set(found.vectors[name]) == set(vectors)
         assert all(np.array_equal(found.vectors[name][one], vectors[one]) for one in vectors)
-    assert problems(campaign, found, {key("MK").encode()}) == []
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -278,53 +266,6 @@ def test_a_file_is_whole_or_not_there(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"reference\.npz: there is no such file; run `snake"):
         read_expected(tmp_path / "reference.npz")
-
-
-OTHERS: dict[str, Callable[[Fingerprint], Fingerprint]] = {
-    "weights_sha256": lambda found: replace(found, weights_sha256="0" * 64),
-    "layers": lambda found: replace(found, layers=(3, 2)),
-    "pooling": lambda found: replace(found, pooling=("mean",)),
-    "long_sequences": lambda found: replace(found, long_sequences=LongSequences()),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_reference_of_other_vectors_is_a_problem(campaign: Campaign, name: str) -> None:
-    found = computed(campaign)
-    others = replace(found, fingerprint=OTHERS[name](found.fingerprint), again="make it again")
-    (problem,) = problems(campaign, others)
-    assert problem.startswith(f"spot checks: the reference computed other vectors ({name}: ")
-    assert problem.endswith("; make it again")
-
-
-@pytest.mark.parametrize(
-    "other", [{"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "2-triton"}]
-)
-def test_the_reference_stands_for_any_device_and_precision(
-    campaign: Campaign, other: dict[str, str]
-) -> None:
-    assert replace(campaign.fingerprint, **other).of_reference == computed(campaign).fingerprint
-
-
-def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
-    found = computed(campaign)
-    absent = key("NOWHERE")
-    last = "f" * 64  # behind all rows
-    more = replace(found, vectors=found.vectors | {absent: next(iter(found.vectors.values()))})
-    more = replace(more, vectors=more.vectors | {last: {}})
-    assert problems(campaign, more) == [
-        f"spot checks: key {one} has no row in the master" for one in (absent, last)
-    ]
-    assert problems(campaign, more, {absent.encode(), last.encode()}) == []
-
-
-def test_a_row_with_too_many_tokens_for_the_reference_is_told(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = computed(campaign, 2)
-    name = next(iter(found.vectors))
-    assert problems(campaign, replace(found, vectors=found.vectors | {name: {}})) == []
-    assert f"key {name} has too many tokens for the reference" in caplog.text
 
 
 def test_a_bucket_that_was_damaged_is_named(campaign: Campaign, tmp_path: Path) -> None:

@@ -40,37 +40,6 @@ def test_nothing_runs_yet(tmp_path: Path) -> None:
     assert look(tmp_path).eta is None and "no worker is at work" in shown(tmp_path)
 
 
-def begun(folder: Path, buckets: int) -> Path:
-    """A model's campaign of which the first bucket was finished a while ago."""
-    model = campaign(folder, buckets)
-    written(model / "weights.json", at=-100)
-    finish(model, 0)
-    (model / "submissions").mkdir()
-    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
-    return model
-
-
-def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
-    model = begun(tmp_path, 2)
-    assert "embed 50.0 % waits" in shown(tmp_path)
-    finish(model, 1)
-    logs = tmp_path / "logs" / MODEL
-    for name, file, said in (
-        ("gather", "gathered.json", "12:00:00 gathered 2 vectors"),
-        ("validate", "checksums.sha256", ""),
-        ("report", "report.html", ""),
-    ):
-        assert f"{name} has not begun" in shown(tmp_path)
-        written(logs / f"{name}.log", f"# plm-embed {name}\n{said}\n", at=-30)
-        text = shown(tmp_path)
-        assert f"{name} is at work, last word 30 s ago{': ' * bool(said)}{said}\n" in text
-        assert "finished:" not in text and not look(tmp_path).finished
-        written(model / file, at=-30)
-    assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
-    os.utime(model / "submissions", (time.time() - 20, time.time() - 20))  # more is embedded since
-    assert "gather has not begun" in shown(tmp_path)
-
-
 def test_several_models_stand_side_by_side(tmp_path: Path) -> None:
     campaign(tmp_path, 2)
     other = tmp_path / "prot_bert"
@@ -211,30 +180,6 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     assert row.split()[:3] == ["node1", "GPU", "2"] and "loading" in row and "5 min ago" in row
     (title,) = [line for line in lines if line.startswith("worker")]
     assert ("memory" in title) == (width >= 120) and "…" not in title + row
-
-
-def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> None:
-    model = campaign(tmp_path, 8)
-    finish(model, 0)
-    log = tmp_path / "logs" / MODEL / "reference.log"
-    written(log, "# plm-embed reference\n")
-    assert "gather waits, validate waits" in shown(tmp_path)
-    written(log, "plm-embed: error: no memory\n")
-    text = shown(tmp_path)
-    assert "gather waits, validate failed" in text and "no memory" in text
-    finish(model, 1)  # as jobs do that go on
-    (model / "submissions").mkdir()
-    written(model / "submissions" / "0000.json")
-    assert "gather waits, validate failed" in shown(tmp_path)
-
-
-def test_a_reference_that_is_waited_for_is_shown(tmp_path: Path) -> None:
-    model = begun(tmp_path, 1)
-    written(model / "gathered.json", at=-30)
-    written(tmp_path / "logs" / MODEL / "reference.log", "# plm-embed reference\n", at=-20)
-    assert "validate at work" in shown(tmp_path)
-    written(model / "reference.npz")
-    assert "validate waits" in shown(tmp_path)
 
 
 def test_failures_of_a_kind_are_said_once(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ SECTIONS = {
     "Plan and run": {"plan": "show", "run": "run", "profile": "profile"},
     "Look": {"watch": "show", "summary": "show", "report": "show"},
     "Use the result": dict.fromkeys(("search", "index", "export", "diff"), "reading"),
-    "Store": {"import": "results", "compact": "results"},
+    "Store": {"import": "store", "compact": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",
         **dict.fromkeys(("deduplicate", "scan", "split", "collect"), "sequences"),

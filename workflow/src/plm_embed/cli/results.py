@@ -1,8 +1,8 @@
-"""Commands about results: gather and prove them, import them, tidy their store."""
+"""Commands about results: gather and prove them."""
 
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -16,123 +16,10 @@ from plm_embed.cli.options import (
 )
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
-from plm_embed.fingerprint import ComputeDtype, Fingerprint, StorageDtype
+from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import MEANING, Proof, Settings
 from plm_embed.io.terminal import say
-from plm_embed.sequences.tables import Table
 from plm_embed.setting import from_config
-
-
-@click.command()
-@click.argument("store", type=EXISTING)
-@click.option(
-    "--part-mb", default=1000, type=click.IntRange(1), help="Size that merged parts should have."
-)
-@click.option(
-    "--keep-hours",
-    default=24.0,
-    type=click.FloatRange(0),
-    help="How long replaced parts stay for readers.",
-)
-def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
-    """Merge the small parts of a store into large ones. Safe while others read it and jobs publish.
-
-    Replaced parts stay for --keep-hours, so that whoever reads them can end; the first run after
-    that removes them. Until then the store takes twice the space of what was merged. Nothing else
-    has to be done: completion records stay true.
-
-    \b
-    Example:
-      plm-embed compact results/esm2_t33_650M_UR50D/store
-    """
-    from plm_embed.store.compact import compact as run
-
-    done = run(store, 1_000_000 * part_mb, keep_hours)
-    say(
-        f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts "
-        "removed "
-        f"({done.freed / 1e6:,.1f} MB)"
-    )
-
-
-@click.command("import")
-@click.argument("master", type=EXISTING)
-@click.option(
-    "--index",
-    required=True,
-    type=EXISTING,
-    help="Parquet index of the master: row, and ids or cache_key.",
-)
-@click.option("--index-id", default="id", help="Column of the index with the ids of the records.")
-@click.option(
-    "--sequences",
-    required=True,
-    multiple=True,
-    type=EXISTING,
-    help="The sequence files (repeatable).",
-)
-@settings_of("table", Table, without=["keep"])
-@WEIGHTS(required=True)
-@click.option("--store", required=True, type=PATH, help="Store to publish the vectors in.")
-@click.option("--layer", default=-1, help="Layer of the vectors; -1: last.")
-@click.option(
-    "--compute-dtype",
-    default="float32",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="What the vectors were computed in; the campaign that "
-    "reuses them has to ask for the same.",
-)
-@click.option(
-    "--storage-dtype",
-    default="float16",
-    type=click.Choice(get_args(StorageDtype)),
-    help="What the vectors are stored in.",
-)
-@click.option(
-    "--sample", default=32, type=click.IntRange(1), help="Rows to compute again and compare."
-)
-def import_(
-    *,
-    master: Path,
-    index: Path,
-    index_id: str,
-    sequences: tuple[Path, ...],
-    table: Table,
-    weights_folder: Path,
-    store: Path,
-    layer: int,
-    compute_dtype: ComputeDtype,
-    storage_dtype: StorageDtype,
-    sample: int,
-) -> None:
-    """Adopt the vectors of another program as a store, after a check of them.
-
-    MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
-    fair-esm. If they are not the mean over the residues alone, as where the end token of padded
-    sequences was pooled in, the master is refused with the measured deviation. Sequences that may
-    have been cut, and rows without a sequence, are left out; a campaign computes them. Name the
-    store in `reuse`: it counts for CPUs and GPUs alike.
-
-    \b
-    Example:
-      plm-embed import old/master_esm2_embeddings.h5 \\
-        --index old/master_esm2_embeddings.parquet --index-id brc_fea_id \\
-        --sequences protein_final.csv --id-column brc_fea_id --sequence-column esm2_ready_seq \\
-        --weights resources/weights/esm2_t33_650M_UR50D --store imported
-"""
-    from plm_embed.master.foreign.adopt import adopt
-    from plm_embed.master.foreign.files import Files
-
-    files = Files(master, index, sequences, table, index_id)
-    settings = Settings(layers=(layer,), compute_dtype=compute_dtype, storage_dtype=storage_dtype)
-    done = adopt(files, store, weights_folder, settings, sample)
-    say(
-        f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative "
-        "distance to the reference "
-        f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
-    )
-    for reason, count in done.left_out.items():
-        say(f"  {count:,} left out: {reason}")
 
 
 @click.command(cls=ColumnarStep)
@@ -311,4 +198,4 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
     }
 
 
-COMMANDS = (gather, reference, validate, import_, compact)
+COMMANDS = (gather, reference, validate)

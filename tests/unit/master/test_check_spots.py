@@ -1,0 +1,80 @@
+"""Rows of a master against what the reference path computed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from plm_embed.fingerprint import Fingerprint, LongSequences
+from plm_embed.keys import key
+from plm_embed.master.check_spots import check_spots
+from plm_embed.master.expected_vectors import Expected, expect
+from plm_embed.master.findings import Findings
+from plm_embed.store.hdf5 import open_hdf5
+from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return gathered_campaign(tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, buckets=4)
+
+
+def computed(campaign: Campaign, count: int = 5) -> Expected:
+    fingerprint = campaign.fingerprint
+    return expect(campaign.sequences, campaign.weights, fingerprint, count, reference)
+
+
+def problems(
+    campaign: Campaign, expected: Expected, skipped: set[bytes] | None = None
+) -> list[str]:
+    findings = Findings()
+    with open_hdf5(campaign.master) as file:
+        check_spots(findings, campaign.fingerprint, skipped or set(), file, expected)
+    return findings.problems
+
+
+OTHERS: dict[str, Callable[[Fingerprint], Fingerprint]] = {
+    "weights_sha256": lambda found: replace(found, weights_sha256="0" * 64),
+    "layers": lambda found: replace(found, layers=(3, 2)),
+    "pooling": lambda found: replace(found, pooling=("mean",)),
+    "long_sequences": lambda found: replace(found, long_sequences=LongSequences()),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_reference_of_other_vectors_is_a_problem(campaign: Campaign, name: str) -> None:
+    found = computed(campaign)
+    others = replace(found, fingerprint=OTHERS[name](found.fingerprint), again="make it again")
+    (problem,) = problems(campaign, others)
+    assert problem.startswith(f"spot checks: the reference computed other vectors ({name}: ")
+    assert problem.endswith("; make it again")
+
+
+@pytest.mark.parametrize(
+    "other", [{"compute_dtype": "bfloat16"}, {"storage_dtype": "float32"}, {"engine": "2-triton"}]
+)
+def test_the_reference_stands_for_any_device_and_precision(
+    campaign: Campaign, other: dict[str, str]
+) -> None:
+    assert replace(campaign.fingerprint, **other).of_reference == computed(campaign).fingerprint
+
+
+def test_a_key_without_a_row_is_a_problem_unless_it_was_skipped(campaign: Campaign) -> None:
+    found = computed(campaign)
+    absent = key("NOWHERE")
+    last = "f" * 64  # behind all rows
+    more = replace(found, vectors=found.vectors | {absent: next(iter(found.vectors.values()))})
+    more = replace(more, vectors=more.vectors | {last: {}})
+    assert problems(campaign, more) == [
+        f"spot checks: key {one} has no row in the master" for one in (absent, last)
+    ]
+    assert problems(campaign, more, {absent.encode(), last.encode()}) == []
+
+
+def test_a_row_with_too_many_tokens_for_the_reference_is_told(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = computed(campaign, 2)
+    name = next(iter(found.vectors))
+    assert problems(campaign, replace(found, vectors=found.vectors | {name: {}})) == []
+    assert f"key {name} has too many tokens for the reference" in caplog.text
