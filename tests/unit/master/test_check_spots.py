@@ -8,20 +8,15 @@ import pytest
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.keys import key
 from plm_embed.master.check_spots import check_spots
-from plm_embed.master.expected_vectors import Expected, expect
+from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.store.hdf5 import open_hdf5
-from support.campaigns import EVERYTHING, Campaign, gathered_campaign, reference
+from support.campaigns import EVERYTHING, Campaign, computed, gathered_campaign
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     return gathered_campaign(tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, buckets=4)
-
-
-def computed(campaign: Campaign, count: int = 5) -> Expected:
-    fingerprint = campaign.fingerprint
-    return expect(campaign.sequences, campaign.weights, fingerprint, count, reference)
 
 
 def problems(

@@ -27,17 +27,12 @@ from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import open_hdf5
-from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
+from support.campaigns import EVERYTHING, MEAN, Campaign, computed, gathered_campaign, reference
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     return gathered_campaign(tmp_path_factory.mktemp("sound"), fingerprint=EVERYTHING, buckets=4)
-
-
-def computed(campaign: Campaign, count: int = 5) -> Expected:
-    fingerprint = campaign.fingerprint
-    return expect(campaign.sequences, campaign.weights, fingerprint, count, reference)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 30])
