@@ -20,7 +20,6 @@ from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
 from plm_embed.jobs.completion_record import write_completion as write_record
 from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
-from plm_embed.master.expected_vectors import Expected, expect
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequence_windows import spans, stored_spans, window_count
@@ -113,12 +112,6 @@ def reference(
     _weights: Path, sequences: list[str], fingerprint: Fingerprint
 ) -> list[dict[str, np.ndarray]]:
     return [vectors(sequence, fingerprint) for sequence in sequences]
-
-
-def computed(campaign: Campaign, count: int = 5) -> Expected:
-    """What the reference says of some of its sequences."""
-    fingerprint = campaign.fingerprint
-    return expect(campaign.sequences, campaign.weights, fingerprint, count, reference)
 
 
 def make_campaign(

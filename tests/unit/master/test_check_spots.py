@@ -11,7 +11,8 @@ from plm_embed.master.check_spots import check_spots
 from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.store.hdf5 import open_hdf5
-from support.campaigns import EVERYTHING, Campaign, computed, gathered_campaign
+from support.campaigns import EVERYTHING, Campaign, gathered_campaign
+from support.expected import computed
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,8 @@ from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import open_hdf5
-from support.campaigns import EVERYTHING, MEAN, Campaign, computed, gathered_campaign, reference
+from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign, reference
+from support.expected import computed
 
 
 @pytest.fixture(scope="module")
