@@ -8,10 +8,11 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import plm_embed
-from plm_embed.errors import EXTRAS, PlmEmbedError, missing_extra
+from plm_embed.errors import EXTRAS, PlmEmbedError, missing_extra, out_of_memory
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import read_summary
@@ -109,3 +110,10 @@ def test_a_module_of_no_extra_stays_an_error_of_its_own() -> None:
         PlmEmbedError("no"),
     ):
         assert missing_extra(error) == ""
+
+
+def test_memory_of_the_host_runs_out_too() -> None:
+    with pytest.raises(MemoryError) as error:
+        np.empty(1 << 62, np.uint8)
+    assert out_of_memory(error.value) and out_of_memory(MemoryError())
+    assert not out_of_memory(ValueError("memory"))

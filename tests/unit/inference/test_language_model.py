@@ -252,7 +252,7 @@ def test_vectors_like_those_of_a_store_need_its_very_weights(
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(tmp_path / "cache"))
     fingerprint = model.fingerprint("max", 2)
     labels, found = embed_like(fingerprint, "emb", ["MKV", ("a", "AAA")], prepared)
-    assert labels == ["0", "a"]
+    assert labels == ["1", "a"]
     assert np.array_equal(found, model.embed(["MKV", "AAA"], pooling="max", layer=2))
     assert embed_like(fingerprint, "emb", [], prepared)[1].shape == (0, 32)
     other = tmp_path / "other.pt"

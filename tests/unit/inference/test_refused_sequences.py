@@ -34,14 +34,18 @@ def test_a_file_below_the_home_folder(
     [
         (["MKV", "MKJ"], r"sequence 2: unknown_residues \(J at 3\)", 2),
         ([("a", "MKV"), ("b", "")], r"sequence 2 \(b\): empty", 2),
-        (["MKV", ("a", 5)], "sequence 2 is a tuple; sequences are strings, pairs", 2),
+        (["MKV", ("a", 5)], "sequence 2 is a int; sequences are strings, pairs", 2),
+        (["MKV", (1, "MKV")], "sequence 2: the id 1 is a int; ids are text", 2),
+        (["MKV", None], "sequence 2: missing_value", 2),
+        ({"b": float("nan")}, r"sequence 1 \(b\): missing_value", 1),
+        ([__file__], "sequence 1: .* is the name of a file", 1),
         ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
         ("M" * 9000, "is no file", None),
         (SeqRecord(Seq("MKV"), id="x"), "a single SeqRecord: a single sequence goes into", None),
         (Seq("MKV"), "a single Seq: a single sequence goes into a list", None),
         (5, "sequences: 5 holds none; give a list of sequences", None),
         (None, "sequences: None holds none; give a list", None),
-        ([SeqRecord(None, id="x")], "sequence 1 is a SeqRecord", 1),  # type: ignore[arg-type]
+        ([SeqRecord(None, id="x")], r"sequence 1 \(x\): missing_value", 1),  # type: ignore[arg-type]
         (pd.DataFrame({"ID": ["a"], "SEQUENCE": ["MKV"]}), "a table: give its column", None),
     ],
 )
@@ -51,6 +55,18 @@ def test_what_has_no_vector_is_named(
     with pytest.raises(InputError, match=said) as error:
         model.embed(given)  # type: ignore[arg-type]
     assert error.value.record == record
+
+
+def test_records_of_biopython_in_a_dictionary_and_bare_ones(model: LanguageModel) -> None:
+    record = SeqRecord(Seq("MKV"), id="x")
+    assert np.array_equal(model.embed({"a": record}), model.embed([Seq("MKV")]))
+
+
+def test_missing_values_are_skipped(model: LanguageModel, caplog: pytest.LogCaptureFixture) -> None:
+    column = pd.Series(["MKV", None, float("nan"), pd.NA])
+    found = model.embed(column, on_error="skip")
+    assert np.isnan(found[1:]).all() and np.array_equal(found[:1], model.embed(["MKV"]))
+    assert "sequence 4: missing_value" in caplog.text
 
 
 def test_what_has_no_vector_may_be_skipped(

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -111,3 +112,19 @@ def test_a_claim_that_was_taken_over_is_not_removed_by_its_first_owner(tmp_path:
     foreign(path)
     claim.release()
     assert path.exists()
+
+
+def test_a_claim_that_was_taken_over_is_kept_alive_by_its_new_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "SECONDS_BETWEEN_BEATS", 0.01)
+    path = tmp_path / "0000"
+    claim = Claim.take(path)
+    assert claim is not None
+    foreign(path)
+    os.utime(path, (0, 0))
+    beats = threading.Thread(target=claim._beat, daemon=True)
+    beats.start()
+    beats.join(300)
+    assert not beats.is_alive() and path.stat().st_mtime == 0
+    claim.release()

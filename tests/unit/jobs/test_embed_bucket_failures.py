@@ -13,6 +13,7 @@ import torch
 from plm_embed.errors import DeviceError, PlmEmbedError
 from plm_embed.inference import vector_stream
 from plm_embed.inference.settings import Settings
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs import compute_vectors
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.kernels import devices
@@ -131,6 +132,25 @@ def test_a_vector_that_is_not_finite_is_never_stored(
     with pytest.raises(PlmEmbedError, match="not finite"):
         run(tmp_path, prepared, SEQUENCES)
     assert not (tmp_path / "0000.json").exists()
+
+
+def test_what_was_finished_is_kept_whatever_ends_the_work(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = VectorStream._whole
+
+    def wrong(self: VectorStream, i: int, windows: Any) -> Any:
+        if i == 0:  # the longest sequences come first
+            raise AssertionError("a bug")
+        return whole(self, i, windows)
+
+    monkeypatch.setattr(VectorStream, "_whole", wrong)
+    with pytest.raises(AssertionError, match="a bug"):
+        run(tmp_path, prepared, SEQUENCES, Settings(scratch="", toks_per_batch=1024))
+    monkeypatch.undo()
+    record = run(tmp_path, prepared, SEQUENCES)
+    assert record.found > 0
+    assert record.found + record.computed == len(SEQUENCES)
 
 
 def test_what_was_finished_is_kept_when_the_device_fails(

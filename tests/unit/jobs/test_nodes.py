@@ -122,6 +122,8 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
     ) as job:
         wait_for_parts(tmp_path)
         job.terminate()
+        job.wait(timeout=300)
+        when_it_ended = published(tmp_path)
         _, errors = job.communicate(
             timeout=300
         )  # ends when the nodes' processes, too, have closed the pipe
@@ -129,6 +131,7 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
     assert "stopped by a signal" in errors and "Traceback" not in errors
     before = published(tmp_path)
     assert 0 < before < 1000
+    assert when_it_ended == before  # the job may end with it, and all that still publish
     assert not (tmp_path / "done.json").exists()
     with start(tmp_path, prepared, buckets) as again:
         _, errors = again.communicate(timeout=300)

@@ -1,6 +1,7 @@
 """The plan: counts, forecasts with their basis, bytes, what is said."""
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def test_this_machine_comes_first_and_others_when_asked(
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
     mine = planned(plan.Question(configfile))
     assert mine.device == "RTX 3090" and mine.forecasts[0].speed.here and mine.local_hours
+    assert "--resources gpu=1 --set-resources embed:gpu=1" in shlex.join(mine.command)
+    assert "gpu" not in shlex.join(alone.command)
 
 
 def test_a_site_shows_its_own_gpu(configfile: Path) -> None:

@@ -119,6 +119,19 @@ def test_a_classifier_learns_from_it(campaign: Campaign) -> None:
     assert right > 0.95 * len(lines(campaign))
 
 
+def test_values_of_a_column_are_compared_as_text_and_one_id_is_no_list(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(campaign.results.parent))
+    found = plm_embed.Dataset(
+        f"~/{campaign.results.name}",
+        where={"length": 30},
+        columns="length",  # type: ignore[dict-item]
+    )
+    assert {each["length"] for each in found} == {30}
+    assert {each["id"] for each in plm_embed.Dataset(campaign.results, ids="p2")} == {"p2"}
+
+
 def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no column 'functoin'; did you mean function"):
         plm_embed.Dataset(campaign.results, columns=["functoin"])

@@ -16,7 +16,13 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.vectors import Vectors
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits
-from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, vectors
+from support.campaigns import (
+    DIM,
+    EVERYTHING,
+    Campaign,
+    gathered_campaign,
+    vectors,
+)
 from support.expected_rows import CLEAR, KEYS, KEYS_OF_ID, RECORDS, SEQUENCES, UNCLEAR, expected
 
 

@@ -81,6 +81,7 @@ def test_the_neighbors_are_those_of_brute_force(
     assert found.rows.shape == (queries, min(k, count))
     assert np.allclose(found.scores, expected.scores, rtol=1e-12, atol=1e-12)
     assert np.array_equal(found.rows, expected.rows)
+    assert metric != "cosine" or (np.abs(found.scores) <= 1).all()
 
 
 @pytest.mark.parametrize(
@@ -215,6 +216,11 @@ def test_a_bad_query_does_not_keep_the_others_from_an_answer(
     monkeypatch.chdir(finished)
     queries = tmp_path / "queries.fasta"
     queries.write_text(f">bad\nMK1V\n>empty\n>good\n{sequence}\n>other\nM?\n")
+    table = tmp_path / "queries.csv"
+    table.write_text("id,sequence\na,MKV\n")
+    said = CliRunner().invoke(group, ["search", "results", str(table), "--output", str(table)])
+    assert said.exit_code == 2 and "is the file of queries" in said.output
+    assert table.read_text().startswith("id,")
     said = CliRunner().invoke(group, ["search", "results", str(queries), "--top", "1"])
     assert said.exit_code == 0, said.output
     assert {line.split("\t")[0] for line in said.stdout.splitlines()} == {"query", "good"}
@@ -222,7 +228,7 @@ def test_a_bad_query_does_not_keep_the_others_from_an_answer(
         with pytest.raises(InputError, match=r"sequence 1 \(bad\): unknown_residues"):
             embeddings.nearest(sequences=queries)
         found = embeddings.nearest(sequences=["M?", sequence], k=1, on_error="skip")
-        assert set(found["query"].to_pylist()) == {"1"}
+        assert set(found["query"].to_pylist()) == {"2"}  # as the warning counts
         assert len(embeddings.nearest(sequences=["M?"], on_error="skip")) == 0
 
 

@@ -121,7 +121,11 @@ def out_of_memory(error: BaseException) -> bool:
 
     By what torch's allocators, CUDA and cuBLAS say: they have no common type.
     """
-    return type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in _MEMORY)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(text in str(error) for text in _MEMORY)
+    )
 
 
 def device_lost(error: BaseException) -> bool:

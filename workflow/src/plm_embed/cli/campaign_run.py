@@ -16,7 +16,7 @@ from plm_embed.errors import ConfigError, PlmEmbedError, missing_extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable
 from plm_embed.io.threads import cores as usable_cores
-from plm_embed.jobs.gpus import visible_gpus
+from plm_embed.jobs.gpus import local_resources, visible_gpus
 from plm_embed.models.registry import find_model
 from plm_embed.planning.campaign_input import read_config
 from plm_embed.workflow.campaign import check_inputs
@@ -92,7 +92,7 @@ class Command:
         on_cpu = config.get("speed", {}).get("device") == "cpu"
         if not (profile or on_cpu) and (gpus := len(visible_gpus())):
             profile = "local"
-            words += ["--resources", f"gpu={gpus}", "--set-resources", f"embed:gpu={gpus}"]
+            words += local_resources(gpus)
         if profile:
             shipped = CLONE / "profiles" / profile
             own = _is_profile(Path(profile)) or not shipped.exists()

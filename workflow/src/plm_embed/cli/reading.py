@@ -89,6 +89,8 @@ def search(
 
     if bool(ids) == (queries is not None):
         raise click.UsageError("give a file of queries, or --id")
+    if queries and output and output.exists() and output.samefile(queries):
+        raise click.UsageError(f"--output: {output} is the file of queries; name another one")
     with plm_embed.open(results) as embeddings:
         found = embeddings.nearest(
             ids or None,
@@ -188,7 +190,10 @@ def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) ->
     pairs = [each.partition("=") for each in given]
     if wrong := [each for each, (_, equals, _) in zip(given, pairs, strict=True) if not equals]:
         raise click.BadParameter(f"{wrong[0]}: write COLUMN=VALUE", param=option)
-    return {column: value for column, _, value in pairs}
+    where = {column: value for column, _, value in pairs}
+    if len(where) < len(pairs):
+        raise click.BadParameter("a column is named twice; it has one value", param=option)
+    return where
 
 
 @click.command()

@@ -26,7 +26,7 @@ def embed_like(
     on_error: OnError = "raise",
 ) -> tuple[list[str], Array]:
     """Names (q) and vectors (q, D) of sequences as a master or store of this fingerprint holds them
-    as `name`, rounded as there. A name is an id, or else the place among the sequences, from 0.
+    as `name`, rounded as there. A name is an id, or else the sequence's number, from 1.
 
     `weights` as in `weights_folder`; None looks in the campaign's folder of weights too.
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
@@ -54,5 +54,7 @@ def embed_like(
     vectors = [next(iter(each.values())) for each in computed if each]
     matrix = np.array(vectors, np.float32).reshape(len(vectors), model.manifest.dim)
     bits = encode(matrix, fingerprint.storage_dtype)
-    labels = [one.id or str(place) for place, one in enumerate(named) if computed[place]]
+    labels = [
+        one.id or str(one.number) for one, found in zip(named, computed, strict=True) if found
+    ]
     return labels, decode(bits, fingerprint.storage_dtype).astype(np.float32)

@@ -1,6 +1,7 @@
 """Sequences as a caller gives them in memory, normalized by the rules of a campaign."""
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from plm_embed.sequences.fasta import Batch, PlainBatch, strings
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.sequences.tables import Table
+from plm_embed.sequences.tables.cells import NO_VALUE
 from plm_embed.wording import some
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,9 @@ class SequenceRecord(Protocol):
 
 
 One = str | tuple[str, str] | SequenceRecord
-"""A sequence; an id and a sequence; or a record of Biopython."""
+"""A sequence; an id and a sequence; or a record of Biopython. A missing value, as tables have them,
+is a sequence without a vector.
+"""
 Given = str | Path | Mapping[str, str] | Iterable[One]
 """A file of sequences, sequences by id, or any iterable of single ones."""
 
@@ -110,7 +114,9 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
         for number, one in enumerate(taken, first):
             id, sequence = _pair(one, number)
             batch.ids.append(id.encode(errors="replace").decode())
-            batch.residues.append(sequence)
+            batch.residues.append(sequence or "")
+            if sequence is None:
+                batch.faults[number - first] = NO_VALUE
         batch.headers = batch.ids
         yield batch
         first += len(taken)
@@ -123,18 +129,43 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _pair(one: One, number: int) -> tuple[str, str]:
-    match one:
-        case str():
-            return "", one
-        case (str(id), str(sequence)):
-            return id, sequence
-        case object(id=id, seq=sequence) if sequence is not None:
-            return "" if id is None else str(id), str(sequence)
+def _pair(one: object, number: int) -> tuple[str, str | None]:
+    """The id, and the residues or None for a missing value."""
+    id, given = "", one
+    if isinstance(one, tuple | list) and len(one) == 2:
+        id, given = one
+        if not isinstance(id, str):
+            raise InputError(
+                f"sequence {number}: the id {id!r} is a {type(id).__name__}; ids are text",
+                record=number,
+            )
+    elif hasattr(one, "seq"):
+        id = "" if getattr(one, "id", None) is None else str(one.id)  # type: ignore[attr-defined]
+    given = getattr(given, "seq", given)
+    if isinstance(given, str):
+        if "." in given and _is_file(Path(given).expanduser()):
+            raise InputError(
+                f"sequence {number}: {given!r} is the name of a file; give one file, not in a list",
+                record=number,
+            )
+        return id, given
+    if _is_missing(given):
+        return id, None
+    if hasattr(given, "reverse_complement"):  # Biopython's Seq
+        return id, str(given)
     raise InputError(
-        f"sequence {number} is a {type(one).__name__}; sequences are strings, pairs of an id and "
+        f"sequence {number} is a {type(given).__name__}; sequences are strings, pairs of an id and "
         "a sequence, or records of Biopython",
         record=number,
+    )
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, or what pandas has for them."""
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, float) and math.isnan(value))
     )
 
 

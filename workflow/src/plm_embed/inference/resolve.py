@@ -6,7 +6,7 @@ from typing import get_args
 
 import torch
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, whole_number
 from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
 from plm_embed.inference.settings import Settings, known
 from plm_embed.kernels import devices
@@ -52,6 +52,8 @@ def _within_limit(long: LongSequences, manifest: Manifest) -> LongSequences:
     """
     limit = manifest.max_residues
     known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
+    for name in ("max_residues", "overlap"):
+        whole_number(f"embedding.long_sequences.{name}", getattr(long, name))
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
             f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "

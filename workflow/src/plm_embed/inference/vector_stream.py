@@ -135,7 +135,7 @@ class VectorStream:
                         raise
                     exhausted = True
                 if exhausted:  # only now: the error held on to the tensors of the call that failed
-                    self._make_room(batches, pieces, batch or batches.give_up())
+                    self._make_room(batches, pieces, costs, batch or batches.give_up())
                 else:
                     yield batch, vectors
 
@@ -150,7 +150,9 @@ class VectorStream:
                 self.model.manifest.family.max_tokens,
             )
 
-    def _make_room(self, batches: Prefetch, pieces: list[Piece], batch: list[int]) -> None:
+    def _make_room(
+        self, batches: Prefetch, pieces: list[Piece], costs: list[int], batch: list[int]
+    ) -> None:
         """After an out-of-memory error: halve the budget, or give up a sequence that does not fit
         alone.
         """
@@ -162,7 +164,7 @@ class VectorStream:
             log.warning("out of memory: token budget lowered to %d", self.budget)
             return
         i, _ = pieces[batch[0]]
-        if self._cost(pieces[batch[0]]) <= self.model.rows:
+        if costs[batch[0]] <= self.model.rows:
             # even the smallest batch does not fit: the sequence is not to blame
             raise devices.too_small(self.model.device)
         log.warning(

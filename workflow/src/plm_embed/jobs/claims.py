@@ -90,10 +90,11 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._released.wait(SECONDS_BETWEEN_BEATS):
-            try:
+            # after a claim was taken over or deleted the work goes on, since it does no harm
+            with suppress(OSError):  # of a filesystem that does not answer now
+                if (owner := _owner(self.path)) is not None and owner != self.owner:
+                    return
                 os.utime(self.path)
-            except OSError:
-                return  # taken over or deleted; the work goes on, since it does no harm
 
 
 def is_stale(path: Path) -> bool:

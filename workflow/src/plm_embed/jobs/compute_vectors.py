@@ -12,7 +12,7 @@ from types import FrameType
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PassingError, PlmEmbedError
+from plm_embed.errors import PassingError
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.progress import progress
@@ -96,7 +96,7 @@ class Computation:
         total = self.stream.tokens(todo)
         provenance = {"device": devices.device_name(self.stream.model.device)}
         buffer = Buffer(self.store.fingerprint)
-        problem: PlmEmbedError | None = None
+        problem: Exception | None = None
         heartbeat.begin(total)
         began = flushed = time.monotonic()
         computed = tokens = 0
@@ -122,7 +122,7 @@ class Computation:
                         buffer, flushed = Buffer(self.store.fingerprint), time.monotonic()
                     if interrupted := stopped():
                         break
-            except PlmEmbedError as error:
+            except Exception as error:
                 problem = error
             # what is finished is kept, whatever ended the loop
             writer.do(self._publish, buffer, scratch, provenance)

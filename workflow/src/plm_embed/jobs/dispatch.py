@@ -102,10 +102,11 @@ class Dispatch:
                 "stopped by a signal; run it again: only the rest will be computed"
             )
         left = ", ".join(bucket.stem for bucket in self._pending)
-        if left and not self._broken and self._time_is_short(self._pending[-1]):
-            self.problems.append(
-                f"no time left for {left}; run it again, or ask for a longer runtime"
-            )
+        if left and self._time_is_short(self._pending[-1]):
+            self.problems += [
+                *self._broken,
+                f"no time left for {left}; run it again, or ask for a longer runtime",
+            ]
         elif left and not self._stopping:
             self.problems += [*self._broken, f"no working device left for {left}"]
         self.passing = self.passing or (bool(left) and not self._users) or self._stopping

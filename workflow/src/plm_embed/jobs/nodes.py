@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from plm_embed.errors import PassingError, PlmEmbedError
@@ -32,6 +33,10 @@ SECONDS_FOR_STRAGGLERS = 5.0
 """A lost node never reports. The output says that all buckets are complete, which those that live
 see in a second.
 """
+
+
+SECONDS_TO_PUBLISH = 60.0
+"""For what a node does at a SIGTERM. When this process ends, so may the job, and all its nodes."""
 
 
 def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
@@ -62,8 +67,8 @@ def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
     try:
         _wait(started, output)
     finally:
-        for process in started:
-            process.terminate()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut short what follows
+        _end(started, 0 if output.exists() else SECONDS_TO_PUBLISH)
     if not output.exists():
         codes = ", ".join(str(process.returncode) for process in started)
         raise PassingError(
@@ -155,6 +160,16 @@ def _pals_mpiexec() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "--no-abort-on-failure" in said.stdout + said.stderr
+
+
+def _end(started: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Ask all to end, and wait so long until they have."""
+    until = time.monotonic() + seconds
+    for process in started:
+        process.terminate()
+    for process in started:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(until - time.monotonic(), 0))
 
 
 def _wait(started: Sequence["subprocess.Popen[bytes]"], output: Path) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.validation_record import Check
+from plm_embed.store.hdf5 import DAMAGES
 
 LISTED = 20
 """Problems of one check that are spelled out; the rest is counted."""
@@ -38,7 +39,7 @@ class Findings:
 
         try:
             yield problem
-        except (PlmEmbedError, OSError, KeyError, RuntimeError, pa.ArrowException) as error:
+        except (*DAMAGES, PlmEmbedError, LookupError, pa.ArrowException) as error:
             problem(str(error))
 
     @property

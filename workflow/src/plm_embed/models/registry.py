@@ -195,7 +195,8 @@ def find_model(name: str) -> Model:
 
     Raises ConfigError with the nearest names when there is none.
     """
-    model = _BY_NAME.get(name.strip().lower())
+    wanted = str(name).strip().lower()
+    model = _BY_NAME.get(wanted)
     if model is None:
         nearest: dict[str, str] = {}  # of each model the name that is most like the one given
 
@@ -204,7 +205,7 @@ def find_model(name: str) -> Model:
             published = spelled == found.name or "/" in spelled
             return nearest.setdefault(found.name, spelled if published else word)
 
-        hint = did_you_mean(name.strip().lower(), _BY_NAME, 3, called)
+        hint = did_you_mean(wanted, _BY_NAME, 3, called)
         raise ConfigError(
             f"model: {name!r} is not known{hint}\ndocs/models.md lists all models", key="model"
         )

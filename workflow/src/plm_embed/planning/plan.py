@@ -33,6 +33,7 @@ from plm_embed.planning.speeds import (
     Trial,
     best_speeds,
     device_hours,
+    gpus_here,
     jobs_of,
     local_hours,
     workers_here,
@@ -122,7 +123,7 @@ def plan(question: Question) -> list[Plan]:
     words = tuple(
         command(ways[0], name, site, file, config, given=told)
         if submits
-        else local_command(file, told)
+        else local_command(gpus_here(config), file, told)
     )
     missing = _missing(site, here) if submits else ""
     if missing.startswith(SBATCH_ACCOUNT):
@@ -211,7 +212,6 @@ def _plan(
     mine = chosen.speed.here or chosen.speed.basis == "measured here"
     local = chosen.hours is not None and mine and alone
     buckets = draft.config["buckets"] if local else ways[0].buckets
-    minutes = draft.config["speed"]["flush_minutes"]
     return Plan(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         model=draft.model.name,
@@ -231,7 +231,7 @@ def _plan(
         local_hours=local_hours(chosen, draft.jobs) if local else None,
         bytes=draft.bytes,
         free_bytes=free_bytes,
-        files=file_count(draft.bytes["store"], buckets, chosen.hours or 0.0, minutes),
+        files=file_count(draft.bytes["store"], buckets, chosen.hours or 0.0, draft.config),
         site=here.site,
         recognized=here.why if here.site else "",
         missing=missing,

@@ -12,6 +12,7 @@ import yaml
 
 from plm_embed.io.threads import cores
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.jobs.gpus import local_resources
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import Shape, shape
 from plm_embed.typed_json import IF_KNOWN
@@ -204,9 +205,11 @@ def command(
         )
 
 
-def local_command(configfile: Path | None, given: Sequence[str]) -> Iterator[str]:
-    """The words of the call that runs it on this machine; given: the words after --config."""
-    yield from ("snakemake", "--cores", str(cores()))
+def local_command(gpus: int, configfile: Path | None, given: Sequence[str]) -> Iterator[str]:
+    """The words of the call that runs it on this machine, on so many GPUs; given: the words after
+    --config.
+    """
+    yield from ("snakemake", "--cores", str(cores()), *local_resources(gpus))
     if configfile:
         yield from ("--configfile", str(configfile))
     yield from ("--config", *given) if given else ()

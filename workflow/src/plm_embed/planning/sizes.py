@@ -88,13 +88,14 @@ def estimated_table_bytes(records: int, unique: int, residues: int) -> dict[str,
     }
 
 
-def file_count(store_bytes: int, buckets: int, device_hours: float, flush_minutes: float) -> int:
+def file_count(store_bytes: int, buckets: int, device_hours: float, config: Config) -> int:
     """Files that a campaign of one model makes, its master and the notes of Snakemake among them.
 
-    A part ends after so many minutes, or when it is full.
+    A part ends after so many minutes, or when it is full: of vectors as fp32, whatever is stored.
     """
-    each = device_hours * 60 / buckets / flush_minutes, store_bytes / buckets / BYTES_PER_PART
-    return buckets * (FILES_PER_BUCKET + math.ceil(max(1.0, *each)))
+    full = BYTES_PER_PART * storage_bytes(config["embedding"]["storage_dtype"]) / 4
+    parts = device_hours * 60 / config["speed"]["flush_minutes"], store_bytes / full
+    return buckets * (FILES_PER_BUCKET + math.ceil(max(1.0, *(each / buckets for each in parts))))
 
 
 def _padded(rows: int, chunk: int) -> int:

@@ -134,11 +134,13 @@ def jobs_of(config: Config) -> int:
 
 
 def workers_here(config: Config) -> int:
-    """Embed jobs that `snakemake --cores ...` runs here at a time: one per GPU, else one per core;
-    never idle ones.
-    """
-    gpus = len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
-    return min(gpus or cores(), jobs_of(config))
+    """Workers that compute here at a time: one per GPU, else one per core; never idle ones."""
+    return min(gpus_here(config) or cores(), jobs_of(config))
+
+
+def gpus_here(config: Config) -> int:
+    """GPUs of this machine that a campaign computes on."""
+    return len(visible_gpus()) if config["speed"]["device"] != "cpu" else 0
 
 
 def device_hours(todo: Work, speed: Speed, jobs: int) -> float | None:

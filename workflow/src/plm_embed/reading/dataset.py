@@ -51,11 +51,13 @@ class Dataset(IterableDataset[dict[str, Any]]):
         shuffle: bool = True,
         block: int = 1024,
     ) -> None:
+        ids = [ids] if isinstance(ids, str) else ids
         self._part = Part(None if ids is None else frozenset(ids), dict(where or {}))
-        self._columns, self._shuffle = list(columns), shuffle
+        self._columns = [columns] if isinstance(columns, str) else list(columns)
+        self._shuffle = shuffle
         self._block = whole_number("block", block, above_zero=True)
         self._epoch = 0
-        with Embeddings(Path(path)) as embeddings:
+        with Embeddings(Path(path).expanduser()) as embeddings:
             self._path = embeddings.path.absolute()
             self._name = embeddings.resolved(name)
             known = Records(embeddings, self._name, self._part).schema.names

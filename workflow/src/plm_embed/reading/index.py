@@ -154,14 +154,14 @@ class Index:
             id.rpartition(".")[0],
             *(f"{id}.{version}" for version in "123"),
         ]
-        there = [word for word in words if word in self]
+        there = [word for word in words if word and word in self]
         count = pq.read_metadata(self.path).num_rows
         if not there and count <= _MANY:
             ids = self.columns(["id"])["id"]
             there = ids.filter(_called(ids, id)).slice(0, 1).to_pylist()
         if there:
             return f"; did you mean {there[0]}?"
-        return did_you_mean(id, self.ids) if count <= _FEW else ""
+        return did_you_mean(id, filter(None, self.ids)) if count <= _FEW else ""
 
     def _foreign(self) -> StoreError:
         return StoreError(

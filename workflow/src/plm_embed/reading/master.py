@@ -132,9 +132,7 @@ class Embeddings(Vectors):
 
     @property
     def ids(self) -> list[str]:
-        """Ids of all records that have a vector, in the order of the index. They need not be
-        unique.
-        """
+        """Ids of all records that have a vector, as the index has them; some may be alike."""
         return self._index.ids
 
     def __iter__(self) -> Iterator[str]:
@@ -182,8 +180,8 @@ class Embeddings(Vectors):
         """All vectors of a representation: (n, D), or flat (R, D) when per residue or token, the
         spans of tokens as they are stored.
         """
-        read = self._matrices if has_matrix(self._known(name)) else self._span
-        return read(name, 0, len(self))
+        whole = self._matrices(name, 0, len(self)) if has_matrix(self._known(name)) else None
+        return super().to_numpy(name) if whole is None else whole
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, a line per record; with `vectors` also a column `name`, of arrays (D,)."""
@@ -191,7 +189,8 @@ class Embeddings(Vectors):
         with extra():
             frame: pd.DataFrame = self._index.columns(None).to_pandas()
         if vectors:
-            frame[name] = list(self._take(self._pooled(name), frame["row"].to_numpy()))
+            taken = list(self._take(self._pooled(name), frame["row"].to_numpy()))
+            frame.insert(frame.shape[1], name, taken)  # ValueError for a column of that name
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
@@ -266,7 +265,8 @@ class Embeddings(Vectors):
             self._extents[dataset.name] = extents(dataset)
         where = self._extents[dataset.name]
         if where is not None and len(rows):
-            read_scattered(held_open(self.path, self._file), where, in_a_row(rows), out)
+            path = held_open(self.path, self._file)
+            read_scattered(path, where, in_a_row(rows), out, MAKE_AGAIN)
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:

@@ -86,9 +86,10 @@ def deduplicate(
             )
             ending.result()
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PlmEmbedError(
-                f"{output}: the disk is full; free about three times the size of the inputs",
+                f"{output}: the disk is full, or your quota; free about three times the size of "
+                "the inputs",
                 path=output,
             ) from None
         raise

@@ -3,6 +3,7 @@
 The sealed summary.json of a folder of sequences holds the SHA-256 of every other file in it.
 """
 
+import os
 import shlex
 import tempfile
 from collections import Counter
@@ -270,11 +271,14 @@ class RecordNumbers:
 
 class RecordTable:
     """Fixed-size values for every record, zero at first, in a temporary file, so that memory stays
-    bounded.
+    bounded. OSError when the disk has no room for them.
     """
 
     def __init__(self, folder: Path, places: int, dtype: Any) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        # a file with holes would end the process by a signal once the disk is full
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fileno(), 0, max(places, 1) * np.dtype(dtype).itemsize)
         self.values: np.ndarray = np.memmap(
             self._file, dtype=dtype, shape=(max(places, 1),), mode="w+"
         )

@@ -64,7 +64,7 @@ def largest(dtype: StorageDtype) -> float:
 
 
 @contextmanager
-def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.File]:
+def open_hdf5(path: Path, remedy: str = "") -> Iterator[h5py.File]:
     """An HDF5 file without file locks, which shared filesystems may lack, and without a chunk
     cache: chunks are not compressed, so that a row is read, and a block written, straight from its
     place.
@@ -73,7 +73,7 @@ def open_hdf5(path: Path, mode: str = "r", remedy: str = "") -> Iterator[h5py.Fi
     files; `remedy` is what it says to do then.
     """
     try:
-        file = connect(path, mode)
+        file = connect(path)
     except FileNotFoundError:
         raise StoreError(f"{path}: there is no such file", path=path, remedy=remedy) from None
     except OSError as error:

@@ -86,7 +86,9 @@ def extents(dataset: h5py.Dataset) -> Extents | None:
     return Extents(rows[heads], zero[heads], width)
 
 
-def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) -> None:
+def read_scattered(
+    path: Path, where: Extents, wanted: Scatter, block: Array, remedy: str = EMBED_AGAIN
+) -> None:
     """Read rows of a dataset into rows of `block` (k, D). StoreError when the file ends before
     them.
 
@@ -109,7 +111,7 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         what = f"{path}: missing since it was looked at"
-        raise StoreError(what, remedy=EMBED_AGAIN, path=path) from None
+        raise StoreError(what, remedy=remedy, path=path) from None
     try:
         for first, stop in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]):
             if (
@@ -120,7 +122,7 @@ def read_scattered(path: Path, where: Extents, wanted: Scatter, block: Array) ->
                 for begin, size, place in zip(
                     *(each[first:stop].tolist() for each in (low, sizes, places)), strict=True
                 ):
-                    _read_all(descriptor, view[begin : begin + size], place, path)
+                    _read_all(descriptor, view[begin : begin + size], place, path, remedy)
     finally:
         os.close(descriptor)
 
@@ -156,12 +158,12 @@ def _cut(wanted: Scatter, edges: Numbers) -> Scatter:
     return Scatter(cut, stop - cut, at[owner] + cut - starts[owner])
 
 
-def _read_all(descriptor: int, piece: memoryview, place: int, path: Path) -> None:
+def _read_all(descriptor: int, piece: memoryview, place: int, path: Path, remedy: str) -> None:
     done = 0
     while done < len(piece):
         got = os.preadv(descriptor, [piece[done:]], place + done)
         if not got:
-            raise StoreError(f"{path}: ends too early", remedy=EMBED_AGAIN, path=path)
+            raise StoreError(f"{path}: ends too early", remedy=remedy, path=path)
         done += got
 
 

@@ -10,10 +10,27 @@ if TYPE_CHECKING:
 
 
 def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
-    """AnnData of vectors (n, D) and a data frame of n lines, whose text columns h5ad can hold."""
+    """AnnData of vectors (n, D) and a data frame of n lines, as h5ad and zarr can hold them."""
     with extra():
         import anndata
-    texts = [column for column in observations.columns if observations[column].dtype == "str"]
-    observations = observations.astype(dict.fromkeys(texts, object))
-    observations.index = observations.index.astype(object)
-    return anndata.AnnData(X=vectors, obs=observations)
+        import pandas as pd
+    observations = observations.copy()
+    for column in observations.columns:
+        if observations[column].dtype == "str":
+            observations[column] = _writable(observations[column])
+    made = anndata.AnnData(X=vectors, obs=observations)
+    # pandas keeps text in Arrow's arrays, for which AnnData 0.12.6 has no writer
+    made.obs_names = pd.Index(made.obs_names.tolist(), dtype=object, name=made.obs_names.name)
+    made.var_names = pd.Index(made.var_names.tolist(), dtype=object)
+    return made
+
+
+def _writable(texts: Any) -> Any:
+    """Text as Python's, with categories where a value is repeated or missing, as AnnData would make
+    them itself when it writes."""
+    import pandas as pd
+
+    codes, found = pd.factorize(texts.astype(object))
+    if len(found) == len(texts):
+        return texts.astype(object)
+    return pd.Categorical.from_codes(codes, categories=pd.Index(found, dtype=object))

@@ -43,7 +43,7 @@ class Part:
         if self.ids is not None:
             found = pc.is_in(columns["id"], pa.array(self.ids, pa.string()))
         for name, value in self.where.items():
-            equal = pc.equal(columns[name].cast(pa.string()), value)
+            equal = pc.equal(columns[name].cast(pa.string()), str(value))
             found = pc.and_(found, equal.fill_null(False))
         return found
 

@@ -64,6 +64,12 @@ def tab_separated(records: Records, output: Path, meter: Meter) -> None:
 def _text(records: Records, output: Path, meter: Meter, delimiter: str) -> None:
     dimensions = [pa.field(f"e{number}", pa.float32()) for number in range(records.embeddings.dim)]
     schema = pa.schema([*records.schema.remove_metadata(), *dimensions])
+    if taken := [field.name for field in dimensions if field.name in records.schema.names]:
+        raise PlmEmbedError(
+            f"{records.embeddings.index}: has a column {taken[0]!r} of its own, and this file "
+            "calls a dimension of its vectors so; rename it in the input, or export to npy",
+            path=records.embeddings.index,
+        )
     options = csv.WriteOptions(delimiter=delimiter)
 
     def lines(batch: Batch) -> pa.RecordBatch:
@@ -85,13 +91,11 @@ def anndata(records: Records, output: Path, meter: Meter) -> None:
     memory.
     """
     with extra():
-        import pandas as pd
         from anndata.io import write_elem
     embeddings, schema = records.embeddings, records.schema
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     observations = schema.empty_table().to_pandas().set_index("id")
     empty = make_anndata(embeddings.rows([], records.name), observations)
-    empty.var_names = pd.Index([str(number) for number in range(embeddings.dim)], dtype=object)
     growing = {
         "X": {"maxshape": (None, None), "chunks": (CHUNK_ROWS, max(embeddings.dim, 1))},
         "obs": {"maxshape": (None,), "chunks": (RECORDS_AT_ONCE,)},

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, whole_number
 from plm_embed.reading.rows import Rows
 from plm_embed.reading.search.scan import Metric, Scan
 from plm_embed.store.hdf5 import Array
@@ -97,7 +97,7 @@ class Search:
             raise PlmEmbedError(
                 f"metric {self.metric!r}: it is one of {', '.join(get_args(Metric))}"
             )
-        if self.k < 1:
+        if whole_number("k", self.k) < 1:
             raise PlmEmbedError(f"k: {self.k} neighbors")
 
     def nearest(self, queries: Array) -> Neighbors:
@@ -162,6 +162,6 @@ class Search:
             scores = np.linalg.norm(vectors - asked, axis=1)
         elif self.metric == "cosine":
             lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
-            scores /= np.where(lengths > 0, lengths, 1)
+            scores = np.clip(scores / np.where(lengths > 0, lengths, 1), -1, 1)
         order = np.lexsort((rows, scores if self.metric == "euclidean" else -scores))[: self._k]
         return Neighbors(rows[None, order], scores[None, order])

@@ -11,6 +11,8 @@ Cell = str | int | float
 """Of a table of numbers, as it is, without separators and units."""
 TICKS = 6
 """As many spaces between them on an axis at most, so that their labels fit a telephone."""
+_MARGIN = 0.04
+"""Room at both ends of an axis, of its length."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +167,11 @@ def clock(title: str, low: float, high: float) -> Axis:
     return Axis(title, low, high, ticks)
 
 
-def extent(values: Sequence[float], margin: float = 0.04) -> tuple[float, float]:
+def extent(values: Sequence[float]) -> tuple[float, float]:
     """The smallest and the largest value, and some room."""
     low, high = min(values), max(values)
     alike = high - low <= 1e-6 * max(abs(low), abs(high))
-    room = 1.0 if alike else margin * (high - low)
+    room = 1.0 if alike else _MARGIN * (high - low)
     return low - room, high + room
 
 
