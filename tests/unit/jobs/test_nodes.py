@@ -21,7 +21,11 @@ exit 3
 """
 REMOTE = """#!/bin/sh
 host=$1; shift
-if [ "$host" = dies ]; then "$@" & sleep 3; kill -9 $!; pkill -9 -P $!; exit 9; fi
+if [ "$host" = dies ]; then
+  "$@" & job=$!
+  until grep -qs "\"pid\": \"$job\"" $CLAIMS/*; do kill -0 $job || exit; sleep 0.05; done
+  kill -9 $job; pkill -9 -P $job; exit 9
+fi
 if [ "$host" = hangs ]; then exec sleep 600.25; fi
 export NODE_SCRATCH=$NODES/$host
 if [ "$host" = slow ]; then
@@ -160,6 +164,7 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
             "PBS_NODEFILE": str(tmp_path / "nodes"),
             "PBS_JOBID": "7.server",
             "NODES": scratch,
+            "CLAIMS": str(tmp_path / "claims"),
             "NODE_SCRATCH": f"{scratch}/here",
         }
         workers = "2" if other in {"lives", "broken"} else "1"

@@ -95,7 +95,7 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
         value = found.get(key, default)
         if (
             isinstance(value, bool)
-            or not isinstance(value, int | float | str)
+            or not isinstance(value, int | str)
             or not str(value).isdecimal()
         ):
             raise RefusedError(f"the resource {key} is {value!r}; it has to be a whole number")

@@ -69,9 +69,7 @@ def end_unfinished(
 
 def said_of_stop(results: Path, stores: Mapping[str, Path], how: str) -> Iterator[str]:
     """Lines about a run that somebody stopped: what there is of it, and how it goes on."""
-    summary = None
-    with suppress(PlmEmbedError):
-        summary = known_summary(results / "sequences")
+    summary = known_summary(results / "sequences")
     stored = {model: stored_vectors(store) for model, store in stores.items()}
     kept = ", ".join(
         # a store may hold vectors of other inputs, too
