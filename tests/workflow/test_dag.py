@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from plm_embed.io.files import sha256_file
 from plm_embed.master.gather_record import write_record
-from plm_embed.master.validation_record import VALIDATION
 from support.dag import ROOT, Plan
+from support.proof import prove
 
 pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("fresh")]
 SHIPPED: dict[str, Any] = yaml.safe_load(
@@ -65,10 +64,7 @@ def model_campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write_record(path, [])
             else:
                 path.write_text('{"records": 1, "unique": 1, "sha256": ""}', encoding="utf-8")
-        said = Path("results/esm2_t3_untrained") / VALIDATION
-        said.write_text("{}", encoding="utf-8")
-        proof = f"{sha256_file(said)}  {said.name}\n"
-        said.with_name("checksums.sha256").write_text(proof, encoding="utf-8")
+        prove(Path("results/esm2_t3_untrained/checksums.sha256"), [])
         Plan(executor="touch")
     return folder
 

@@ -227,3 +227,36 @@ def test_files_of_the_report_that_were_deleted_come_back(copy: Path) -> None:
     assert all((folder / name).is_file() for name in names)
     assert (folder / "skipped.tsv").read_bytes() == before
     assert "Nothing to be done" in snakemake(copy, *ONE_THREAD).stdout
+
+
+def test_what_failed_in_a_finished_campaign_fails_again_until_it_is_mended(copy: Path) -> None:
+    """Snakemake takes the outputs of a step that failed; what there was is no answer any more."""
+    table = copy / "config/demo/proteins.csv"
+    whole = table.read_bytes()
+    table.write_bytes(whole + b'x,new,y,"MKTAYIAKQ\n')
+    for _ in range(2):
+        run = snakemake(copy, *ONE_THREAD)
+        assert run.returncode == 1 and "never closed" in run.stdout, run.stdout
+    table.write_bytes(whole)
+    mended = snakemake(copy, *ONE_THREAD)
+    assert mended.returncode == 0 and "validated" in mended.stdout, mended.stdout
+    assert "Nothing to be done" in snakemake(copy, *ONE_THREAD).stdout
+
+
+def test_a_setting_whose_vectors_failed_is_computed_by_the_next_run(copy: Path) -> None:
+    wanted = {"embedding": {"storage_dtype": "float32"}}
+    failed = snakemake(copy, *ONE_THREAD, speed={"device": "cuda"}, **wanted)
+    assert failed.returncode == 1, failed.stdout
+    done = snakemake(copy, *ONE_THREAD, **wanted)
+    assert done.returncode == 0, done.stdout
+    with h5py.File(copy / MASTER) as file:
+        assert file["emb"].dtype == "float32"
+
+
+def test_a_proof_that_names_other_bytes_is_made_again(copy: Path) -> None:
+    proof = copy / "results" / MODEL / "checksums.sha256"
+    good = proof.read_text()
+    proof.write_text("0" * 64 + good[64:])
+    run = snakemake(copy, *ONE_THREAD)
+    assert run.returncode == 0 and "rule validate" in run.stdout.replace("localrule", "rule")
+    subprocess.run(["sha256sum", "--check", proof.name], cwd=proof.parent, check=True)

@@ -76,6 +76,18 @@ def test_missing_weights(folder: Path) -> None:
     told(done.stdout, *words, row="weights: ...: not found")
 
 
+def test_an_input_from_the_future(folder: Path) -> None:
+    table = folder / "config/demo/proteins.csv"
+    tomorrow = time.time() + 86_400
+    os.utime(table, (tomorrow, tomorrow))
+    done = snakemake(folder, "-n")
+    assert done.returncode == 1
+    words = ("config/demo/proteins.csv", "run `touch config/demo/proteins.csv`")
+    told(done.stdout, *words, row="...: its time is ... minutes in the future")
+    table.touch()
+    assert snakemake(folder, "-n").returncode == 0
+
+
 def test_an_unknown_model(folder: Path) -> None:
     done = snakemake(folder, "--cores", "1", model="esm2_650")
     assert done.returncode == 1

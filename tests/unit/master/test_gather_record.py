@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from plm_embed.master.gather_record import outdated, write_record
 from support.campaigns import make_campaign
 from support.made_up_sequences import make_records
+from support.proof import prove
 
 MASTER = "results/esm2_t3_untrained/master_esm2_embeddings.h5"
 
@@ -30,9 +32,10 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
     assert outdated(record, proof) is None  # nothing there
 
     def gather_and_prove() -> None:
-        said.write_text("{}")
+        for path in files:
+            path.write_text("")
+        prove(proof, files)
         for number, path in enumerate([*files, proof]):
-            path.write_text(f"{digest(said)}  validation.json\n" if path == proof else "")
             os.utime(path, ns=(number, number))
         write_record(record, files)
         assert outdated(record, proof) is None
@@ -48,7 +51,21 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
     os.utime(files[0], ns=(5, 5))
     files[1].unlink()
     assert wrong() == (record, True)
-    for damage in (said.unlink, lambda: said.write_text("{ }"), lambda: proof.write_text("")):
+
+    def another_digest() -> None:
+        proof.write_text(proof.read_text().replace(digest(files[0]), "0" * 64))
+
+    def one_line_less() -> None:
+        proof.write_text("".join(proof.read_text().splitlines(keepends=True)[1:]))
+
+    empty = partial(proof.write_text, "")
+    for damage in (
+        said.unlink,
+        partial(said.write_text, "{ }"),
+        empty,
+        another_digest,
+        one_line_less,
+    ):
         gather_and_prove()
         damage()
         assert wrong() == (proof, False)
@@ -60,24 +77,23 @@ def test_what_no_longer_holds_is_the_record_of_lost_files_and_the_proof_of_chang
 def test_a_master_of_next_year_is_proven_once(tmp_path: Path) -> None:
     """A clock that was wrong, or a copy of times: a change after the proof shows all the same."""
     record, proof = tmp_path / "gathered.json", tmp_path / "checksums.sha256"
-    master, said = tmp_path / "master.h5", tmp_path / "validation.json"
+    master = tmp_path / "master.h5"
     next_year = time.time() + 365 * 86_400
 
-    def prove() -> None:
+    def prove_it() -> None:
         time.sleep(0.02)  # the clock of the kernel ticks every few milliseconds
-        proof.write_text(f"{digest(said)}  validation.json\n")
+        prove(proof, [master])
 
-    said.write_text("{}")
     master.write_text("vectors")
     write_record(record, [master])
     os.utime(master, (next_year, next_year))
-    prove()
+    prove_it()
     assert outdated(record, proof) is None
     time.sleep(0.02)
     with master.open("a") as file:
         file.write("more")
     assert (outdated(record, proof) or [None])[0] == proof
-    prove()
+    prove_it()
     assert outdated(record, proof) is None
     time.sleep(0.02)
     os.utime(master, (next_year, next_year))  # perhaps with another content

@@ -128,7 +128,7 @@ class VectorStream:
                             continue
                     batch, waited_for = launched.popleft()
                     vectors = inference.collect(waited_for)
-                except RuntimeError as error:
+                except (RuntimeError, MemoryError) as error:
                     if lost := devices.failure(error, self.model.device):
                         raise lost from error
                     if not out_of_memory(error):

@@ -178,7 +178,7 @@ def loading(device: torch.device) -> Iterator[None]:
         raise
 
 
-def failure(error: RuntimeError, device: torch.device) -> DeviceError | None:
+def failure(error: Exception, device: torch.device) -> DeviceError | None:
     """What to say when an error leaves the device unusable for this process; else None."""
     if device.type != "cuda" or not device_lost(error):
         return None

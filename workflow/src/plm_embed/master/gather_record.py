@@ -16,7 +16,7 @@ from typing import Literal
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import read_sealed, write_sealed
-from plm_embed.master.validation_record import VALIDATION
+from plm_embed.master.validation_record import VALIDATION, read_validation
 from plm_embed.typed_json import IF_KNOWN
 
 
@@ -75,7 +75,14 @@ def _changed(file: Path) -> int:
     return min(found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _names(proof: Path, file: Path) -> bool:
-    """Whether the proof names a small file beside it as it is."""
-    listed = proof.read_bytes().splitlines()
-    return file.is_file() and f"{sha256_file(file)}  {file.name}".encode() in listed
+def _names(proof: Path, said: Path) -> bool:
+    """Whether the proof has what validate said as it is, and all files with the digests in it."""
+    try:
+        validation = read_validation(said)
+    except PlmEmbedError:
+        return False
+    if validation is None:
+        return False
+    files = validation.files | {said.name: sha256_file(said)}
+    listed = sorted(proof.read_bytes().splitlines())
+    return listed == sorted(f"{digest}  {name}".encode() for name, digest in files.items())

@@ -1,6 +1,8 @@
 """What the rules derive from the configuration of a campaign."""
 
+import shlex
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -8,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
 from plm_embed.master.gather_record import outdated
@@ -21,6 +23,8 @@ from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, input_reading
 from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE
 
+_CLOCKS_APART = 60
+"""Seconds that the clocks of a file server and a node may differ."""
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
 
@@ -172,7 +176,7 @@ def _standing(config: Config) -> str:
 
 def check_inputs(config: Config) -> None:
     """Refuse, in words, an input that is of no format that is read, a table without the named
-    columns, or sequences of another kind than the models read.
+    columns, sequences of another kind than the models read, or a file from the future.
 
     Looks at the start of the first files, and at the first records of the first one; the others are
     left to the jobs that read them, after the weights.
@@ -180,6 +184,15 @@ def check_inputs(config: Config) -> None:
     from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck
     from plm_embed.sequences.records import Reader
 
+    given = [config["weights"]] if isinstance(config["weights"], str) else []
+    for path in map(Path, [*config["inputs"], *filter(None, given)]):
+        ahead = path.stat().st_mtime - time.time() if path.exists() else 0
+        if ahead > _CLOCKS_APART:
+            raise InputError(
+                f"{path}: its time is {ahead / 60:.0f} minutes in the future, so Snakemake would "
+                f"take what is made of it for outdated\nrun `touch {shlex.quote(str(path))}`",
+                path=path,
+            )
     reading = input_reading(config)
     readers = [Reader(Path(path), reading.table) for path in config["inputs"][:_LOOKED_AT]]
     letters = LetterCheck(ALPHABETS[reading.policy.alphabet], readers[0].path)
