@@ -260,3 +260,25 @@ def test_a_proof_that_names_other_bytes_is_made_again(copy: Path) -> None:
     run = snakemake(copy, *ONE_THREAD)
     assert run.returncode == 0 and "rule validate" in run.stdout.replace("localrule", "rule")
     subprocess.run(["sha256sum", "--check", proof.name], cwd=proof.parent, check=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"embedding": {"pooling": ["max"]}}, "has vectors of other settings (pooling is "),
+        ({"inputs": ["config/demo/proteins.fasta"]}, "has the sequences of other inputs"),
+        ({"table": {"keep": []}}, "has sequences that were read with other settings"),
+    ],
+)
+def test_results_without_snakemakes_notes_are_those_of_the_configuration_or_made_so(
+    copy: Path, change: dict[str, Any], said: str
+) -> None:
+    shutil.rmtree(copy / ".snakemake")
+    assert "Nothing to be done" in snakemake(copy, *ONE_THREAD).stdout
+    looked = snakemake(copy, "-n", **change)
+    assert said in looked.stdout and "a run makes" in looked.stdout, looked.stdout
+    run = snakemake(copy, *ONE_THREAD, **change)
+    assert run.returncode == 0 and said in run.stdout, run.stdout
+    assert "rule gather" in run.stdout.replace("localrule", "rule")
+    again = snakemake(copy, *ONE_THREAD, **change)
+    assert "Nothing to be done" in again.stdout and said not in again.stdout

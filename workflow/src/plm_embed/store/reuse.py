@@ -78,7 +78,7 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, object]) -> None:
     Raises ConfigError with the difference in words.
     """
     for path in paths:
-        wrong = [_differences(found, known) for found in fingerprints(path)]
+        wrong = [differing(found, known) for found in fingerprints(path)]
         if all(wrong):
             nearest = sorted(wrong, key=len)[0]
             other = any(each.startswith("engine ") for each in nearest)
@@ -92,7 +92,8 @@ def check_sources(paths: Sequence[Path], known: Mapping[str, object]) -> None:
             )
 
 
-def _differences(found: Fingerprint, known: Mapping[str, object]) -> list[str]:
+def differing(found: Fingerprint, known: Mapping[str, object]) -> list[str]:
+    """A line for each known field that the fingerprint has otherwise."""
     stated = found.stated
     return [
         f"{name} is {stated[name]} there, {value} here"

@@ -13,7 +13,6 @@ from plm_embed.workflow.campaign import (
     bucket_files,
     check_inputs,
     check_reuse,
-    forget,
     master_files,
     meaning_options,
     options,
@@ -38,6 +37,7 @@ from plm_embed.workflow.config_handover import (
     quote_words,
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
+from plm_embed.workflow.forget import forget
 from plm_embed.workflow.repeated_keys import check_repeated_keys
 from plm_embed.workflow.resources import (
     buckets_per_job,

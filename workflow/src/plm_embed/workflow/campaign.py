@@ -13,15 +13,13 @@ from typing import Any
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
-from plm_embed.master.gather_record import outdated
-from plm_embed.models.manifest import MANIFEST, RECORD, read_manifest
+from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
 from plm_embed.setting import as_options, from_config, settings
 from plm_embed.typed_json import to_plain
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config, input_reading
-from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE
 
 _CLOCKS_APART = 60
 """Seconds that the clocks of a file server and a node may differ."""
@@ -148,7 +146,7 @@ def plan_line(config: Config) -> str:
     found = campaign_records(
         Path(config["results"]) / config["model"] / "embedded", config["buckets"]
     )
-    known = _known_settings(config).items()
+    known = known_settings(config).items()
     fitting = (one for one in found if known <= one.fingerprint.stated.items())
     saved = str(savings(fitting))
     parts = sum(len(part_names(folder)) for folder in Path(config["store"]).glob("*/parts"))
@@ -211,35 +209,10 @@ def check_reuse(config: Config) -> None:
         return
     from plm_embed.store.reuse import check_sources
 
-    check_sources([Path(path) for path in config["reuse"]], _known_settings(config))
+    check_sources([Path(path) for path in config["reuse"]], known_settings(config))
 
 
-def forget(config: Config, looking: bool) -> list[str]:
-    """Remove what says that a step is done whose files are gone or have changed since, so that
-    Snakemake does it again. Returns a line for each.
-
-    looking: this call runs no job, and changes nothing. The weights of a campaign that is proven
-    may be gone.
-    """
-    folder = Path(config["results"], config["model"])
-    record, proof, weights = folder / GATHERED, folder / PROOF, Path(weights_folder(config))
-    found = []
-    with suppress(OSError):  # a folder that cannot be read or written: the first job says so
-        if wrong := outdated(record, proof):
-            found.append(wrong)
-        proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
-        if not proven and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
-            found.append((folder / RECORD, f"{weights} holds no weights now"))
-        for path, _ in found:
-            if not looking:
-                path.unlink()
-    return [
-        f"plm-embed: {why}: {'a run makes' if looking else 'this run makes'} {path.name} again"
-        for path, why in found
-    ]
-
-
-def _known_settings(config: Config) -> Config:
+def known_settings(config: Config) -> Config:
     """What of the fingerprint is known before anything is computed."""
     model = find_model(config["model"])
     known: Config = to_plain(from_config(Settings, config).recipe | {"model": model.name})

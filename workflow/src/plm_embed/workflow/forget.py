@@ -1,0 +1,96 @@
+"""What says that a step is done though it no longer holds: it is removed, so that Snakemake does
+the step again.
+
+Snakemake goes by its own notes, which stay where it ran: beside results that were copied or moved
+it would take whatever is there for what the configuration asks for.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from plm_embed.errors import PlmEmbedError
+from plm_embed.jobs.completion_record import read_completion
+from plm_embed.master.gather_record import outdated
+from plm_embed.models.manifest import MANIFEST, RECORD
+from plm_embed.models.registry import find_model
+from plm_embed.sequences.settings import Reading, ResiduePolicy
+from plm_embed.sequences.summary import SUMMARY, known_summary
+from plm_embed.setting import from_config
+from plm_embed.store.reuse import differing
+from plm_embed.workflow.by_model import weights_folder
+from plm_embed.workflow.campaign import known_settings
+from plm_embed.workflow.config import Config
+from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE
+
+
+def forget(config: Config, looking: bool) -> list[str]:
+    """Remove what says that a step is done whose files are gone or have changed since, or whose
+    settings are others now, so that Snakemake does it again. Returns a line for each reason.
+
+    looking: this call runs no job, and changes nothing. The weights of a campaign that is proven
+    may be gone.
+    """
+    found = []
+    with suppress(OSError):  # a folder that cannot be read or written: the first job says so
+        found = list(_no_longer(config))
+        for paths, _ in found:
+            for path in [] if looking else paths:
+                path.unlink(missing_ok=True)
+    does = "a run makes" if looking else "this run makes"
+    return [
+        f"plm-embed: {why}: {does} {paths[0].name if len(paths) == 1 else 'them'} again"
+        for paths, why in found
+    ]
+
+
+def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
+    """Files that no longer hold, and why."""
+    folder = Path(config["results"], config["model"])
+    proof, weights = folder / PROOF, Path(weights_folder(config))
+    if wrong := outdated(folder / GATHERED, proof):
+        yield [wrong[0]], wrong[1]
+    proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
+    if not proven and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+        yield [folder / RECORD], f"{weights} holds no weights now"
+    sequences = Path(config["results"], "sequences")
+    if why := _other_sequences(config, sequences):
+        yield [sequences / SUMMARY], f"{sequences} has {why}"
+    ended, why = _other_vectors(config, folder)
+    if ended:
+        yield [*ended, folder / REFERENCE], f"{folder} has vectors of other settings ({why})"
+
+
+def _other_sequences(config: Config, sequences: Path) -> str:
+    """What of the sequences is not what the configuration asks for, or ''."""
+    summary = known_summary(sequences)
+    if summary is None:
+        return ""
+    if not _same([entry.path for entry in summary.inputs], config["inputs"]):
+        return "the sequences of other inputs"
+    alphabet = find_model(config["model"]).family.alphabet.name
+    asked = from_config(Reading, config, alphabet=alphabet)
+    done = summary.buckets, summary.keep, summary.policy or ResiduePolicy()
+    if done != (asked.buckets, asked.table.keep, asked.policy):
+        return "sequences that were read with other settings"
+    return ""
+
+
+def _same(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether they are the same files in the same order, however they are spelled."""
+    return [*map(os.path.realpath, some)] == [*map(os.path.realpath, others)]
+
+
+def _other_vectors(config: Config, folder: Path) -> tuple[list[Path], str]:
+    """The submissions whose vectors are of other settings than the configuration asks for, as far
+    as these are known before anything is computed; and how they differ.
+    """
+    known, ended, why = known_settings(config), [], ""
+    for path in sorted(folder.glob("submissions/*.json")):
+        with suppress(PlmEmbedError):  # gone or damaged: gather says so
+            first = read_completion(folder / "embedded" / path.name)
+            if differences := differing(first.fingerprint, known):
+                ended.append(path)
+                why = "; ".join(differences)
+    return ended, why
