@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
 import plm_embed
-from plm_embed.errors import InputError
+from plm_embed.errors import ConfigError, InputError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.language_model import LanguageModel
 
@@ -55,6 +56,12 @@ def test_what_has_no_vector_is_named(
     with pytest.raises(InputError, match=said) as error:
         model.embed(given)  # type: ignore[arg-type]
     assert error.value.record == record
+
+
+@pytest.mark.parametrize("wrong", ["10", 10.5])
+def test_lengths_are_whole_numbers(model: LanguageModel, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"max_residues: {wrong!r} is not a whole number"):
+        model.embed(["MKV"], long_sequences=LongSequences("window", wrong))
 
 
 def test_records_of_biopython_in_a_dictionary_and_bare_ones(model: LanguageModel) -> None:

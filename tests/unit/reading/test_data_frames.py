@@ -8,6 +8,7 @@ import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
+from plm_embed.reading.exports.export import export
 from support.campaigns import DIM, EVERYTHING, MEAN, Campaign, gathered_campaign, with_column
 
 
@@ -22,6 +23,13 @@ def test_a_column_is_not_replaced_by_vectors(campaign: Campaign, tmp_path: Path)
         pytest.raises(ValueError, match="emb"),
     ):
         embeddings.to_pandas(vectors=True)
+
+
+def test_no_dimension_of_a_text_is_called_like_a_column(campaign: Campaign, tmp_path: Path) -> None:
+    master = with_column(campaign, tmp_path, "e0")
+    with pytest.raises(PlmEmbedError, match="a column 'e0' of its own"):
+        export(master, "csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_matrices_alone_are_no_pooled_vectors(tmp_path: Path) -> None:

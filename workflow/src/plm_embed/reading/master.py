@@ -180,8 +180,9 @@ class Embeddings(Vectors):
         """All vectors of a representation: (n, D), or flat (R, D) when per residue or token, the
         spans of tokens as they are stored.
         """
-        whole = self._matrices(name, 0, len(self)) if has_matrix(self._known(name)) else None
-        return super().to_numpy(name) if whole is None else whole
+        if has_matrix(self._known(name)):
+            return self._matrices(name, 0, len(self))
+        return super().to_numpy(name)
 
     def to_pandas(self, *, vectors: bool = False, name: str = "emb") -> "pd.DataFrame":
         """The index, a line per record; with `vectors` also a column `name`, of arrays (D,)."""
