@@ -6,7 +6,6 @@ from plm_embed.workflow import (
     end_unfinished,
     note_end,
     note_start,
-    refuse_beside_another,
     said_of_success,
 )
 
@@ -28,11 +27,10 @@ def spare_last_second():
 
 onstart:
     try:
-        refuse_beside_another(RESULTS)
+        note_start(RESULTS, list(MODELS))
     except PlmEmbedError as error:
         raise WorkflowError(printable(str(error)))
     spare_last_second()
-    note_start(RESULTS, list(MODELS))
     tell(f"plm-embed: to follow this run: plm-embed watch {shlex.quote(str(RESULTS))}")
 
 

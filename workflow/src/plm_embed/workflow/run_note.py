@@ -8,14 +8,14 @@ end.
 import os
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.files import write_json
+from plm_embed.io.files import exclusive, write_json
 from plm_embed.jobs.claims import alive
 from plm_embed.typed_json import from_json, to_plain
 
@@ -47,10 +47,15 @@ class Call:
 
 
 def note_start(results: Path, models: Sequence[str]) -> None:
-    """Say that this process has begun to run these models."""
+    """Say that this process has begun to run these models. Errors as `refuse_beside_another`."""
     call = Call(host=socket.gethostname(), pid=os.getpid(), models=tuple(models), started=_now())
-    with suppress(OSError):
-        write_json(results / NOTE, to_plain(call))
+    with ExitStack() as stack:
+        with suppress(OSError):
+            # of two that begin in the same instant, one sees the other's note
+            stack.enter_context(exclusive(results / NOTE))
+        refuse_beside_another(results)
+        with suppress(OSError):
+            write_json(results / NOTE, to_plain(call))
 
 
 def refuse_beside_another(results: Path) -> None:
