@@ -40,6 +40,11 @@ def test_a_file_below_the_home_folder(
         (["MKV", None], "sequence 2: missing_value", 2),
         ({"b": float("nan")}, r"sequence 1 \(b\): missing_value", 1),
         ([__file__], "sequence 1: .* is the name of a file", 1),
+        (["a.fasta", "b.fasta"], "sequence 1: 'a.fasta' is the name of a file; give one file", 1),
+        (["MKV", "my.proteins.csv.gz"], "sequence 2: .* is the name of a file", 2),
+        ({"x": "a.parquet"}, "sequence 1: 'a.parquet' is the name of a file", 1),
+        ([Path("a.faa")], "sequence 1: 'a.faa' is the name of a file", 1),
+        ("a.fasta", "a.fasta: there is no such file", None),
         ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
         ("M" * 9000, "is no file", None),
         (SeqRecord(Seq("MKV"), id="x"), "a single SeqRecord: a single sequence goes into", None),
@@ -56,6 +61,11 @@ def test_what_has_no_vector_is_named(
     with pytest.raises(InputError, match=said) as error:
         model.embed(given)  # type: ignore[arg-type]
     assert error.value.record == record
+
+
+def test_an_aligned_sequence_is_no_name_of_a_file(model: LanguageModel) -> None:
+    given = ["MK.FASTA", "MK..fasta", "MK.V"]
+    assert np.array_equal(model.embed(given), model.embed(["MKFASTA", "MKFASTA", "MKV"]))
 
 
 @pytest.mark.parametrize("wrong", ["10", 10.5])

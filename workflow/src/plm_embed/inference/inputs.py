@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,10 @@ from plm_embed.wording import some
 log = logging.getLogger(__name__)
 AT_ONCE = 256
 """Sequences that are taken from an iterable before the first of them is used."""
+_FILE_NAME = re.compile(r"[^.]\.(fasta|fas|fa|faa|fna|ffn|csv|tsv|parquet)(\.(gz|bz2|xz|zst))?$")
+"""What a file of sequences may be called, there or not: its letters are residues and its dot is a
+gap, so that it would pass for an aligned sequence. Those have other capitals, or several dots.
+"""
 
 
 class SequenceRecord(Protocol):
@@ -94,6 +99,8 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     if isinstance(given, Path | str):
         path = Path(given).expanduser()
         if isinstance(given, str) and not _is_file(path):
+            if _FILE_NAME.search(given):
+                raise InputError(f"{given}: there is no such file", path=path)
             shown = given if len(given) <= 40 else f"{given[:40]}..."
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
         yield from Reader(path, Table())
@@ -129,6 +136,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_file_name(text: str) -> bool:
+    return "." in text and bool(_FILE_NAME.search(text) or _is_file(Path(text).expanduser()))
+
+
 def _pair(one: object, number: int) -> tuple[str, str | None]:
     """The id, and the residues or None for a missing value."""
     id, given = "", one
@@ -142,12 +153,13 @@ def _pair(one: object, number: int) -> tuple[str, str | None]:
     elif hasattr(one, "seq"):
         id = "" if getattr(one, "id", None) is None else str(one.id)  # type: ignore[attr-defined]
     given = getattr(given, "seq", given)
+    if isinstance(given, Path) or (isinstance(given, str) and _is_file_name(given)):
+        raise InputError(
+            f"sequence {number}: {str(given)!r} is the name of a file",
+            record=number,
+            remedy="give one file, not in a list; an aligned sequence without its dots",
+        )
     if isinstance(given, str):
-        if "." in given and _is_file(Path(given).expanduser()):
-            raise InputError(
-                f"sequence {number}: {given!r} is the name of a file; give one file, not in a list",
-                record=number,
-            )
         return id, given
     if _is_missing(given):
         return id, None
