@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from Bio import SeqIO
 from Bio.Seq import Seq
 from Bio.SeqRecord import SeqRecord
 
@@ -66,6 +67,17 @@ def test_what_has_no_vector_is_named(
 def test_an_aligned_sequence_is_no_name_of_a_file(model: LanguageModel) -> None:
     given = ["MK.FASTA", "MK..fasta", "MK.V"]
     assert np.array_equal(model.embed(given), model.embed(["MKFASTA", "MKFASTA", "MKV"]))
+
+
+def test_an_open_file_is_refused(model: LanguageModel, tmp_path: Path) -> None:
+    path = tmp_path / "one.fasta"
+    path.write_text(">a\nMKV\n")
+    for mode in ("r", "rb"):
+        with path.open(mode) as file, pytest.raises(InputError, match="an open file: give its"):
+            plm_embed.embed(file, "esm2_t3_untrained")  # type: ignore[call-overload]
+    with path.open() as file:
+        found = model.embed(SeqIO.parse(file, "fasta"))
+    assert np.array_equal(found, model.embed(path))
 
 
 @pytest.mark.parametrize("wrong", ["10", 10.5])

@@ -88,7 +88,8 @@ def of_kind(given: Given, alphabet: Alphabet) -> Given:
     """The same sequences, in a list if they could be taken once only. InputError, before a model is
     loaded or downloaded for them, when the first of them are of another kind than it reads.
     """
-    given = list(given) if isinstance(given, Iterator) else given
+    if isinstance(given, Iterator) and not hasattr(given, "read"):  # an open file is refused below
+        given = list(given)
     letters = LetterCheck(alphabet, Path(given) if isinstance(given, Path | str) else None)
     for batch in islice(_batches(given), 1):
         letters.look(batch.residues)
@@ -105,6 +106,8 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
         yield from Reader(path, Table())
         return
+    if hasattr(given, "read"):  # an open file yields lines
+        raise InputError("an open file: give its name, or what Biopython's SeqIO.parse reads of it")
     if hasattr(given, "columns"):  # a data frame yields the names of its columns
         raise InputError("a table: give its column of sequences, or pairs of id and sequence")
     if hasattr(given, "reverse_complement"):  # Biopython's records and Seq yield their letters
