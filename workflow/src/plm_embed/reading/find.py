@@ -1,5 +1,6 @@
 """A master file: where it is found, and what it must hold before it is read."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,11 @@ def find_master(path: Path) -> Path:
             f"{path}: there is no such file; give a master .h5, its .parquet, the folder that "
             "holds them, or a store",
             path=path,
+        )
+    # a damaged master is still called like one, and is to be made again
+    if not path.match(MASTERS) and os.access(path, os.R_OK) and not h5py.is_hdf5(path):
+        raise StoreError(
+            f"{path}: not an HDF5 file, so not a master; those are called {MASTERS}", path=path
         )
     return path
 
