@@ -17,6 +17,7 @@ from Bio.SeqRecord import SeqRecord
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
+from plm_embed.inference import language_model
 from plm_embed.inference.embed_like import embed_like
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
@@ -156,6 +157,7 @@ def test_vectors_of_equal_sequences_are_arrays_of_their_own(model: LanguageModel
         ),
         ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
         ({"layer": "6"}, "layer: '6' is not a whole number"),
+        ({"layer": True}, "layer: True is not a whole number"),
     ],
 )
 def test_an_option_that_is_not_known_is_refused(
@@ -172,6 +174,8 @@ def test_an_option_that_is_not_known_is_refused(
         ({"dtype": "fp16"}, "dtype: 'fp16' is not one of auto, float32"),
         ({"threads": 0}, "threads: 0 is not above 0"),
         ({"threads": "2"}, "threads: '2' is not a whole number"),
+        ({"threads": True}, "threads: True is not a whole number"),
+        ({"threads": 1_000_000}, r"threads: 1000000 are more than the \d+ cores that this process"),
     ],
 )
 def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
@@ -198,6 +202,7 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     sequences = make_sequences(40)
     expected = model.embed(sequences)
     before = torch.get_num_threads()
+    monkeypatch.setattr(language_model, "cores", lambda: before + 1)
     other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
     monkeypatch.setattr(VectorStream, "run", counted)
     found: list[bool] = []

@@ -46,6 +46,7 @@ def test_a_file_below_the_home_folder(
         ({"x": "a.parquet"}, "sequence 1: 'a.parquet' is the name of a file", 1),
         ([Path("a.faa")], "sequence 1: 'a.faa' is the name of a file", 1),
         ("a.fasta", "a.fasta: there is no such file", None),
+        ("~nobody_has_this_name/a.fasta", "a.fasta: there is no such file", None),
         ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
         ("M" * 9000, "is no file", None),
         (SeqRecord(Seq("MKV"), id="x"), "a single SeqRecord: a single sequence goes into", None),

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import plm_embed
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
 
 
@@ -142,6 +142,19 @@ def test_what_is_not_there_or_in_the_way_is_said(campaign: Campaign, tmp_path: P
     for block, said in ((-1, "not above 0"), (0, "not above 0"), (10.5, "not a whole number")):
         with pytest.raises(PlmEmbedError, match=f"block: {block} is {said}"):
             plm_embed.Dataset(campaign.results, block=block)
+    odd: dict[str, Any]
+    for odd, said in (
+        ({"path": 5}, "path: 5 is not a path"),
+        ({"path": ""}, "path: is empty"),
+        ({"columns": 5}, "columns: 5 is not text"),
+        ({"columns": [1]}, "columns: 1 is not text"),
+        ({"ids": 5}, "ids: 5 is not text"),
+        ({"where": "split"}, "where: 'split' is no dictionary"),
+        ({"where": {1: "x"}}, "where: 1 is not text"),
+        ({"block": True}, "block: True is not a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            plm_embed.Dataset(**({"path": campaign.results} | odd))
     master = with_column(campaign, tmp_path, "vector")
     with pytest.raises(PlmEmbedError, match="the column 'vector' would stand in place"):
         plm_embed.Dataset(master, columns=["vector"])

@@ -1,12 +1,16 @@
-"""The file of an open reader: closed, another one in its place, or named from the home folder."""
+"""An open reader: closed, with another file in place of its own, asked with arguments of other
+types; and how its file is named.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import plm_embed
 from plm_embed.errors import PlmEmbedError
+from plm_embed.reading.master import Embeddings
 from support.campaigns import DIM, Campaign, gathered_campaign
 from support.expected_rows import CLEAR, KEYS
 
@@ -40,6 +44,32 @@ def test_a_reader_keeps_the_file_that_it_opened(tmp_path: Path) -> None:
         campaign.master.write_bytes(bytes(len(before)))
         np.testing.assert_array_equal(reader.to_numpy(), kept)
         np.testing.assert_array_equal(reader.rows([3, 1]), some)
+
+
+def test_arguments_of_another_type_are_refused_in_words(
+    campaign: Campaign, embeddings: Embeddings
+) -> None:
+    wrong: Any = 5
+    for call, said in (
+        (lambda: plm_embed.open(wrong), "path: 5 is not a path"),
+        (lambda: plm_embed.open(b"x"), "path: b'x' is not a path"),  # type: ignore[arg-type]
+        (lambda: plm_embed.open(""), "path: is empty; give a path"),
+        (lambda: plm_embed.open("~nobody_has_this_name/x"), "path: ~nobody_has_this_name/x: "),
+        (lambda: embeddings.get(wrong), r'ids are a list: get\(\["5"\]\)'),
+        (lambda: embeddings.nearest(wrong), r'ids are text: get\(\["5"\]\)'),
+        (lambda: embeddings.nearest(CLEAR[:1], k=True), "k: True is not a whole number"),
+        (lambda: embeddings.by_key(wrong), r"keys are a list: by_key\(\[key\]\)"),
+        (lambda: embeddings.to_numpy(wrong), "has no representation 5; it has "),
+        (lambda: embeddings.to_anndata(wrong), "has no representation 5; it has "),
+        (lambda: next(embeddings.iter_batches(True)), "rows: True is not a whole number"),
+    ):
+        with pytest.raises(PlmEmbedError, match=said):
+            call()
+    with plm_embed.open(campaign.store) as store:
+        with pytest.raises(PlmEmbedError, match="has no representation 5; it has "):
+            store.to_numpy(wrong)
+        with pytest.raises(IndexError, match="rows are a list of numbers"):
+            store.rows(wrong)
 
 
 def test_a_path_below_the_home_folder(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:

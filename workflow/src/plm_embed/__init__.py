@@ -86,11 +86,9 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     one master: vectors by id, key and row. Or it is a store: vectors by key and row. StoreError for
     anything else.
     """
-    from pathlib import Path
-
     from plm_embed.reading.opening import open_vectors
 
-    return open_vectors(Path(path).expanduser(), _embed_like)
+    return open_vectors(_errors.some_path("path", path), _embed_like)
 
 
 def _embed_like(
@@ -126,7 +124,8 @@ def load(
         device: auto is the GPU if there is one.
         dtype: The precision of the computation; auto is bfloat16 on a GPU from Ampere on, else
             float32.
-        threads: CPU threads; None leaves torch's setting.
+        threads: CPU threads, no more than the cores that this process may use; None leaves torch's
+            setting.
         strand: Of DNA; canonical: a sequence and its reverse complement have one vector.
 
     The device is first checked against vectors of the reference: DeviceError if it computes

@@ -2,6 +2,7 @@
 
 import errno
 import operator
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -190,7 +191,24 @@ def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigError(f"{name}: {value!r} is not a whole number", key=name) from None
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ConfigError(f"{name}: {value!r} is not a whole number", key=name)
     if above_zero and number < 1:
         raise ConfigError(f"{name}: {number} is not above 0", key=name)
     return number
+
+
+def some_path(name: str, value: object) -> Path:
+    """What a caller gave in memory, as a path; `~` is the home folder. ConfigError for anything
+    else, and for no text at all, which would be the current folder.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(text, str):
+        raise ConfigError(f"{name}: {value!r} is not a path", key=name)
+    if not text:
+        raise ConfigError(f"{name}: is empty; give a path, or '.' for this folder", key=name)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # the home folder of nobody
+        raise ConfigError(f"{name}: {text}: {error}", key=name) from None

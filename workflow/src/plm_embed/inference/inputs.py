@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -98,7 +99,7 @@ def of_kind(given: Given, alphabet: Alphabet) -> Given:
 
 def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
     if isinstance(given, Path | str):
-        path = Path(given).expanduser()
+        path = _expanded(given)
         if isinstance(given, str) and not _is_file(path):
             if _FILE_NAME.search(given):
                 raise InputError(f"{given}: there is no such file", path=path)
@@ -132,6 +133,12 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
         first += len(taken)
 
 
+def _expanded(path: str | Path) -> Path:
+    with suppress(RuntimeError):  # the home folder of nobody
+        return Path(path).expanduser()
+    return Path(path)
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -140,7 +147,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_file_name(text: str) -> bool:
-    return "." in text and bool(_FILE_NAME.search(text) or _is_file(Path(text).expanduser()))
+    return "." in text and bool(_FILE_NAME.search(text) or _is_file(_expanded(text)))
 
 
 def _pair(one: object, number: int) -> tuple[str, str | None]:

@@ -25,6 +25,7 @@ from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings, known
 from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
+from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import read_manifest
@@ -89,8 +90,9 @@ class LanguageModel:
         known("strand", strand, get_args(Strand))
         known("device", device, ("auto", "cpu", "cuda"))
         known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
-        if threads is not None:
-            whole_number("threads", threads, above_zero=True)
+        if threads is not None and whole_number("threads", threads, above_zero=True) > cores():
+            said = f"threads: {threads} are more than the {cores()} cores that this process may use"
+            raise ConfigError(said, key="threads")
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from plm_embed.errors import PlmEmbedError, whole_number
+from plm_embed.errors import ConfigError, PlmEmbedError, some_path, whole_number
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.parquet import parquet_file
 from plm_embed.reading.exports.records import Part, Records
@@ -51,13 +51,16 @@ class Dataset(IterableDataset[dict[str, Any]]):
         shuffle: bool = True,
         block: int = 1024,
     ) -> None:
-        ids = [ids] if isinstance(ids, str) else ids
-        self._part = Part(None if ids is None else frozenset(ids), dict(where or {}))
-        self._columns = [columns] if isinstance(columns, str) else list(columns)
+        where = {} if where is None else where
+        if not isinstance(where, Mapping):
+            raise ConfigError(f"where: {where!r} is no dictionary by column", key="where")
+        chosen = None if ids is None else frozenset(_texts("ids", ids))
+        self._part = Part(chosen, {name: where[name] for name in _texts("where", where)})
+        self._columns = _texts("columns", columns)
         self._shuffle = shuffle
         self._block = whole_number("block", block, above_zero=True)
         self._epoch = 0
-        with Embeddings(Path(path).expanduser()) as embeddings:
+        with Embeddings(some_path("path", path)) as embeddings:
             self._path = embeddings.path.absolute()
             self._name = embeddings.resolved(name)
             known = Records(embeddings, self._name, self._part).schema.names
@@ -130,6 +133,14 @@ class Dataset(IterableDataset[dict[str, Any]]):
 
     def _order(self, count: int, random: np.random.Generator) -> NDArray[np.int64]:
         return random.permutation(count) if self._shuffle else np.arange(count)
+
+
+def _texts(name: str, given: Iterable[str]) -> list[str]:
+    """One text, or several. ConfigError for anything else."""
+    texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if wrong := [one for one in texts if not isinstance(one, str)]:
+        raise ConfigError(f"{name}: {wrong[0]!r} is not text", key=name)
+    return texts
 
 
 def _filled(column: pa.Array) -> list[Any]:

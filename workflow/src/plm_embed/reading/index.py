@@ -103,7 +103,7 @@ class Index:
         sequences share.
         """
         need_open(self._master, self._keys)
-        if isinstance(ids, str):
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise PlmEmbedError(f'ids are a list: get(["{ids}"])')
         ids = list(ids)
         if numbers := [id for id in ids if not isinstance(id, str)]:

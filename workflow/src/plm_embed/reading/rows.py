@@ -9,9 +9,13 @@ Rows = NDArray[np.int64]
 
 
 def whole(rows: NDArray[Any]) -> Rows:
-    """Numbers of rows as they are counted here. IndexError for others than whole numbers."""
+    """Numbers of rows as they are counted here. IndexError for others than whole numbers, and for
+    a single one.
+    """
     if rows.size and rows.dtype.kind not in "iu":
         raise IndexError(f"rows are whole numbers, not {rows.dtype}")
+    if rows.ndim != 1:
+        raise IndexError(f"rows are a list of numbers, not an array of shape {rows.shape}")
     return rows.astype(np.int64)
 
 

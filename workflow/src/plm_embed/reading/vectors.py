@@ -162,7 +162,7 @@ class Vectors(Matrices):
 
             search = replace(search, index=Approximate(self, metric, search.name))
         if ids is not None:
-            labels = [ids] if isinstance(ids, str) else list(ids)
+            labels = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
             vectors = self.get(labels, name)
         elif sequences is not None:
             if self.embedder is None:
@@ -192,7 +192,7 @@ class Vectors(Matrices):
         """Vectors (k, D) of these keys, in the order asked for. UnknownIdError for keys that are
         not there.
         """
-        if isinstance(keys, str | bytes):
+        if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
             raise PlmEmbedError("keys are a list: by_key([key])")
         return self._take(self._pooled(name), self._rows_of_keys(keys))
 
@@ -275,7 +275,7 @@ class Vectors(Matrices):
         """`name`, or what "emb" stands for. PlmEmbedError when it is not there or has a matrix per
         row.
         """
-        if has_matrix(name):
+        if isinstance(name, str) and has_matrix(name):
             raise PlmEmbedError(f"{name} has a matrix per record: use {_kind(name)}(id)")
         pooled = [each for each in self.names if not has_matrix(each)]
         if name == "emb" and not pooled:
