@@ -185,6 +185,16 @@ def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
         plm_embed.load(MODEL, weights=prepared, **options)
 
 
+@pytest.mark.parametrize("name", ["weights", "adapter"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("", "is empty; give a path"), (5, "5 is not a path"), (b"x", "b'x' is not a path")],
+)
+def test_weights_and_adapters_are_paths(name: str, given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: {said}"):
+        plm_embed.load(MODEL, **{name: given})
+
+
 def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     prepared: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

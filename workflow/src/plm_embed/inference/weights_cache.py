@@ -5,7 +5,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from plm_embed.errors import WeightsError
+from plm_embed.errors import WeightsError, some_path
 from plm_embed.inference.prepare_weights import content_of, prepare
 from plm_embed.io.paths import cache_folder
 from plm_embed.models.manifest import MANIFEST, read_manifest
@@ -33,12 +33,12 @@ def weights_folder(
     be had.
     """
     if adapter is not None:
-        return _adapted(model, weights, Path(adapter).expanduser().absolute())
+        return _adapted(model, weights, some_path("adapter", adapter).absolute())
     if weights is None:
         folder = weights_cache() / model.name
         # only downloads lie there under this name; what was damaged since is found when it is read
         return folder if (folder / MANIFEST).is_file() else _prepared(model, None, folder)
-    given = Path(weights).expanduser().absolute()
+    given = some_path("weights", weights).absolute()
     for folder in (given, given / model.name):
         if (folder / MANIFEST).is_file():
             if (there := read_manifest(folder).model) != model.name:
@@ -50,7 +50,7 @@ def weights_folder(
 
 
 def _adapted(model: Model, weights: str | Path | None, adapter: Path) -> Path:
-    given = None if weights is None else Path(weights).expanduser().absolute()
+    given = None if weights is None else some_path("weights", weights).absolute()
     if given and any((folder / MANIFEST).is_file() for folder in (given, given / model.name)):
         raise WeightsError(
             f"weights: {given} is a folder of converted weights: an adapter is merged into the "
