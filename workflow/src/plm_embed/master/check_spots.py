@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from plm_embed.accuracy import COSINE, RELATIVE_L2
 from plm_embed.fingerprint import SPANS, Fingerprint, StorageDtype, has_matrix
+from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.master.validation_record import Spot
@@ -38,8 +39,9 @@ def check_spots(
     with findings.check("spot checks") as problem:
         if expected.fingerprint != fingerprint.of_reference:
             differences = expected.fingerprint.differences(fingerprint.of_reference)
-            said = f"the reference computed other vectors ({'; '.join(differences)})"
-            problem(f"{said}; {expected.again}")
+            said = f"the reference (here) computed other vectors ({'; '.join(differences)})"
+            # which of the two has the settings of the configuration, nothing here can tell
+            problem(f"{said}; {expected.again}, or if the master has old settings, {EMBED_AGAIN}")
             return ()
         for key, wanted in expected.vectors.items():
             row = _row(file["emb_keys"], key.encode())
