@@ -70,6 +70,14 @@ def test_an_aligned_sequence_is_no_name_of_a_file(model: LanguageModel) -> None:
     assert np.array_equal(model.embed(given), model.embed(["MKFASTA", "MKFASTA", "MKV"]))
 
 
+def test_a_table_with_other_columns_is_to_be_renamed(model: LanguageModel, tmp_path: Path) -> None:
+    path = tmp_path / "some.csv"
+    path.write_text("accession,sequence\na,MKV\n")
+    with pytest.raises(InputError, match=r"no column 'id'; .*; rename yours: a table") as error:
+        model.embed(path)
+    assert "--" not in str(error.value)
+
+
 def test_an_open_file_is_refused(model: LanguageModel, tmp_path: Path) -> None:
     path = tmp_path / "one.fasta"
     path.write_text(">a\nMKV\n")

@@ -203,6 +203,9 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
             prepared,
             Settings(compute_dtype="float32", storage_dtype="float32"),
         )
+    other = replace(files, table=Table("accession", "seq"))
+    with pytest.raises(PlmEmbedError, match=r"name yours: --id-column and --sequence-column$"):
+        run(other, prepared)
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="row 99 of 48"):
         run(files, prepared)

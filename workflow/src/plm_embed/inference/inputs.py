@@ -13,6 +13,7 @@ from plm_embed.errors import InputError
 from plm_embed.sequences.alphabet import ALPHABETS, Alphabet, LetterCheck
 from plm_embed.sequences.columns import judge
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings
+from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import OnError, ResiduePolicy
 from plm_embed.sequences.tables import Table
@@ -105,7 +106,12 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
                 raise InputError(f"{given}: there is no such file", path=path)
             shown = given if len(given) <= 40 else f"{given[:40]}..."
             raise InputError(f"{shown!r} is no file; a single sequence goes into a list")
-        yield from Reader(path, Table())
+        with columns_named(
+            "rename yours: a table of sequences has the columns id and sequence here; in Python, "
+            "pairs of id and sequence will do"
+        ):
+            reader = Reader(path, Table())
+        yield from reader
         return
     if hasattr(given, "read"):  # an open file yields lines
         raise InputError("an open file: give its name, or what Biopython's SeqIO.parse reads of it")

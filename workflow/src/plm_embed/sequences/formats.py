@@ -5,7 +5,8 @@ read.
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,6 +44,20 @@ class Kind:
     format: Format
     compression: str
     delimiter: str = ""
+
+
+class NoColumnError(InputError):
+    """A column that a table lacks. Its remedy is that of a campaign."""
+
+
+@contextmanager
+def columns_named(remedy: str) -> Iterator[None]:
+    """Around reading for anything else: what to do there about a column that a table lacks."""
+    try:
+        yield
+    except NoColumnError as error:
+        error.remedy = remedy
+        raise
 
 
 def sniff(path: Path, columns: Sequence[str]) -> Kind:
@@ -162,11 +177,11 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
         if name not in present:
             folded = {_fold(column): repr(column) for column in present}
             hint = did_you_mean(_fold(name), folded, called=folded.__getitem__)
-            raise InputError(
+            raise NoColumnError(
                 f"{path}: no column {name!r}; the columns are {listed}{hint}",
                 path=path,
-                remedy="name yours: --id, --sequence and --keep of `plm-embed run`, `table` in "
-                "a configuration; in Python, give pairs of id and sequence",
+                remedy="name yours: `table` in a configuration, --id, --sequence and --keep of "
+                "`plm-embed run`, --id-column, --sequence-column and --keep of single steps",
             )
         if present.count(name) > 1:
             raise InputError(

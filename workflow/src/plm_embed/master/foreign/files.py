@@ -10,6 +10,7 @@ from plm_embed.errors import StoreError
 from plm_embed.fingerprint import AlphabetName
 from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key
+from plm_embed.sequences.formats import columns_named
 from plm_embed.sequences.normalize import Normalized, normalize
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.settings import ResiduePolicy
@@ -53,7 +54,9 @@ class KnownSequences:
 
     def _read(self) -> Iterator[tuple[str, str]]:
         for path in self._files.sequences:
-            for batch in Reader(path, self._files.table):
+            with columns_named("name yours: --id-column and --sequence-column"):
+                reader = Reader(path, self._files.table)
+            for batch in reader:
                 for id, raw in zip(batch.ids, batch.residues, strict=True):
                     found = normalize(raw, self._policy)
                     if isinstance(found, Normalized):
