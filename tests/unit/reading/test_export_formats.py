@@ -186,6 +186,16 @@ def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_pat
         done = CliRunner().invoke(group, list(map(str, arguments)))
         assert done.exit_code == 0, done.output
         assert set(pl.read_csv(path)["id"]) == {"p2", "p3"}
+    for ids, said in (
+        ("missing.txt", "--ids missing.txt: there is no such file, nor a vector of this id"),
+        ("p2,missing.txt", "no vector for missing.txt; records.parquet says"),
+    ):
+        arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", ids]
+        done = CliRunner().invoke(group, list(map(str, arguments)))
+        assert isinstance(done.exception, UnknownIdError) and said in str(done.exception)
+    arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--ids", tmp_path]
+    done = CliRunner().invoke(group, list(map(str, arguments)))
+    assert done.exit_code == 2 and "not a file of ids" in done.output
     arguments = ["export", campaign.master, tmp_path / "x", "--to", "csv", "--where", "function"]
     done = CliRunner().invoke(group, list(map(str, arguments)))
     assert done.exit_code == 2 and "write COLUMN=VALUE" in done.output

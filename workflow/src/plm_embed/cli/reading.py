@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plm_embed.cli.options import EXISTING, PATH
+from plm_embed.errors import UnknownIdError
 from plm_embed.io.files import atomic_path
 from plm_embed.io.terminal import printable, say
 from plm_embed.wording import readable
@@ -171,10 +172,8 @@ FORMATS = (
 )  # fmt: skip
 
 
-def _ids(_: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
+def _ids(given: str) -> list[str]:
     """A list with commas, or of a file the first column, up to a tab."""
-    if given is None:
-        return None
     try:
         lines = Path(given).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -182,7 +181,7 @@ def _ids(_: click.Context, option: click.Parameter, given: str | None) -> list[s
         listed = isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG)
         if listed:
             return [word.strip() for word in given.split(",") if word.strip()]
-        raise click.BadParameter(f"{given}: not a file of ids", param=option) from None
+        raise click.BadParameter(f"{given}: not a file of ids", param_hint="--ids") from None
     return [line.partition("\t")[0].strip() for line in lines if line.strip()]
 
 
@@ -207,7 +206,6 @@ def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) ->
 )
 @click.option(
     "--ids",
-    callback=_ids,
     metavar="FILE|ID,...",
     help="Only these records: a file with an id in each line, or ids.",
 )
@@ -224,7 +222,7 @@ def export(
     output: Path,
     to: "Format",
     representation: str,
-    ids: list[str] | None,
+    ids: str | None,
     where: dict[str, str],
 ) -> None:
     """Write embeddings in the form that another tool loads.
@@ -248,7 +246,17 @@ def export(
     """
     from plm_embed.reading.exports.export import export as run
 
-    count, (written, *names) = run(master, to, output, representation, ids=ids, where=where)
+    chosen = None if ids is None else _ids(ids)
+    try:
+        count, (written, *names) = run(master, to, output, representation, ids=chosen, where=where)
+    except UnknownIdError as error:
+        if chosen != [ids]:
+            raise
+        raise UnknownIdError(
+            f"--ids {ids}: there is no such file, nor a vector of this id; records.parquet says "
+            "what became of a record",
+            path=error.path,
+        ) from None
     beside = "".join(f"; {path.suffixes[-2][1:]} in {path}" for path in names)
     say(f"{'1 record' if count == 1 else f'{count:,} records'} in {written}{beside}")
 
