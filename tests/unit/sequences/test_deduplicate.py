@@ -230,7 +230,7 @@ def test_an_unusable_input_is_found_before_any_is_read(tmp_path: Path, inputs: l
         ({"buckets": 0}, "buckets: 0 is not between 1 and 20,000"),
         (
             {"table": Table("protein_id", "sequence", ("length",))},
-            "keep: 'length' is a column that the results have",
+            "keep: length: the results have a column of their own",
         ),
         ({"table": Table("protein_id", "sequence", ("a", "a"))}, "keep: 'a' is named twice"),
         ({"inputs": []}, "no input file is named"),

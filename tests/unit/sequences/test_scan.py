@@ -100,7 +100,7 @@ def test_only_whole_scans_and_splits_are_taken_up(tmp_path: Path, inputs: list[P
     with pytest.raises(PlmEmbedError, match="cut short"):
         scan(cut, 0, scans[0], buckets=2, table=TABLE, policy=POLICY)
     assert not (scans[0] / "summary.json").exists()
-    with pytest.raises(PlmEmbedError, match="keep: 'length' is a column"):
+    with pytest.raises(PlmEmbedError, match="keep: length: the results have a column"):
         scan(
             inputs[0],
             0,

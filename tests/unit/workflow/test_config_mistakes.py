@@ -121,7 +121,11 @@ def test_weights_that_lie_nowhere_have_to_be_named(monkeypatch: pytest.MonkeyPat
         ),
         (
             {"table": {"keep": ["length"]}},
-            "table.keep: length: the index has a column of its own of this name",
+            "table.keep: length: the results have a column of their own of this name",
+        ),
+        (
+            {"table": {"keep": ["sequence"]}},
+            "table.keep: sequence: the steps call the normalized residues so; rename your column",
         ),
         (
             {"embedding": {"layers": [7]}},

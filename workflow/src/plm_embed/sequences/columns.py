@@ -178,8 +178,17 @@ def _normalized(batch: PlainBatch, odd: Sequence[int], policy: ResiduePolicy) ->
     return Judged(batch.first, batch.kept_columns, *columns, skipped, text, ends)
 
 
-# Columns that the index and records.parquet have by themselves.
-OWN_COLUMNS = {
+_RESULTS = {
     *("id", "cache_key", "key", "row", "length", "source", "number"),
-    *("header", "status", "reason", "detail", "events", "sequence"),
+    *("header", "status", "reason", "detail", "events"),
 }
+"""Columns that the index or records.parquet have by themselves."""
+
+
+def taken(name: str) -> str:
+    """Why a column of this name cannot be carried into the results, or ''."""
+    if name in _RESULTS:
+        return "the results have a column of their own of this name; leave it out or rename yours"
+    if name == "sequence":
+        return "the steps call the normalized residues so; rename your column to keep it"
+    return ""

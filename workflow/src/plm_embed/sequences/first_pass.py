@@ -27,13 +27,13 @@ from plm_embed.keys import range_bounds
 from plm_embed.sequences import compiled_sequences
 from plm_embed.sequences.alphabet import ALPHABETS, LetterCheck, are_words
 from plm_embed.sequences.columns import (
-    OWN_COLUMNS,
     Account,
     Judged,
     accepted_schema,
     account,
     judge,
     records_schema,
+    taken,
 )
 from plm_embed.sequences.fasta import BATCH_CHARACTERS
 from plm_embed.sequences.records import Reader
@@ -180,12 +180,8 @@ def sort(rows: pa.RecordBatch, sorting: Behind, add: Callable[[pa.RecordBatch], 
 def check_keep(table: Table) -> None:
     """ConfigError unless the columns to keep can be columns of the results."""
     for place, name in enumerate(table.keep):
-        if name in OWN_COLUMNS:
-            raise ConfigError(
-                f"keep: {name!r} is a column that the results have anyway; leave it out or rename "
-                "it",
-                key="keep",
-            )
+        if why := taken(name):
+            raise ConfigError(f"keep: {name}: {why}", key="keep")
         if name in table.keep[:place]:
             raise ConfigError(f"keep: {name!r} is named twice", key="keep")
 

@@ -10,7 +10,7 @@ from plm_embed.io.paths import folder_problem, input_problems, missing, unusable
 from plm_embed.models.family import pooling_problems
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
-from plm_embed.sequences.columns import OWN_COLUMNS
+from plm_embed.sequences.columns import taken
 from plm_embed.sequences.settings import NO_UNKNOWN, ONE_STRAND, Reading
 from plm_embed.setting import from_config
 from plm_embed.wording import did_you_mean
@@ -102,11 +102,8 @@ def _contradictions(config: Config, wrong: Sequence[str], *, awaited: bool) -> I
             if not source_of(config["weights"], model) and not (model.address or model.shipped)
         )
     if usable("table.keep"):
-        taken = "the index has a column of its own of this name; rename yours"
-        yield from (
-            f"table.keep: {name}: {taken}"
-            for name in sorted(OWN_COLUMNS & set(config["table"]["keep"]))
-        )
+        kept = sorted(set(config["table"]["keep"]))
+        yield from (f"table.keep: {name}: {why}" for name in kept if (why := taken(name)))
     layers = config["embedding"]["layers"] if usable("embedding.layers") else []
     pooling = config["embedding"]["pooling"] if usable("embedding.pooling") else []
     strand = config["residues"]["strand"] if usable("residues.strand") else ""
