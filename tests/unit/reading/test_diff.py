@@ -69,9 +69,16 @@ def test_other_keys_settings_and_types(tmp_path: Path) -> None:
     compared = found.representations["mean_l3"]
     assert compared.within > 0 and compared.different == 0 and compared.min_cosine > 0.9999
     text = in_words(found)
-    assert "only in the second: " in text and text.endswith("\ndifferent")
+    assert text.endswith("\ndifferent")
+    absent = found.examples_only_second[0]
+    ids = [record["id"] for record in records if record["key"] == absent]
+    assert found.ids_of_examples[absent] == ids and ids
+    assert f"only in the second: {absent} ({ids[0]}" in text
     back = compare(second.master, first.master, 1e-2)
     assert (back.only_first, back.only_second) == (found.only_second, 0)
+    assert back.ids_of_examples[absent] == ids
+    second.index.unlink()
+    assert f"only in the first: {absent}\n" in in_words(compare(second.master, first.master, 1e-2))
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["emb"] = np.zeros((1, 2))
     with pytest.raises(PlmEmbedError, match="no master of embeddings"):

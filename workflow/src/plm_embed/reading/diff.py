@@ -21,6 +21,7 @@ from plm_embed.keys import Keys
 from plm_embed.reading.find import MAKE_AGAIN, find_master
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
+from plm_embed.wording import some
 
 Numbers = NDArray[np.int64]
 _KEYS_AT_ONCE = 1 << 14
@@ -47,8 +48,8 @@ class Compared:
 
 @dataclass
 class Difference:
-    """What `compare` finds. Counts of keys, the first that only one has, and Compared by
-    representation.
+    """What `compare` finds. Counts of keys, the first that only one has with the ids of their
+    records, and Compared by representation.
     """
 
     keys_both: int = 0
@@ -56,6 +57,7 @@ class Difference:
     only_second: int = 0
     examples_only_first: list[str] = field(default_factory=list)
     examples_only_second: list[str] = field(default_factory=list)
+    ids_of_examples: dict[str, list[str]] = field(default_factory=dict)
     fingerprint: list[str] = field(default_factory=list)
     representations_only_first: list[str] = field(default_factory=list)
     representations_only_second: list[str] = field(default_factory=list)
@@ -90,7 +92,7 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
         for keys, rows in _common(found, a["emb_keys"], b["emb_keys"]):
             for name, compared in found.representations.items():
                 _compare_rows(compared, _Pair(a, b, name), keys, rows, tolerance)
-    _name_records(found, first.with_suffix(".parquet"))
+    _name_records(found, first.with_suffix(".parquet"), second.with_suffix(".parquet"))
     return found
 
 
@@ -239,30 +241,42 @@ def _list(compared: Compared, key: bytes, max_abs: float, cosine: float) -> None
     )
 
 
-def _name_records(found: Difference, index: Path) -> None:
-    """Add to each listed vector the ids of its records, where the index is there."""
+def _name_records(found: Difference, first: Path, second: Path) -> None:
+    """Add to each listed key the ids of its records, where the index that knows them is there."""
     listed = [entry for compared in found.representations.values() for entry in compared.worst]
-    if not listed or not index.is_file():
-        return
-    ids: dict[str, list[str]] = {entry["key"]: [] for entry in listed}
-    wanted = pa.array(sorted(ids))
-    for table in read_batches(index, remedy=MAKE_AGAIN):
-        rows = table.select(["id", "cache_key"]).filter(pc.is_in(table["cache_key"], wanted))
-        for row in rows.to_pylist():
-            ids[row["cache_key"]].append(row["id"])
+    ids = _ids([*(entry["key"] for entry in listed), *found.examples_only_first], first)
+    ids |= _ids(found.examples_only_second, second)
     for entry in listed:
         entry["ids"] = ids[entry["key"]]
+    examples = (*found.examples_only_first, *found.examples_only_second)
+    found.ids_of_examples = {key: ids[key] for key in examples}
+
+
+def _ids(keys: list[str], index: Path) -> dict[str, list[str]]:
+    ids: dict[str, list[str]] = {key: [] for key in keys}
+    if not ids or not index.is_file():
+        return ids
+    wanted = pa.array(sorted(ids))
+    for table in read_batches(index, ["id", "cache_key"], MAKE_AGAIN):
+        for row in table.filter(pc.is_in(table["cache_key"], wanted)).to_pylist():
+            ids[row["cache_key"]].append(row["id"])
+    return ids
+
+
+def _named(key: str, ids: list[str]) -> str:
+    return f"{key} ({some(ids)})" if ids else key
 
 
 def in_words(found: Difference) -> str:
     """The difference as a few lines of text."""
     lines = [f"keys: {found.keys_both:,} in both, {found.only_first:,} only in the first, "
              f"{found.only_second:,} only in the second"]  # fmt: skip
+    ids = found.ids_of_examples
     for which, examples in (
         ("first", found.examples_only_first),
         ("second", found.examples_only_second),
     ):
-        lines += [f"  only in the {which}: {key}" for key in examples[:3]]
+        lines += [f"  only in the {which}: {_named(key, ids[key])}" for key in examples[:3]]
     lines += [f"settings: {difference}" for difference in found.fingerprint]
     for which, names in (
         ("first", found.representations_only_first),
@@ -277,8 +291,6 @@ def in_words(found: Difference) -> str:
             f"{compared.min_cosine:.6f}"
         )
         for entry in compared.worst:
-            records = f" ({', '.join(entry['ids'][:5])})" if entry.get("ids") else ""
-            lines.append(
-                f"  {entry['key']}{records}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}"
-            )
+            named = _named(entry["key"], entry["ids"])
+            lines.append(f"  {named}: {entry['max_abs']:.3g}, cosine {entry['cosine']:.6f}")
     return "\n".join([*lines, "equal" if found.equal else "different"])
