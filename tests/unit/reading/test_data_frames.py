@@ -45,12 +45,16 @@ def test_annotated_data_are_written_and_read_again(campaign: Campaign, tmp_path:
     anndata = pytest.importorskip("anndata")
     with plm_embed.open(campaign.master) as embeddings:
         made, ids = embeddings.to_anndata(), embeddings.ids
-        index = embeddings.to_pandas().set_index("id")
+        index = embeddings.to_pandas()
+    assert len({*ids}) < len(ids)
+    # the first of those that share an id keeps it
+    firsts = [ids.index(id) == place for place, id in enumerate(ids)]
+    assert [name == id for name, id in zip(made.obs_names, ids, strict=True)] == firsts
     made[:9].write_h5ad(tmp_path / "some.h5ad")
     made.write_h5ad(tmp_path / "x.h5ad")
     made.write_zarr(tmp_path / "x.zarr")
     for found in (anndata.read_h5ad(tmp_path / "x.h5ad"), anndata.read_zarr(tmp_path / "x.zarr")):
-        assert found.obs_names.tolist() == ids
+        assert found.obs_names.tolist() == made.obs_names.tolist() and found.obs_names.is_unique
         np.testing.assert_array_equal(found.X, made.X)
         for column in index.columns:
             assert found.obs[column].astype(object).fillna("none").tolist() == (

@@ -213,8 +213,9 @@ def test_tensors_and_annotated_data(embeddings) -> None:
     assert torch.equal(embeddings.to_torch("max_l2"), torch.from_numpy(expected(KEYS, "max_l2")))
     found = embeddings.to_anndata()
     assert isinstance(found, anndata.AnnData) and found.shape == (len(RECORDS), DIM)
-    assert found.obs_names.tolist() == embeddings.ids
-    assert list(found.obs.columns) == ["cache_key", "row", "length", "source", "number", "function"]
+    assert found.obs["id"].tolist() == embeddings.ids
+    columns = ["cache_key", "row", "length", "source", "number", "function", "id"]
+    assert list(found.obs.columns) == columns
     np.testing.assert_array_equal(found.X, expected(found.obs["cache_key"].tolist()))
 
 

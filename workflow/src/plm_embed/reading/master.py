@@ -195,8 +195,8 @@ class Embeddings(Vectors):
         return frame
 
     def to_anndata(self, name: str = "emb") -> "anndata.AnnData":
-        """An observation for every record, named by its id, with the columns of the index; X
-        (records, D).
+        """An observation for every record, with the columns of the index; X (records, D). Its name
+        is its id; where ids repeat, the column id has them, and names become x, x-1, x-2.
         """
         frame = self.to_pandas().set_index("id")
         return make_anndata(self._take(self._pooled(name), frame["row"].to_numpy()), frame)

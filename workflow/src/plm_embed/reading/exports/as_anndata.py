@@ -10,11 +10,18 @@ if TYPE_CHECKING:
 
 
 def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
-    """AnnData of vectors (n, D) and a data frame of n lines, as h5ad and zarr can hold them."""
+    """AnnData of vectors (n, D) and a data frame of n lines, as h5ad and zarr can hold them. Where
+    the names of its index are not unique they are made so, and a column has what they were.
+    """
     with extra():
         import anndata
         import pandas as pd
     observations = observations.copy()
+    if not observations.index.is_unique:
+        # AnnData would only warn, and what its own remedy makes it cannot write with pandas 3
+        names = observations.index
+        observations[names.name] = names.to_numpy()
+        observations.index = anndata.utils.make_index_unique(names).rename(None)
     for column in observations.columns:
         if observations[column].dtype == "str":
             observations[column] = _writable(observations[column])
