@@ -190,8 +190,8 @@ def embed(
 
     Args:
         sequences: A list of strings, of pairs of an id and a sequence, or of records of Biopython;
-            a dictionary of sequences by id; or a file: FASTA, or a table with the columns id and
-            sequence.
+            a dictionary of sequences by id; or the name of a file: FASTA, or a table with the
+            columns id and sequence.
         model: As in `load`.
         pooling: mean or max over the residues, mean_special (over special tokens too), bos (the
             first token), per_residue, or per_token where tokens are several bases.
