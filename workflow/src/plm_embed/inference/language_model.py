@@ -91,8 +91,7 @@ class LanguageModel:
         known("device", device, ("auto", "cpu", "cuda"))
         known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
         if threads is not None and whole_number("threads", threads, above_zero=True) > cores():
-            said = f"threads: {threads} are more than the {cores()} cores that this process may use"
-            raise ConfigError(said, key="threads")
+            raise ConfigError(f"threads: {threads} is above {cores()} usable cores", key="threads")
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads
