@@ -124,7 +124,7 @@ def load(
         device: auto is the GPU if there is one.
         dtype: The precision of the computation; auto is bfloat16 on a GPU from Ampere on, else
             float32.
-        threads: CPU threads, no more than the cores that this process may use; None leaves torch's
+        threads: CPU threads, at most the cores that this process may use; None leaves torch's
             setting.
         strand: Of DNA; canonical: a sequence and its reverse complement have one vector.
 

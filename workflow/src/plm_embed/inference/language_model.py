@@ -90,8 +90,8 @@ class LanguageModel:
         known("strand", strand, get_args(Strand))
         known("device", device, ("auto", "cpu", "cuda"))
         known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
-        if threads is not None and whole_number("threads", threads, above_zero=True) > cores():
-            raise ConfigError(f"threads: {threads} is above {cores()} usable cores", key="threads")
+        if threads is not None:
+            threads = min(whole_number("threads", threads, above_zero=True), cores())
         self.device = devices.choose_device(device)
         self.dtype = devices.choose_dtype(dtype, self.device)
         self._threads = threads
