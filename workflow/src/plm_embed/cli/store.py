@@ -100,8 +100,10 @@ def import_(
     MASTER is an HDF5 file with the datasets emb and emb_keys. Random rows are computed again by
     fair-esm. If they are not the mean over the residues alone, as where the end token of padded
     sequences was pooled in, the master is refused with the measured deviation. Sequences that may
-    have been cut, and rows without a sequence, are left out; a campaign computes them. Name the
-    store in `reuse`: it counts for CPUs and GPUs alike.
+    have been cut, and rows without a sequence, are left out; a campaign computes them. Rows are
+    told by their keys (emb_keys, cache_key), where these are SHA-256 of sequences, else by the ids
+    of their records; those must be the sequences that were embedded. Name the store in `reuse`: it
+    counts for CPUs and GPUs alike.
 
     \b
     Example:
@@ -121,6 +123,11 @@ def import_(
         "distance to the reference "
         f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
     )
+    if not done.by_key:
+        say(
+            "  told by the ids of their records: a sequence that has changed since under its id is "
+            "seen only in the rows that were checked (--sample)"
+        )
     for reason, count in done.left_out.items():
         say(f"  {count:,} left out: {reason}")
 

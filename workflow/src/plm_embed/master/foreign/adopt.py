@@ -22,7 +22,13 @@ from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.settings import Settings
 from plm_embed.io.scratch import scratch_folder
-from plm_embed.master.foreign.files import Files, KnownSequences, row_names
+from plm_embed.master.foreign.files import (
+    Files,
+    KnownSequences,
+    names_of_rows,
+    sequence_of_each,
+    told_by_key,
+)
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
 from plm_embed.models.registry import MODELS, find_model
@@ -42,10 +48,11 @@ END, ENDS, RIGHT = (
 @dataclass
 class Adopted:
     """Rows that were adopted, and those that were not, by reason; the largest deviations among the
-    checked rows.
+    checked rows. by_key: rows were told by keys of sequences, not by ids.
     """
 
     rows: int = 0
+    by_key: bool = True
     left_out: dict[str, int] = field(default_factory=dict)
     checked: int = 0
     relative_l2: float = 0.0
@@ -72,15 +79,13 @@ def adopt(
     with open_hdf5(files.master) as file:
         limit = _check_claims(file, files.master, fingerprint, manifest)
         known = KnownSequences(files, manifest.family.alphabet.name)
-        names = row_names(file, files, len(file["emb"]))
+        names = names_of_rows(file, files, len(file["emb"]))
+        done.by_key = told_by_key(names, known)
         rows, keys, lengths = [], [], []
         seen: set[bytes] = set()
-        for row, candidates in enumerate(names):
-            found = next(
-                (known.by_name[name] for name in candidates if name in known.by_name), None
-            )
-            if found is None:
-                done.leave_out("no sequence for its key or id")
+        for row, found in enumerate(sequence_of_each(names, known)):
+            if isinstance(found, str):
+                done.leave_out(found)
             elif found in seen:
                 done.leave_out("a sequence of an earlier row")
             elif (
