@@ -188,6 +188,7 @@ def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
     assert not is_finished(bucket, path, embedder.store)
     again = embedder.embed(bucket, path)
     assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
+    assert (again.share, 0 < record.share < 1) == (0, True)  # five were there
     assert is_finished(bucket, path, embedder.store)
 
 

@@ -98,7 +98,7 @@ def test_a_signal_is_handled_whichever_thread_the_kernel_gives_it_to(
 
         def wait_until_ready(self) -> None: ...
 
-        def embed(self, *_: object) -> bool:
+        def embed(self, *_: object) -> float:
             time.sleep(0.5)  # so that the main thread waits
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
             raise WorkerError(

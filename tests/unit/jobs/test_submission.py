@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,9 @@ def test_a_full_disk_ends_all_workers_at_once(  # noqa: PLR0917
         def wait_until_ready(self) -> None:
             self.fail("wait_until_ready")
 
-        def embed(self, *_: object) -> bool:
+        def embed(self, *_: object) -> float:
             self.fail("embed")
-            return True
+            return 1.0
 
         def fail(self, name: str) -> None:
             if name == where:
@@ -142,9 +143,9 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
                     return
                 time.sleep(0.01)
 
-        def embed(self, bucket: Path, output: Path) -> bool:
+        def embed(self, bucket: Path, output: Path) -> float:
             output.write_text(json.dumps({"bucket": bucket.stem}))
-            return True
+            return 1.0
 
         def close(self) -> None: ...
 
@@ -155,6 +156,33 @@ def test_three_failures_in_a_row_retire_a_device_and_the_others_go_on(
     embed_buckets(plan, Settings(device="cuda"), tmp_path / "done.json")
     assert read_submission(tmp_path / "done.json").buckets == ("0000", "0001")
     assert (started.count("0"), started.count("1")) == (3, 1)
+
+
+def test_what_an_earlier_attempt_did_of_a_bucket_is_not_taken_for_speed(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Slow:
+        """Does the last tenth of a bucket in half a second, so that a whole one takes five."""
+
+        def __init__(self, *_: object) -> None: ...
+
+        def wait_until_ready(self) -> None: ...
+
+        def embed(self, bucket: Path, _: Path) -> float:
+            done.append(bucket.stem)
+            time.sleep(0.5)
+            return 0.1
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(dispatch, "Worker", Slow)
+    monkeypatch.setattr(dispatch, "SECONDS_MARGIN", 0.0)
+    plan = replace(plan_of(tmp_path, prepared, write_buckets(tmp_path, 3, 3), 1), minutes=3 / 60)
+    with pytest.raises(PassingError, match=r"no time left for 000[01]; run it again"):
+        embed_buckets(plan, Settings(device="cpu"), tmp_path / "done.json")
+    assert len(done) == 1
 
 
 def test_a_device_that_computes_wrongly_is_retired_at_once(tmp_path: Path, prepared: Path) -> None:

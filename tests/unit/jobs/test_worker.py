@@ -117,7 +117,7 @@ def test_a_worker_whose_job_was_killed_says_so_in_the_log(
     process.start()
     theirs.close()
     try:
-        assert ours.poll(300) and ours.recv() is True
+        assert ours.poll(300) and ours.recv() == 0
         ours.send((write_bucket(tmp_path, SEQUENCES[:9]), tmp_path / "0000.json"))
         ours.close()
         process.join(300)

@@ -116,6 +116,12 @@ class Completion(Work):
         return {skip.key.encode(): skip.reason for skip in self.skipped}
 
     @property
+    def share(self) -> float:
+        """Of the bucket's tokens, 0 to 1, what was computed for this record."""
+        tokens = self.tokens + self.spared_tokens
+        return self.tokens / tokens if tokens else 0.0
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """Names of all devices that computed vectors of the bucket, as far as they are known."""
         return (self.worker.device, *self.reused_devices)

@@ -75,7 +75,7 @@ class Dispatch:
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
         self._users = False  # whether no device will work before a user has mended something
-        self._bytes = self._seconds = 0.0  # of the bucket files that were computed here
+        self._bytes = self._seconds = 0.0  # of what was computed here of the bucket files
         self._workers: dict[int, Worker] = {}
         self._changed = threading.Condition()
         self._active = 0
@@ -141,14 +141,14 @@ class Dispatch:
         """
         in_a_row = 0
         while in_a_row < FAILURES_IN_A_ROW and self._work_may_come():
-            taken, began, computed, failure = None, time.monotonic(), False, None
+            taken, began, share, failure = None, time.monotonic(), 0.0, None
             try:
                 worker = self._worker(slot)
                 taken = self._next()
                 if taken is None:
                     break
                 began = time.monotonic()
-                computed = worker.embed(taken[0], self.plan.records / f"{taken[0].stem}.json")
+                share = worker.embed(taken[0], self.plan.records / f"{taken[0].stem}.json")
                 in_a_row = 0
             except Exception as error:
                 # whatever it was (a process that could not be started, for one), the bucket is not
@@ -165,7 +165,7 @@ class Dispatch:
                 )
             if taken:
                 taken[1].release()
-                self._note(taken[0], time.monotonic() - began, computed, failure)
+                self._note(taken[0], time.monotonic() - began, share, failure)
             elif failure and in_a_row >= FAILURES_IN_A_ROW and not self._stopping:
                 self._broken.append(str(failure))
                 self._users = self._users or failure.blames == "user"
@@ -265,15 +265,16 @@ class Dispatch:
         return set()
 
     def _note(
-        self, bucket: Path, seconds: float, computed: bool, failure: WorkerError | None
+        self, bucket: Path, seconds: float, share: float, failure: WorkerError | None
     ) -> None:
-        """Take down how a bucket ended; one that failed is tried again unless it or its user is to
-        blame.
+        """Take down how a bucket ended, and the share of it that was computed; one that failed is
+        tried again unless it or its user is to blame.
         """
         with self._changed:
             self._active -= 1
-            if failure is None and computed:
-                self._bytes += self._sizes[bucket]
+            if failure is None and share:
+                # of a bucket that an earlier attempt began, the rest
+                self._bytes += share * self._sizes[bucket]
                 self._seconds += seconds
             elif failure is None:
                 pass  # it was complete already, and says nothing about the speed

@@ -30,7 +30,7 @@ from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.gpus import near_cores
 
 Blames = Literal["", "device", "user", "disk"]
-Answer = tuple[str, Blames] | bool
+Answer = tuple[str, Blames] | float
 CONTEXT = multiprocessing.get_context("spawn")
 SECONDS_TO_START = 900.0
 """A worker that has not checked its device by then hangs; libraries on a busy network filesystem
@@ -85,17 +85,17 @@ class Worker:
             )
         self._answer()
 
-    def embed(self, bucket: Path, output: Path) -> bool:
+    def embed(self, bucket: Path, output: Path) -> float:
         """Have one bucket embedded and its completion record written; raises WorkerError when the
         worker ended.
 
-        Returns whether anything had to be computed.
+        Returns how much of it had to be computed, 0 to 1.
         """
         with suppress(OSError):  # of a worker that has ended; the answer says how
             self._connection.send((bucket, output))
         return self._answer()
 
-    def _answer(self) -> bool:
+    def _answer(self) -> float:
         try:
             answer: Answer = self._connection.recv()
         except (EOFError, OSError):
@@ -129,7 +129,7 @@ def serve(
     """The worker's process: check the device, embed each bucket received; after a failure say what
     went wrong and end.
 
-    The answers: True for the device, then for each bucket whether anything was computed; or what
+    The answers: 0 for the device, then for each bucket how much of it was computed, 0 to 1; or what
     went wrong and who is to blame.
     """
     startup.spare_collector()
@@ -152,15 +152,12 @@ def serve(
         device = devices.choose_device(settings.device)
         devices.set_up(device, settings.threads, settings.compute_dtype)
         devices.check(device)
-        _tell(connection, True)
+        _tell(connection, 0.0)
         while True:
             bucket, output = connection.recv()
             embedder = embedder or Embedder(weights_folder, store, settings)
-            computed = (
-                not is_finished(bucket, output, embedder.store)
-                and embedder.embed(bucket, output).computed > 0
-            )
-            _tell(connection, computed)
+            finished = is_finished(bucket, output, embedder.store)
+            _tell(connection, 0.0 if finished else embedder.embed(bucket, output).share)
     except EOFError:
         startup.end_at_once(0)
     except DeviceError as error:
