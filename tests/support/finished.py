@@ -48,10 +48,20 @@ def finished_campaign(root: Path) -> Path:
     )
     write_manifest(model / "weights.json", prepare(MODELS[MODEL], checkpoints.DEMO, weights))
     embedder = Embedder(weights, model / "store", Settings(scratch=""))
-    with suppress(PlmEmbedError), noted(model / "embedded", "0000", ["0000"], 1, Counter(0)):
+    with (
+        suppress(PlmEmbedError),
+        noted(model / "embedded", "0000", ["0000"], model / "store", 1, energy=Counter(0)),
+    ):
         raise PlmEmbedError("no usable <device>\nask for one")
     for name in bucket_names(3):
-        with noted(model / "embedded", name, [name], 1, Counter(0) if name == "0000" else None):
+        with noted(
+            model / "embedded",
+            name,
+            [name],
+            model / "store",
+            1,
+            energy=Counter(0) if name == "0000" else None,
+        ):
             embedder.embed(
                 sequences / "buckets" / f"{name}.parquet", model / "embedded" / f"{name}.json"
             )

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.jobs.attempts import noted, read_attempts
+from plm_embed.jobs.attempts import noted, read_attempts, store_of
 from plm_embed.jobs.gpus import Meter
 
 
@@ -16,7 +16,7 @@ def test_each_start_is_noted_with_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PBS_JOBID", "17.server")
-    with noted(tmp_path / "embedded", "0000", ["0000", "0001"], 4):
+    with noted(tmp_path / "embedded", "0000", ["0000", "0001"], tmp_path / "store", 4):
         (running,) = read_attempts(tmp_path)
         assert (running.outcome, running.ended, running.seconds) == ("no end", "", 0.0)
     (whole,) = read_attempts(tmp_path)
@@ -27,14 +27,32 @@ def test_each_start_is_noted_with_how_it_ended(
         4,
     )
     assert whole.ended >= whole.started and whole.joules is None
-    with pytest.raises(PlmEmbedError), noted(tmp_path / "embedded", "0000", ["0000"], 1):
+    with (
+        pytest.raises(PlmEmbedError),
+        noted(tmp_path / "embedded", "0000", ["0000"], tmp_path / "store", 1),
+    ):
         raise PlmEmbedError("no GPU")
     assert ["failed", "no GPU"] in [[one.outcome, one.reason] for one in read_attempts(tmp_path)]
 
 
+def test_the_store_is_known_wherever_the_configuration_has_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = Path("results/model")
+    assert store_of(model) == model / "store"
+    for store in (model / "store", tmp_path / "shared", Path("beside")):
+        with noted(model / "embedded", "0000", ["0000"], store, 1):
+            assert store_of(model).absolute() == store.absolute()
+    with noted(model / "embedded", "0000", ["0000"], model / "store", 1):
+        pass
+    moved = model.rename("moved")
+    assert store_of(moved) == moved / "store"
+
+
 def test_a_job_goes_on_where_nothing_can_be_noted(tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("a file where the folder should be")
-    with noted(tmp_path / "embedded", "0000", ["0000"], 1):
+    with noted(tmp_path / "embedded", "0000", ["0000"], tmp_path / "store", 1):
         pass
     assert read_attempts(tmp_path) == []
 

@@ -53,7 +53,7 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     embedder = Embedder(
         tmp_path / "weights" / "esm2_t3_untrained", model / "store", Settings(scratch="")
     )
-    with noted(model / "embedded", "0000", ["0000"], 1):
+    with noted(model / "embedded", "0000", ["0000"], model / "store", 1):
         record = embedder.embed(
             sequences / "buckets" / "0000.parquet", model / "embedded" / "0000.json"
         )

@@ -153,7 +153,8 @@ def embed(
     workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
     plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
     energy = None if settings.device == "cpu" else Meter(workers)
-    with noted(embedded, output.stem, [bucket.stem for bucket in buckets], workers, energy):
+    names = [bucket.stem for bucket in buckets]
+    with noted(embedded, output.stem, names, store, workers, energy=energy):
         embed_buckets(plan, settings, output)
 
 

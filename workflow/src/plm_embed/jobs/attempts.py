@@ -9,8 +9,8 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from typing import Literal
 from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.gpus import Meter
 from plm_embed.sites.scheduler import job_id
-from plm_embed.typed_json import from_json, to_plain
+from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 log = logging.getLogger(__name__)
 FOLDER = "attempts"
@@ -39,6 +39,8 @@ class Start:
     """The scheduler's id, or ''."""
     workers: int
     started: str
+    store: str = field(default="", metadata=IF_KNOWN)
+    """Of the vectors: below the folder of the model, or an absolute path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,9 @@ def noted(
     records: Path,
     submission: str,
     buckets: Sequence[str],
+    store: Path,
     workers: int,
+    *,
     energy: Meter | None = None,
 ) -> Iterator[None]:
     """Note when the block begins, and how and when it ends; `records` is the folder of the
@@ -84,6 +88,7 @@ def noted(
         job=job_id(),
         workers=workers,
         started=began.isoformat(timespec="milliseconds"),
+        store=_named(store, records.parent),
     )
     write_attempt(path, start)
     outcome: Literal["complete", "failed"] = "failed"
@@ -116,6 +121,21 @@ def read_attempts(model_folder: Path) -> list[Attempt]:
         except (OSError, ValueError):
             continue
     return found
+
+
+def store_of(model_folder: Path) -> Path:
+    """The store that the last attempt filled, as far as that is known."""
+    last = whole_files(model_folder / FOLDER, "*.json")[-1:]
+    with suppress(OSError, ValueError):
+        for path in last:
+            return model_folder / (from_json(Attempt, path.read_bytes()).store or "store")
+    return model_folder / "store"
+
+
+def _named(store: Path, model_folder: Path) -> str:
+    """A path that holds when the folder of the model is moved with the store in it."""
+    place, folder = store.absolute(), model_folder.absolute()
+    return str(place.relative_to(folder) if place.is_relative_to(folder) else place)
 
 
 def write_attempt(path: Path, note: Start) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.files import size
-from plm_embed.jobs.attempts import Attempt, read_attempts
+from plm_embed.jobs.attempts import Attempt, read_attempts, store_of
 from plm_embed.jobs.completion_record import (
     Completion,
     Savings,
@@ -155,7 +155,7 @@ def collect(folder: Path) -> Facts:
     if master.is_file():
         _add_master(facts, master)
     facts.sizes = {
-        "store": size(folder / "store"),
+        "store": size(store_of(folder)),
         "master": size(master),
         "index": size(master.with_suffix(".parquet")),
         "sequences": size(results / "sequences"),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from plm_embed.errors import StoreError
 from plm_embed.io.files import whole_files
+from plm_embed.jobs.attempts import store_of
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
@@ -180,7 +181,7 @@ class Watch:
         fraction = 1.0 if complete else 1 - left / tokens if tokens else 0.0
         if run and not run.at_work and not running and not complete and summary:
             # parts of buckets that are not finished; while workers are at work they count those
-            stored = stored_vectors(folder / "store") / (summary.unique or 1)
+            stored = stored_vectors(store_of(folder)) / (summary.unique or 1)
             # a store that has more than all holds vectors of other inputs, too
             fraction = max(fraction, stored if stored <= 1 else 0.0)
         return State(
