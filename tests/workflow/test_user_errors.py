@@ -145,6 +145,29 @@ def test_a_full_disk(folder: Path, small_disk: Path) -> None:
     told(done.stdout, "make room and run again", row="no space left on the disk, or no quota")
 
 
+def as_anybody(command: list[str]) -> list[str]:
+    """The command without root's right to write everywhere."""
+    if os.geteuid():
+        return command
+    if not shutil.which("setpriv"):
+        pytest.skip("root may write everywhere")
+    rights = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}", *command]
+
+
+@pytest.mark.parametrize("key", ["results", "store"])
+def test_a_folder_that_cannot_be_written_to(folder: Path, key: str) -> None:
+    locked = folder / "locked"
+    locked.mkdir(mode=0o555)
+    goal = f"{'locked' if key == 'results' else 'results'}/esm2_t3_untrained/submissions/0000.json"
+    where = {key: "locked" if key == "results" else "locked/vectors"}
+    command = snakemake_command(folder, "--cores", "1", goal, buckets=1, **where)
+    done = subprocess.run(as_anybody(command), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    words = ("locked: cannot be written to", "have its permissions mended, or name another place")
+    told(done.stdout + done.stderr, *words, row="...: cannot be written to")
+
+
 def test_no_account(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PBS_ACCOUNT", raising=False)
     done = snakemake(

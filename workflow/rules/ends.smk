@@ -6,6 +6,7 @@ from plm_embed.workflow import (
     end_unfinished,
     note_end,
     note_start,
+    refuse_unwritable,
     said_of_success,
 )
 
@@ -27,6 +28,7 @@ def spare_last_second():
 
 onstart:
     try:
+        refuse_unwritable(RESULTS)
         note_start(RESULTS, list(MODELS))
     except PlmEmbedError as error:
         raise WorkflowError(printable(str(error)))

@@ -66,6 +66,13 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
         ),
         (
             embed_bucket,
+            "Store",
+            FileExistsError(17, "File exists", "store/parts"),
+            "store/parts: File exists",
+            "disk",
+        ),
+        (
+            embed_bucket,
             "write_completion",
             FULL_STORE,
             "no room for a part",

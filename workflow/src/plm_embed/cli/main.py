@@ -1,6 +1,5 @@
 """The command line: one sub-command per rule of the workflow."""
 
-import errno
 import io
 import os
 import sys
@@ -12,18 +11,8 @@ from plm_embed import startup
 from plm_embed._version import __version__
 from plm_embed.cli import interrupted
 from plm_embed.errors import PassingError, PlmEmbedError, missing_extra, no_space
+from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
-
-OF_PATHS = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-)
-"""What the system says when a path that a user named is of no use."""
 
 
 def main() -> None:
@@ -49,10 +38,7 @@ def main() -> None:
     except click.Abort:
         sys.exit(interrupted())
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in OF_PATHS:
-            # of two, the second is where a file was to go; the first has a temporary name
-            path = error.filename2 or error.filename
-            said = f"{path}: {error.strerror}" if path else error
+        if said := unusable_path(error):
             sys.exit(printable(f"plm-embed: error: {said}"))
         if missing := missing_extra(error):
             sys.exit(f"plm-embed: error: {missing}")

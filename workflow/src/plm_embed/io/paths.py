@@ -9,6 +9,17 @@ from pathlib import Path
 
 from plm_embed.wording import did_you_mean
 
+_OF_PATHS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
+"""What the system says when a path that a user named is of no use."""
+
 
 def cache_folder() -> Path:
     """Where lies what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
@@ -33,6 +44,31 @@ def folder_problem(folder: str) -> str:
     if wrong in ("", "not there"):
         return "is a link to something that is not there" if wrong and path.is_symlink() else ""
     return "is a file, not a folder" if wrong == "a file" else wrong
+
+
+def not_writable(path: Path) -> str:
+    """What to say when nothing can be written at a path, which need not exist; empty when it can
+    be.
+    """
+    there = next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
+    if os.access(there, os.W_OK):
+        return ""
+    return (
+        f"{there}: cannot be written to; have its permissions mended, or name another place, and "
+        "run again"
+    )
+
+
+def unusable_path(error: BaseException) -> str:
+    """What to say when `error` is the system's, of a path that is of no use; else empty."""
+    if not (isinstance(error, OSError) and error.errno in _OF_PATHS):
+        return ""
+    # of two, the second is where a file was to go; the first has a temporary name
+    path = error.filename2 or error.filename
+    if not path:
+        return str(error)
+    denied = isinstance(error, PermissionError) and not Path(path).is_file()
+    return (not_writable(Path(path)) if denied else "") or f"{path}: {error.strerror}"
 
 
 def missing(path: Path) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError, no_space
 from plm_embed.inference.settings import Settings
+from plm_embed.io.paths import unusable_path
 from plm_embed.jobs.claims import Claim
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.worker import Worker, WorkerError
@@ -200,10 +201,9 @@ class Dispatch:
             return self._next_free()
         except OSError as error:
             where = error.filename2 or error.filename or self.plan.records
-            self.passing = not no_space(error) and not isinstance(error, PermissionError)
-            self._unusable = (
-                no_space(error) or f"{where}: {error.strerror}; mend that and run it again"
-            )
+            said = no_space(error) or unusable_path(error)
+            self.passing = not said
+            self._unusable = said or f"{where}: {error.strerror}; mend that and run it again"
             self.stop()
             return None
 

@@ -26,6 +26,7 @@ from plm_embed.errors import (
     out_of_memory,
 )
 from plm_embed.inference.settings import Settings
+from plm_embed.io.paths import unusable_path
 from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.gpus import near_cores
 
@@ -44,7 +45,8 @@ class WorkerError(Exception):
     """A worker ended without finishing its bucket; says why.
 
     blames: "device" when another device may do the same bucket, "user" when trying again is of no
-    use, "disk" when that is so of every bucket, because a disk is full or read-only; else "".
+    use, "disk" when that is so of every bucket, because a disk is full or read-only, or a folder is
+    not to be written to; else "".
     """
 
     def __init__(self, reason: str, blames: Blames = "") -> None:
@@ -56,8 +58,8 @@ class WorkerError(Exception):
         """Of whatever the parent met."""
         if isinstance(error, cls):
             return error
-        if full := no_space(error):
-            return cls(full, "disk")
+        if disk := no_space(error) or unusable_path(error):
+            return cls(disk, "disk")
         return cls(f"{type(error).__name__}: {error}")
 
 
@@ -168,14 +170,14 @@ def serve(
     except PlmEmbedError as error:
         _tell(connection, (str(error), "disk" if no_space(error) else "user"))
     except BaseException as error:
-        full = no_space(error, f"{store} or the scratch folder")
-        mendable = full or missing_extra(error)
+        disk = no_space(error, f"{store} or the scratch folder") or unusable_path(error)
+        mendable = disk or missing_extra(error)
         if not mendable:
             traceback.print_exc()
         # another device may do the same bucket
         blames: Blames = "device" if device_lost(error) or out_of_memory(error) else ""
         if mendable:
-            blames = "disk" if full else "user"
+            blames = "disk" if disk else "user"
         _tell(connection, (mendable or f"{type(error).__name__}: {error}", blames))
         if blames == "device":
             startup.end_at_once(1)

@@ -53,7 +53,7 @@ from plm_embed.workflow.resources import (
     validate_memory_mb,
 )
 from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
-from plm_embed.workflow.run_note import note_end, note_start
+from plm_embed.workflow.run_note import note_end, note_start, refuse_unwritable
 from plm_embed.workflow.site import Given, layer
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "recipe_options",
     "records_minutes",
     "reference_minutes",
+    "refuse_unwritable",
     "said_of_success",
     "source_options",
     "spare_collector",

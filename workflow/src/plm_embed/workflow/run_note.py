@@ -16,6 +16,7 @@ from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import exclusive, write_json
+from plm_embed.io.paths import not_writable
 from plm_embed.jobs.claims import alive
 from plm_embed.typed_json import from_json, to_plain
 
@@ -56,6 +57,14 @@ def note_start(results: Path, models: Sequence[str]) -> None:
         refuse_beside_another(results)
         with suppress(OSError):
             write_json(results / NOTE, to_plain(call))
+
+
+def refuse_unwritable(results: Path) -> None:
+    """PlmEmbedError when nothing can be written to the results folder; Snakemake would not say what
+    to do.
+    """
+    if said := not_writable(results):
+        raise PlmEmbedError(f"results: {said}", path=results)
 
 
 def refuse_beside_another(results: Path) -> None:
