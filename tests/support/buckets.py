@@ -14,6 +14,11 @@ SEQUENCES = [
 ]
 
 
+def bucket_of(key: str, n: int) -> int:
+    """The number, 0 to n - 1, of the bucket that holds `key`."""
+    return int(key[:16], 16) * n >> 64
+
+
 def write_bucket(folder: Path, sequences: Sequence[str], name: str = "0000") -> Path:
     rows = sorted((key(sequence), sequence) for sequence in set(sequences))
     path = folder / f"{name}.parquet"

@@ -19,13 +19,14 @@ from plm_embed.fingerprint import SPANS, Fingerprint, LongSequences, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import Completion, Skipped, WorkerInfo, read_completion
 from plm_embed.jobs.completion_record import write_completion as write_record
-from plm_embed.keys import bucket_names, bucket_of, key, keys_sha256
+from plm_embed.keys import bucket_names, key, keys_sha256
 from plm_embed.master.gather import gather
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.sequence_windows import spans, stored_spans, window_count
 from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part
+from support.buckets import bucket_of
 from support.made_up_sequences import make_records, write_sequences
 
 DIM = 16

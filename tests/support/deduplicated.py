@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from plm_embed.io.files import sha256_file
-from plm_embed.keys import bucket_names, bucket_of, key
+from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.deduplicate import Summary, deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.summary import read_summary
 from plm_embed.sequences.tables import Table
+from support.buckets import bucket_of
 
 TABLE = Table("protein_id", "sequence", ("assembly_id", "protein_name"))
 

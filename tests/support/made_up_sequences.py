@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plm_embed.keys import bucket_names, bucket_of, key
+from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import PROTEIN
 from plm_embed.sequences.columns import records_schema
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
+from support.buckets import bucket_of
 
 SOURCES = ("inputs/a.fasta", "inputs/b.csv")
 

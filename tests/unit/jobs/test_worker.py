@@ -19,7 +19,7 @@ from plm_embed.workflow.failures import error_at_the_end
 from support.buckets import SEQUENCES, write_bucket
 
 pytestmark = pytest.mark.workflow
-FULL_STORE = PlmEmbedError("no room for a part")  # as `Store.publish` raises it
+FULL_STORE = PlmEmbedError("no room for a part")  # an error of ours that a full disk has caused
 FULL_STORE.__cause__ = OSError(28, "No space left on device")
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
 

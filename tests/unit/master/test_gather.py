@@ -17,12 +17,13 @@ import pytest
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongSequences
 from plm_embed.io import parquet as tables
-from plm_embed.keys import bucket_names, bucket_of
+from plm_embed.keys import bucket_names
 from plm_embed.master import gather as gathering
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import blocks, checksums
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.store import Store
+from support.buckets import bucket_of
 from support.campaigns import (
     DIM,
     EVERYTHING,

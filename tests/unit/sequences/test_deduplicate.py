@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import InputError, PlmEmbedError, no_space
 from plm_embed.keys import key
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
@@ -243,15 +243,22 @@ def test_options_that_cannot_work_are_refused(
         run(options.pop("inputs", inputs), tmp_path / "out", **options)
 
 
-def test_a_full_disk_is_told_in_one_line(
+def test_an_input_under_two_names_is_refused(tmp_path: Path, inputs: list[Path]) -> None:
+    (tmp_path / "link").symlink_to(inputs[0])
+    with pytest.raises(InputError, match=rf"link: is the same file as {inputs[0]}; name it once"):
+        run([*inputs, tmp_path / "link"], tmp_path / "out")
+
+
+def test_a_full_disk_is_named(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> Iterator[None]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("plm_embed.io.sorting.sort_rows", full)
-    with pytest.raises(PlmEmbedError, match="out: the disk is full"):
+    with pytest.raises(OSError) as raised:
         run(inputs, tmp_path / "out")
+    assert f"no space left on the disk, or no quota ({tmp_path / 'out'})" in no_space(raised.value)
     assert set(files(tmp_path / "out")) <= {
         "records.parquet"
     }  # which was whole when the disk was full

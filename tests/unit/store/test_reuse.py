@@ -19,14 +19,14 @@ from plm_embed.jobs.completion_record import (
     write_completion,
 )
 from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.keys import bucket_of, key
+from plm_embed.keys import key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.reuse import Reuse, check_sources
 from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
-from support.buckets import SEQUENCES, write_bucket
+from support.buckets import SEQUENCES, bucket_of, write_bucket
 from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
 from support.made_up_sequences import make_records
 

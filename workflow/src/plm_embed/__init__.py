@@ -136,10 +136,10 @@ def load(
     set_up("embed")
     with _errors.extra():
         from plm_embed.inference.language_model import LanguageModel
-        from plm_embed.inference.weights_cache import weights_folder
+        from plm_embed.inference.weights_cache import prepared_weights
         from plm_embed.models.registry import find_model
 
-        folder = weights_folder(find_model(model), weights, adapter)
+        folder = prepared_weights(find_model(model), weights, adapter)
         return LanguageModel(folder, device, dtype, threads, strand)
 
 

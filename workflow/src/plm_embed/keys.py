@@ -44,11 +44,6 @@ def key_words(keys: pa.FixedSizeBinaryArray) -> NDArray[np.uint64]:
     return values.reshape(-1, count).astype(np.uint64)
 
 
-def bucket_of(key: str, n: int) -> int:
-    """The number, 0 to n - 1, of the bucket that holds `key`."""
-    return int(key[:16], 16) * n >> 64
-
-
 def bucket_names(n: int) -> list[str]:
     """`0000`, `0001` ... for n buckets, with five digits for more than 10,000, so that they sort as
     numbers do; ConfigError unless 1 <= n <= 20,000.

@@ -22,7 +22,7 @@ def weights_cache() -> Path:
     return cache_folder() / "weights"
 
 
-def weights_folder(
+def prepared_weights(
     model: Model, weights: str | Path | None, adapter: str | Path | None = None
 ) -> Path:
     """The weights folder of a model, made when there is none yet.

@@ -85,11 +85,9 @@ def input_problems(inputs: Sequence[Path], *, awaited: bool = False) -> Iterator
     """One line for each input that is no file, or named twice. awaited: an input that is not there
     may be made yet.
     """
-    seen: dict[str, Path] = {}
+    for path, same in repeated(inputs):
+        yield f"inputs: {path}: is the same file as {same}; name it once"
     for path in inputs:
-        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
-        if seen.setdefault(real, path) is not path:
-            yield f"inputs: {path}: is the same file as {seen[real]}; name it once"
         if wrong := missing(path):
             if not awaited or os.path.lexists(path):
                 yield f"inputs: {path}: {wrong}"
@@ -97,6 +95,15 @@ def input_problems(inputs: Sequence[Path], *, awaited: bool = False) -> Iterator
             yield f"inputs: {path}: is a folder, not a file; name the files in it"
         elif not path.is_file():
             yield f"inputs: {path}: is a pipe or a device, not a file"
+
+
+def repeated(inputs: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Each input that is the same file as an earlier one, and that one."""
+    seen: dict[str, Path] = {}
+    for path in inputs:
+        real = os.path.realpath(path)  # Path.resolve raises an error for links in a circle
+        if seen.setdefault(real, path) is not path:
+            yield path, seen[real]
 
 
 def _trouble(path: Path) -> str:

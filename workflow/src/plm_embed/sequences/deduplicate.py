@@ -5,8 +5,6 @@ Two passes. The first streams the inputs, writes records.parquet and hands the a
 `KeySorter`. The second takes them back in key order and cuts them into buckets/ and members/.
 """
 
-import errno
-import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plm_embed.errors import ConfigError, InputError, PlmEmbedError
+from plm_embed.errors import ConfigError, InputError
 from plm_embed.io.parquet import row_group_writer
+from plm_embed.io.paths import repeated
 from plm_embed.io.sorting import KeySorter
 from plm_embed.io.threads import Behind, quick_turns
 from plm_embed.keys import bucket_names
@@ -46,13 +45,15 @@ def deduplicate(
     depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
     `LetterCheck`), columns that cannot be kept,
-    `memory_mb` below 500, `buckets` out of range, a full disk. After an error there is no
+    `memory_mb` below 500, `buckets` out of range. OSError: a full disk. After an error there is no
     summary.json.
     """
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
     readers = [Reader(path, table) for path in inputs]
-    _check_names(inputs)
+    for path, same in repeated(inputs):
+        what = f"{path}: is the same file as {same}; name it once"
+        raise InputError(what, path=path)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
     tally = Tally(buckets, table.keep, policy)
@@ -86,12 +87,7 @@ def deduplicate(
             )
             ending.result()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise PlmEmbedError(
-                f"{output}: the disk is full, or your quota; free about three times the size of "
-                "the inputs",
-                path=output,
-            ) from None
+        error.filename = error.filename or str(output)  # a write that fails does not say where
         raise
     tally.files["records.parquet"] = records.sha256
     summary = tally.summary()
@@ -107,18 +103,6 @@ def _check(inputs: Sequence[Path], table: Table, memory_mb: int) -> None:
             f"memory_mb: {memory_mb} is too little, give {LEAST_MEMORY_MB} or more", key="memory_mb"
         )
     check_keep(table)
-
-
-def _check_names(inputs: Sequence[Path]) -> None:
-    seen: dict[str, Path] = {}
-    for path in inputs:
-        same = seen.setdefault(
-            os.path.realpath(path), path
-        )  # Path.resolve raises an error for links in a circle
-        if same is not path:
-            raise InputError(
-                f"{path}: is named twice among the inputs (also as {same}); name it once", path=path
-            )
 
 
 def _clear(output: Path, names: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ killed loses at most the part that it was filling, and two jobs that compute the
 harm. Nothing is locked. What is left to compute is always `keys - store`.
 """
 
-import errno
 import logging
 import re
 import shutil
@@ -65,18 +64,8 @@ class Store:
             first, last, rows = part.keys[0].decode(), part.keys[-1].decode(), part.count
         digest = sha256_file(local)
         final = self.parts_folder / f"{first[:8]}-{last[:8]}-{rows}-{digest[:16]}.h5"
-        try:
-            with atomic_path(final) as temporary:
-                shutil.copyfile(local, temporary)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise PlmEmbedError(
-                    f"{final}: no space left on the disk, or no quota, for a part of "
-                    f"{local.stat().st_size:,} bytes\n"
-                    "make room and run again: what is finished stays",
-                    path=final,
-                ) from error
-            raise
+        with atomic_path(final) as temporary:
+            shutil.copyfile(local, temporary)
         info = PartInfo(final.name, rows, local.stat().st_size, digest)
         self._infos[final.name] = info
         return info
