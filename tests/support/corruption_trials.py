@@ -28,6 +28,7 @@ from support.tiny_steps import (
     GATHERED,
     INDEX,
     MASTER,
+    MODEL,
     ONE_JOB,
     OUTPUTS,
     PROOF,
@@ -204,7 +205,8 @@ class Trial:
                 self._stages / self.case.kind.stage / self.path.relative_to(self.folder), self.path
             )
             return list(self.steps[self.steps.index(failed) if failed in self.steps else 0 : -1])
-        for path in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
+        for named in re.findall(r"\b(?:[Rr]emove|[Dd]elete) (\S+?)(?:[,;.]? |$)", error):
+            path = named.replace("{model}", MODEL)
             target = self.path if path in ("it", "the", "this", "that") else self.folder / path
             if target.is_dir():
                 shutil.rmtree(target)
@@ -218,6 +220,8 @@ class Trial:
             return []
         if failed == "snakemake":
             return list(self.steps)
+        if missing := next(filter(self._is_missing, self.steps[:-1]), ""):  # it was removed
+            return steps_from(missing, self.steps)
         return ["use"] if self.case.kind.stage == "read" else steps_from(failed, self.steps)
 
     def _go(self, way: re.Match[str] | None) -> list[str]:

@@ -67,7 +67,7 @@ KINDS = [
         "weights",
         "weights.json",
         "a manifest of weights",
-        "run `snakemake --forcerun weights`",
+        "run `snakemake --forcerun .*weights.json`",
         lambda path: read_record(path.parent),
         write_manifest,
         WeightsError,
@@ -77,7 +77,7 @@ KINDS = [
         "completion",
         "0000.json",
         "a completion record",
-        "run `snakemake --forcerun embed`",
+        "remove .*submissions and run `snakemake` again",
         read_completion,
         write_completion,
         optional=(
@@ -88,19 +88,19 @@ KINDS = [
     Kind(
         "submission", "0000.json", "a record of a submission", "remove it, and run", read_submission
     ),
-    Kind("compacted", "a.json", "a note of compact", "remove it, and run", read_note),
+    Kind("compacted", "a.json", "a note of compact", "remove it, then remove", read_note),
     Kind(
         "gathered",
         "gathered.json",
         "a record of gather",
-        "run `snakemake --forcerun gather`",
+        "run `snakemake --forcerun .*gathered.json`",
         read_gathered,
     ),
     Kind(
         "validation",
         "validation.json",
         "a report of validate",
-        "run `snakemake --forcerun validate`",
+        "run `snakemake --forcerun .*checksums.sha256`",
         read_validation,
         write_validation,
     ),

@@ -1,6 +1,8 @@
 """The workflow as a module of another one: tests/workflow/module, which uses it twice."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from plm_embed.errors import embed_again, make_again
 from plm_embed.master.validation_record import read_validation
 from support.campaign_runs import ROOT
 from support.deployed import commit, deployed, repository_of_the_rules
@@ -54,7 +57,8 @@ def consumer(folder: Path, snakefile: str) -> Path:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process here knows ProtBERT's tiny model."""
-    folders = [ROOT / "tests" / "support" / "tiny_models_known", ROOT / "tests"]
+    known = ROOT / "tests" / "support" / "tiny_models_known"
+    folders = [known, ROOT / "tests", ROOT / "workflow" / "src"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
 
 
@@ -84,6 +88,27 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path, prepared: Path) -> None:
     assert {path.name for path in (folder / "embedded" / "esm2").iterdir()} == {"esm"}
     again = snakemake(folder, "-n")
     assert again.returncode == 0 and "Nothing to be done" in again.stdout, again.stdout
+    remedies_lead_to_their_rules(folder, MASTERS[0].parent)
+
+
+def remedies_lead_to_their_rules(folder: Path, model: Path) -> None:
+    """What messages say to make again: by files, as rules have other names here."""
+    rules = {
+        "weights.json": "weights",
+        "gathered.json": "gather",
+        "reference.npz": "reference",
+        "checksums.sha256": "validate",
+        "config.yaml": "report",
+        "../sequences/summary.json": "deduplicate",
+    }
+    for name, rule in rules.items():
+        (said,) = re.findall(r"`snakemake ([^`]*)`", make_again(model / name))
+        planned = snakemake(folder, "-n", *shlex.split(said)).stdout
+        assert re.search(rf"forced:\s+esm2_{rule}\n", planned), planned
+        assert not re.search(r"^protbert_\w+ +[0-9]+$", planned, re.M), planned
+    (path,) = re.findall(r"remove (\S+) and run `snakemake` again", embed_again(model))
+    shutil.rmtree(folder / path)
+    assert re.search(r"^esm2_embed +1$", snakemake(folder, "-n").stdout, re.M)
 
 
 def test_rules_fetched_from_a_repository(tmp_path: Path) -> None:

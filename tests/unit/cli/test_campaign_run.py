@@ -223,14 +223,14 @@ def test_missing_weights_are_named_in_the_next_command() -> None:
 
 def test_what_to_force_is_a_whole_command(here: Path) -> None:
     (here / "snakemake.py").write_text(
-        "print('Error: s: gone; run `snakemake --forcerun embed` (only what lacks)')\n"
+        "print('Error: s: gone; run `snakemake --forcerun a.json` or `snakemake` again')\n"
         "raise SystemExit(1)"
     )
     command = Command(("--snakefile", "a b/Snakefile", "--configfile", "out/config.yaml"))
     with pytest.raises(PlmEmbedError) as error:
         campaign_call.execute(command, here)
-    whole = "snakemake --snakefile 'a b/Snakefile' --configfile out/config.yaml --forcerun embed"
-    assert f"run `{whole}` (only what lacks)" in str(error.value)
+    whole = "snakemake --snakefile 'a b/Snakefile' --configfile out/config.yaml"
+    assert f"run `{whole} --forcerun a.json` or `{whole}` again" in str(error.value)
     assert in_full("no GPU; run `snakemake -n`", command) == "no GPU; run `snakemake -n`"
 
 

@@ -107,7 +107,8 @@ def test_what_embed_made_and_somebody_removed_is_computed_again(
         assert done.returncode == 1 and "Traceback" not in done.stderr
         return done.stderr
 
-    said = "there is no such folder; run `snakemake --forcerun embed` (only what the store lacks"
+    where = tmp_path if absent == "embedded" else "results/{model}"
+    said = f"there is no such folder; remove {where}/submissions and run `snakemake` again (only"
     # an `error:`, which the workflow does not try again
     assert f"plm-embed: error: {tmp_path / absent}: {said}" in said_of()
     (tmp_path / absent).touch()  # there, but no folder: another mistake
@@ -119,11 +120,11 @@ def test_what_embed_made_and_somebody_removed_is_computed_again(
     [
         (
             ["keys: row 3 is gone", "finite: row 1 holds NaN"],
-            "has the details); `snakemake --forcerun gather` writes it again:\n  keys: row 3",
+            "has the details); run `snakemake --forcerun {gathered}`:\n  keys: row 3",
         ),
         (
-            ["keys: row 3 is gone", "parts: a.h5: cut; run `snakemake --forcerun embed`"],
-            "has the details):\n  parts: a.h5: cut; run `snakemake --forcerun embed`",
+            ["keys: row 3 is gone", "parts: a.h5: cut; run `snakemake` again"],
+            "has the details):\n  parts: a.h5: cut; run `snakemake` again",
         ),
     ],
 )
@@ -137,5 +138,6 @@ def test_what_is_not_valid_is_said_with_what_to_do(
     log = campaign / "validate.log"
     log.write_text(f"plm-embed: error: {done.exception}\n")
     shown = error_at_the_end(log)
+    said = said.replace("{gathered}", str(campaign / "gathered.json"))
     assert "is not valid" in shown and said in shown and len(shown.splitlines()) == 2
     assert all(problem in str(done.exception) for problem in problems)

@@ -54,7 +54,10 @@ def test_damage_is_named_and_its_remedy_heals(kind: str, name: str, tmp_path: Pa
     command = str(error.value).rpartition("`plm-embed ")[2].partition("`")[0]
     words = shlex.split(command)
     if name == "manifest.json":  # which knows what it was made from, and now nobody does
-        assert "`snakemake --forcerun weights`" in str(error.value) and command == "weights"
+        assert (
+            f"`snakemake --forcerun results/{folder.name}/weights.json`" in str(error.value)
+            and command == "weights"
+        )
         words += ["--model", made.model, "--source", str(DEMO), "--output", str(folder)]
     done = CliRunner().invoke(group, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -83,7 +86,7 @@ def test_weights_of_another_campaign_are_refused(tmp_path: Path) -> None:
     write_manifest(weights / "manifest.json", replace(manifest, weights_sha256="0" * 64))
     with pytest.raises(
         PlmEmbedError,
-        match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun weights`",
+        match=r"weights\.json names\ndelete .*; then run `snakemake --forcerun .*weights.json`",
     ):
         check_record(weights, record.parent)
 

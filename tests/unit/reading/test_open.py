@@ -255,8 +255,8 @@ def test_a_master_whose_data_sets_do_not_fit_together_is_refused(
         damage(file)
     with pytest.raises(
         PlmEmbedError,
-        match=r"master_.*: (damaged: .*; make it again: snakemake "
-        r"--forcerun gather|not a file of vectors)",
+        match=r"master_.*: (damaged: .*; run `snakemake "
+        r"--forcerun .*gathered.json|not a file of vectors)",
     ):
         plm_embed.open(copy)
 

@@ -79,7 +79,7 @@ def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     assert f"validation  FAILED: finite (see {report})" in summarize(campaign.results)
     flip_a_bit(report)
     with pytest.raises(
-        PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun validate`"
+        PlmEmbedError, match=r"validation\.json: .*; run `snakemake --forcerun .*checksums.sha256`"
     ):
         summarize(campaign.results)
 

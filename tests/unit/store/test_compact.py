@@ -242,10 +242,10 @@ def test_a_part_that_vanishes_otherwise_is_a_fault(
 
     monkeypatch.setattr(blocks, "read_scattered", after_removal)
     if step == "gather":
-        with pytest.raises(PlmEmbedError, match=r"missing.*forcerun embed"):
+        with pytest.raises(PlmEmbedError, match=r"missing.*submissions and run"):
             campaign.gather()
     else:
-        assert any("forcerun embed" in problem for problem in problems(campaign))
+        assert any("submissions and run" in problem for problem in problems(campaign))
 
 
 @pytest.mark.workflow

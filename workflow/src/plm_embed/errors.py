@@ -3,6 +3,7 @@
 import errno
 import operator
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -158,6 +159,28 @@ def extra() -> Iterator[None]:
         if missing := missing_extra(error):
             raise PlmEmbedError(missing) from error
         raise
+
+
+def make_again(file: "str | PathLike[str]") -> str:
+    """The command that makes a file of a campaign anew. It names the file: in a workflow that uses
+    this one, its rule has another name.
+    """
+    return f"run `snakemake --forcerun {shlex.quote(str(file))}`"
+
+
+def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
+    """What to do when a store lacks what the records of a campaign name: by files, as above. Which
+    submission it was is not known to who finds it, and often there are several.
+    """
+    named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
+    return (
+        f"remove {named}/submissions and run `snakemake` again (only what the store lacks is "
+        "computed)"
+    )
+
+
+EMBED_AGAIN = embed_again()
+"""Where it is not known which campaign it is about."""
 
 
 def no_space(error: BaseException, written: str = "") -> str:

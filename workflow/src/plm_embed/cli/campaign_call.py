@@ -24,7 +24,7 @@ _NOTHING = "Nothing to be done"
 _ERROR = re.compile(r"\w*(Error|Exception)\b")
 _IN_SNAKEFILE = re.compile(r'WorkflowError in file "|  File "')
 """Around what the workflow refuses in words: of no use to who did not write it."""
-_FORCE = re.compile("`snakemake (?=--forcerun )")
+_FORCE = re.compile("`snakemake(?=`| --forcerun )")
 _LOCKED = "Directory cannot be locked"
 _LINES = 400
 _CAUSE_LINES = 8
@@ -108,7 +108,7 @@ def _cause(lines: Sequence[str], results: Path, began: int) -> str:
 def in_full(cause: str, command: Command) -> str:
     """A failure in which what to force is a whole command, for who never gave one to Snakemake."""
     shown = shlex.join(command.shown)
-    return _FORCE.sub(lambda _: f"`{shown} ", cause)
+    return _FORCE.sub(lambda _: f"`{shown}", cause)
 
 
 def with_weights(reason: str, words: Sequence[str]) -> str:

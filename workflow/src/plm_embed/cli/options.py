@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from plm_embed import startup
-from plm_embed.errors import StoreError
+from plm_embed.errors import EMBED_AGAIN, StoreError, embed_again
 from plm_embed.io.terminal import printable
 
 
@@ -48,10 +48,10 @@ class _Embedded(_Path):
         except click.BadParameter:
             if os.path.lexists(str(value)) or not is_text(value):
                 raise
-            from plm_embed.jobs.completion_record import EMBED_AGAIN
-
+            known = param is not None and param.name == "embedded"
+            again = embed_again(Path(str(value)).parent) if known else EMBED_AGAIN
             what = f"{value}: there is no such folder"
-            raise StoreError(what, remedy=EMBED_AGAIN, path=value) from None
+            raise StoreError(what, remedy=again, path=value) from None
 
 
 PATH = _Path()

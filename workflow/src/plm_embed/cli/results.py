@@ -125,7 +125,7 @@ def validate(
     from plm_embed.master.expected_vectors import Expected, expect, read_expected
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
-    from plm_embed.reading.find import find_master
+    from plm_embed.reading.find import find_master, gather_again
     from plm_embed.reporting.repeat import kept_settings
 
     settings: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def validate(
         # a run shows two lines of this, so what to do stands in them; where no problem says it, the
         # fault is in what gather wrote
         problems = sorted(problems, key=lambda problem: "`" not in problem)
-        todo = "" if "`" in problems[0] else "; `snakemake --forcerun gather` writes it again"
+        todo = "" if "`" in problems[0] else f"; {gather_again(master)}"
         raise StoreError(
             "\n  ".join([f"{master} is not valid ({report} has the details){todo}:", *problems]),
             path=master,
@@ -180,6 +180,7 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
     """Where the workflow keeps what validate reads and writes of a master; paths in the settings of
     its run are relative to the folder in which it ran.
     """
+    from plm_embed.master.validation_record import PROOF, VALIDATION
     from plm_embed.reporting.repeat import ran_in
 
     folder = master.parent
@@ -193,8 +194,8 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
         "index": master.with_suffix(".parquet"),
         "records": folder / "records.parquet",
         "weights_folder": began / weights,
-        "report": folder / "validation.json",
-        "checksums": folder / "checksums.sha256",
+        "report": folder / VALIDATION,
+        "checksums": folder / PROOF,
     }
 
 

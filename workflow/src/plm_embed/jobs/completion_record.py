@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, embed_again
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
@@ -17,8 +17,6 @@ from plm_embed.keys import bucket_names
 from plm_embed.store.replaced import PartInfo
 from plm_embed.typed_json import IF_KNOWN
 from plm_embed.wording import duration
-
-EMBED_AGAIN = "run `snakemake --forcerun embed` (only what the store lacks is computed)"
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def write_completion(path: Path, record: Completion) -> None:
 
 def read_completion(path: Path) -> Completion:
     """Read a bucket's completion record. StoreError when it is absent, damaged or not one."""
-    return read_sealed(path, Completion, "a completion record", EMBED_AGAIN)
+    return read_sealed(path, Completion, "a completion record", embed_again(path.parent.parent))
 
 
 def completion_records(folder: Path) -> Iterator[Completion]:

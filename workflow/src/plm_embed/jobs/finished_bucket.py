@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plm_embed.errors import PlmEmbedError, StoreError
-from plm_embed.jobs.completion_record import EMBED_AGAIN, Completion, read_completion
+from plm_embed.errors import PlmEmbedError, StoreError, embed_again
+from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.keys import key_array, keys_sha256
 from plm_embed.sequence_windows import window_counts
 from plm_embed.sequences.summary import bucket_table, verified
@@ -36,13 +36,13 @@ def load_bucket(sequences: Path, embedded: Path, name: str) -> Bucket:
 
 def read_bucket(path: Path, record: Path) -> Bucket:
     """`load_bucket`, from the bucket's file and its completion record."""
-    completion = read_completion(record)
+    completion, again = read_completion(record), embed_again(record.parent.parent)
     table = bucket_table(path, ["key", "length"])
     keys = key_array(table["key"])
     if keys_sha256(keys) != completion.keys_sha256:
         raise StoreError(
             f"{record}: made for other sequences or another number of buckets",
-            remedy=EMBED_AGAIN,
+            remedy=again,
             path=record,
         )
     length = table["length"].to_numpy().astype(np.int32)
@@ -51,7 +51,7 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     kept = ~np.isin(keys, skips)
     if len(keys) - kept.sum() != len(skips):
         raise StoreError(
-            f"{record}: skips sequences that are not in the bucket", remedy=EMBED_AGAIN, path=record
+            f"{record}: skips sequences that are not in the bucket", remedy=again, path=record
         )
     # what is too long follows from the settings; only a device can say what it has no memory for
     policy = completion.fingerprint.long_sequences
@@ -60,7 +60,7 @@ def read_bucket(path: Path, record: Path) -> Bucket:
     if (np.isin(keys, said) != too_long).any():
         raise StoreError(
             f"{record}: skips other sequences as too long than are too long",
-            remedy=EMBED_AGAIN,
+            remedy=again,
             path=record,
         )
     return Bucket(
@@ -70,7 +70,7 @@ def read_bucket(path: Path, record: Path) -> Bucket:
         completion.fingerprint,
         completion.parts,
         record,
-        EMBED_AGAIN,
+        again,
         completion,
     )
 

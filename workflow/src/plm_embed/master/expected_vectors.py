@@ -4,7 +4,6 @@
 
 import hashlib
 import logging
-import shlex
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import StoreError, make_again
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import read_table, record_batches
@@ -28,7 +27,7 @@ from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import (
     bucket_names,
     check_keys,
-    make_again,
+    read_again,
     read_summary,
     verified,
 )
@@ -125,7 +124,7 @@ def _bucket(sequences: Path, name: str) -> Path:
 
 
 def _short_rows(bucket: Path, fingerprint: Fingerprint) -> NDArray[np.int64]:
-    lengths = read_table(bucket, ["length"], make_again(bucket.parent.parent))["length"].to_numpy()
+    lengths = read_table(bucket, ["length"], read_again(bucket.parent.parent))["length"].to_numpy()
     each = [length for length in np.unique(lengths).tolist() if _short(length, fingerprint)]
     return np.flatnonzero(np.isin(lengths, each))
 
@@ -136,7 +135,7 @@ def _sequences(sequences: Path, name: str, rows: Sequence[int]) -> Iterator[tupl
         return
     path, first = _bucket(sequences, name), 0
     verified(sequences, f"buckets/{path.name}")
-    for batch in record_batches(path, ["key", "sequence"], _ROWS, make_again(sequences)):
+    for batch in record_batches(path, ["key", "sequence"], _ROWS, read_again(sequences)):
         here = [row - first for row in rows if first <= row < first + batch.num_rows]
         found = pa.Table.from_batches([batch.take(pa.array(here, pa.int64()))])
         check_keys(path, found)
@@ -170,7 +169,7 @@ def write_expected(path: Path, expected: Expected) -> None:
 
 def read_expected(path: Path) -> Expected:
     """Read the file; StoreError when it is missing or in any way not what was written."""
-    again = f"run `snakemake --forcerun {shlex.quote(str(path))}`"
+    again = make_again(path)
     if not path.is_file():
         raise StoreError(f"{path}: there is no such file", remedy=again, path=path)
     try:

@@ -14,19 +14,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, embed_again
 from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, remove_abandoned, whole_files
 from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.jobs.finished_bucket import Bucket, load_bucket
 from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.planned import Plan, make_plan
 from plm_embed.master.record_outcomes import Fates
 from plm_embed.sequence_windows import window_counts
-from plm_embed.sequences.summary import RecordNumbers, make_again, verified
+from plm_embed.sequences.summary import RecordNumbers, read_again, verified
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors
@@ -62,10 +61,10 @@ def gather(  # noqa: PLR0917
     raises PlmEmbedError before the first byte is written, and so does a disk with too little room.
     A part whose bytes have changed raises it too.
     """
-    plan = make_plan(sequences, embedded, store)
+    plan, again = make_plan(sequences, embedded, store), embed_again(embedded.parent)
     with ExitStack() as stack:
         hashes = stack.enter_context(
-            HashAhead(store_folder(store, plan.fingerprint) / "parts", plan.parts, EMBED_AGAIN)
+            HashAhead(store_folder(store, plan.fingerprint) / "parts", plan.parts, again)
         )
         numbers = RecordNumbers(sequences)
         _make_room(plan, sequences, embedded, numbers, [master, index, records])
@@ -230,7 +229,7 @@ def _members(
         if not np.isin(keys[~found], skipped).all():
             raise StoreError(
                 f"{path}: has keys that bucket {bucket.name} lacks",
-                remedy=make_again(sequences),
+                remedy=read_again(sequences),
                 path=path,
             )
         yield table, found, start + at

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import PlmEmbedError, make_again
 from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.master.validation_record import VALIDATION, read_validation
@@ -41,7 +41,7 @@ def write_record(record: Path, files: Iterable[Path]) -> None:
 
 def read_record(record: Path) -> Gathered:
     """What gather has left. StoreError when it is missing or damaged."""
-    return read_sealed(record, Gathered, "a record of gather", "run `snakemake --forcerun gather`")
+    return read_sealed(record, Gathered, "a record of gather", make_again(record))
 
 
 def outdated(record: Path, proof: Path) -> tuple[Path, str] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import RowGroupWriter, read_groups, read_schema
-from plm_embed.sequences.summary import RecordNumbers, RecordTable, make_again
+from plm_embed.sequences.summary import RecordNumbers, RecordTable, read_again
 
 _ROW = pa.field("row", pa.int64())
 _FATE = np.dtype(
@@ -83,7 +83,7 @@ class Fates:
             raise StoreError(
                 f"{table['source'][at]}, record {table['number'][at]}: {source} and the buckets "
                 "disagree about it",
-                remedy=make_again(source.parent),
+                remedy=read_again(source.parent),
                 path=source,
             )
         long = embedded & (fate["windows"] != 1)

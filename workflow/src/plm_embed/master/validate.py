@@ -11,9 +11,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from plm_embed.errors import embed_again
 from plm_embed.fingerprint import Fingerprint, columns
 from plm_embed.io.files import atomic_path, sha256_file
-from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.master.attributes import attributes
 from plm_embed.master.check_parts import check_parts
 from plm_embed.master.check_records import RecordCheck
@@ -58,7 +58,7 @@ def validate(
         plan, skipped = check_completion(findings, sequences, embedded)
         fingerprint = plan.fingerprint
         check_parts(findings, plan, embedded, store)
-        check_settings(findings, plan, store, weights)
+        check_settings(findings, plan, embedded, store, weights)
         with findings.check("master"), open_hdf5(master) as file:
             _check_attributes(findings, plan, sequences, file)
             check = MasterCheck(findings, file, plan)
@@ -97,15 +97,16 @@ def validate(
     return problems
 
 
-def check_settings(findings: Findings, plan: Plan, store: Path, weights: Path) -> None:
+def check_settings(
+    findings: Findings, plan: Plan, embedded: Path, store: Path, weights: Path
+) -> None:
     """The store's note and the weights are those of the fingerprint."""
     fingerprint = plan.fingerprint
     with findings.check("fingerprints in the store") as problem:
         note = store_folder(store, fingerprint) / "fingerprint.json"
         if not note.is_file() or note.read_bytes().strip() != fingerprint.to_json().encode():
-            problem(
-                f"{note}: missing, or not the fingerprint of the completion records; {EMBED_AGAIN}"
-            )
+            again = embed_again(embedded.parent)
+            problem(f"{note}: missing, or not the fingerprint of the completion records; {again}")
     with findings.check("weights") as problem:
         manifest = read_manifest(weights)
         for name in ("model", "weights_sha256"):

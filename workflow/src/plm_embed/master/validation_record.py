@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from plm_embed.errors import make_again
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.typed_json import IF_KNOWN
 
 VALIDATION = "validation.json"
+PROOF = "checksums.sha256"
+"""Beside it, of a result that is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,5 +113,6 @@ def read_validation(path: Path) -> Validation | None:
     """What validate found, None when it has not run. StoreError when the file was changed."""
     if not path.is_file():
         return None
-    remedy = "run `snakemake --forcerun validate`"
-    return read_sealed(path, Validation, "a report of validate", remedy)
+    # Snakemake knows the file as a log; what validate makes for it is the proof
+    again = make_again(path.with_name(PROOF))
+    return read_sealed(path, Validation, "a report of validate", again)

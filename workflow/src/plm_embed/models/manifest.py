@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from plm_embed.errors import WeightsError
+from plm_embed.errors import WeightsError, make_again
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.models.family import Family, Layout
 from plm_embed.models.registry import family_of
@@ -98,7 +98,8 @@ def read_manifest(folder: Path) -> Manifest:
     """
     return _read(
         folder / MANIFEST,
-        "run `snakemake --forcerun weights`, or by hand `plm-embed weights`, as at first",
+        f"{make_again(f'results/{folder.name}/{RECORD}')}, or by hand `plm-embed weights`, as at "
+        "first",
     )
 
 
@@ -107,7 +108,7 @@ def read_record(folder: Path) -> Manifest | None:
     WeightsError when damaged.
     """
     path = folder / RECORD
-    return _read(path, "run `snakemake --forcerun weights`") if path.exists() else None
+    return _read(path, make_again(path)) if path.exists() else None
 
 
 def check_record(weights: Path, folder: Path) -> None:
@@ -125,8 +126,7 @@ def check_record(weights: Path, folder: Path) -> None:
         raise WeightsError(
             f"{weights / MANIFEST}: not the weights that {folder / RECORD} names\n"
             f"delete {weights} unless another campaign needs it, else set another weights_folder; "
-            "then run "
-            "`snakemake --forcerun weights`"
+            f"then {make_again(folder / RECORD)}"
         )
 
 

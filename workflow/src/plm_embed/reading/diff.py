@@ -4,6 +4,7 @@ much.
 
 import heapq
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from plm_embed.errors import PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
-from plm_embed.reading.find import MAKE_AGAIN, find_master
+from plm_embed.reading.find import find_master, gather_again
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import Array, decode, flat_rows, open_hdf5, storage_dtype, take_bits
 from plm_embed.wording import some
@@ -87,13 +88,17 @@ def compare(first: Path, second: Path, tolerance: float) -> Difference:
     """
     found = Difference()
     first, second = find_master(first), find_master(second)
-    with open_hdf5(first, remedy=MAKE_AGAIN) as a, open_hdf5(second, remedy=MAKE_AGAIN) as b:
+    with _opened(first) as a, _opened(second) as b:
         _compare_settings(found, (first, second), (a, b))
         for keys, rows in _common(found, a["emb_keys"], b["emb_keys"]):
             for name, compared in found.representations.items():
                 _compare_rows(compared, _Pair(a, b, name), keys, rows, tolerance)
     _name_records(found, first.with_suffix(".parquet"), second.with_suffix(".parquet"))
     return found
+
+
+def _opened(master: Path) -> AbstractContextManager[h5py.File]:
+    return open_hdf5(master, remedy=gather_again(master))
 
 
 def _compare_settings(
@@ -169,7 +174,7 @@ class _Pair:
         except ValueError as error:
             raise StoreError(
                 f"{file.filename}: damaged ({error})",
-                remedy="`snakemake --forcerun gather` writes it again from the store",
+                remedy=gather_again(Path(file.filename)),
                 path=file.filename,
             ) from None
         return decode(bits, storage_dtype(dataset)).astype(np.float32, copy=False)
@@ -257,7 +262,7 @@ def _ids(keys: list[str], index: Path) -> dict[str, list[str]]:
     if not ids or not index.is_file():
         return ids
     wanted = pa.array(sorted(ids))
-    for table in read_batches(index, ["id", "cache_key"], MAKE_AGAIN):
+    for table in read_batches(index, ["id", "cache_key"], gather_again(index)):
         for row in table.filter(pc.is_in(table["cache_key"], wanted)).to_pylist():
             ids[row["cache_key"]].append(row["id"])
     return ids

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import h5py
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import PlmEmbedError, StoreError, make_again
 from plm_embed.fingerprint import Fingerprint, columns, has_matrix, master_name
 from plm_embed.store.hdf5 import DAMAGES, storage_dtype
 
 MASTERS = f"{master_name('*')}.h5"
 """What masters are called: each family of models has its own name."""
-MAKE_AGAIN = "make it again: snakemake --forcerun gather"
-"""What to do about a damaged master, index or list of records."""
+GATHERED = "gathered.json"
+"""Beside a master: says that it is whole, with its index and its list of records."""
 
 
 def masters(folder: Path) -> list[Path]:
@@ -77,8 +77,13 @@ def held_open(path: Path, file: h5py.File) -> Path:
     return held if held.exists() else path
 
 
+def gather_again(path: Path) -> str:
+    """What to do about a damaged master, index or list of records."""
+    return make_again(path.with_name(GATHERED))
+
+
 def damaged(path: Path, what: str) -> StoreError:
-    return StoreError(f"{path}: damaged: {what}", remedy=MAKE_AGAIN, path=path)
+    return StoreError(f"{path}: damaged: {what}", remedy=gather_again(path), path=path)
 
 
 def representations(file: h5py.File, path: Path) -> dict[str, h5py.Dataset]:

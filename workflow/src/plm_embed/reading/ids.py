@@ -25,7 +25,7 @@ from plm_embed.io.files import atomic_path
 from plm_embed.io.parquet import read_table, record_batches
 from plm_embed.io.sorting import KeySorter
 from plm_embed.keys import KEY, key_words
-from plm_embed.reading.find import MAKE_AGAIN, masters
+from plm_embed.reading.find import gather_again, masters
 from plm_embed.wording import some
 
 ABSENT, SEVERAL = -1, -2
@@ -158,7 +158,9 @@ def _identity(index: Path) -> bytes:
             file.seek(max(size - _TAIL_BYTES, 0))
             return f"{size} {hashlib.sha256(file.read()).hexdigest()}".encode()
     except FileNotFoundError:
-        raise StoreError(f"{index}: there is no such file", remedy=MAKE_AGAIN, path=index) from None
+        raise StoreError(
+            f"{index}: there is no such file", remedy=gather_again(index), path=index
+        ) from None
 
 
 def _write(index: Path, path: Path, identity: bytes) -> None:
@@ -169,7 +171,7 @@ def _write(index: Path, path: Path, identity: bytes) -> None:
         ) as sorter,
     ):
         added, total = 0, pq.read_metadata(index).num_rows
-        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS, MAKE_AGAIN):
+        for batch in record_batches(index, ["id", "row"], _BATCH_ROWS, gather_again(index)):
             ids = batch["id"]
             digests = b"".join(map(_digest, ids.to_pylist()))
             keys = pa.FixedSizeBinaryArray.from_buffers(
@@ -226,7 +228,7 @@ def shared_ids(folder: Path) -> str:
     index = next((path.with_suffix(".parquet") for path in masters(folder)), folder)
     if not index.is_file() or pq.read_metadata(index).num_rows > _COUNTED:
         return ""
-    lines = read_table(index, ["id", "row"], MAKE_AGAIN)
+    lines = read_table(index, ["id", "row"], gather_again(index))
     rows = lines.filter(pc.not_equal(lines["id"], "")).group_by("id", use_threads=False)
     counted = rows.aggregate([("row", "count_distinct")])
     shared = counted.filter(pc.greater(counted["row_count_distinct"], 1))["id"].to_pylist()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from plm_embed.errors import PlmEmbedError, StoreError, UnknownIdError
 from plm_embed.io.parquet import read_batches, read_matching, read_table
-from plm_embed.reading.find import MAKE_AGAIN, need_open
+from plm_embed.reading.find import gather_again, need_open
 from plm_embed.reading.ids import ABSENT, SEVERAL, Identifiers
 from plm_embed.reading.rows import Rows
 from plm_embed.wording import did_you_mean, some
@@ -40,13 +40,13 @@ class Index:
 
     def columns(self, columns: list[str] | None) -> pa.Table:
         """Some of its columns, or all."""
-        return read_table(self.path, columns, MAKE_AGAIN)
+        return read_table(self.path, columns, gather_again(self.path))
 
     def lines(self, rows: Rows) -> pa.Table:
         """The lines of all records that have one of these rows (increasing), in the order of the
         file. StoreError unless they are of the sequences that have these rows.
         """
-        lines = read_matching(self.path, "row", rows, MAKE_AGAIN)
+        lines = read_matching(self.path, "row", rows, gather_again(self.path))
         need_open(self._master, self._keys)
         found = np.searchsorted(rows, lines["row"].to_numpy())
         keys = np.array(lines["cache_key"].to_pylist(), dtype="S64")
@@ -80,7 +80,7 @@ class Index:
         it does.
         """
         need_open(self._master, self._keys)
-        for lines in read_batches(self.path, ["row", "cache_key"], MAKE_AGAIN):
+        for lines in read_batches(self.path, ["row", "cache_key"], gather_again(self.path)):
             sound = lines["row"].type == "int64" and not any(
                 column.null_count for column in lines.columns
             )
@@ -167,7 +167,7 @@ class Index:
         return StoreError(
             f"{self.path}: not the index of {self._master}: it names other rows or sequences",
             remedy="open it again, if a run has made them anew; else put the two files of one run "
-            "side by side, or run `snakemake --forcerun gather`",
+            f"side by side, or {gather_again(self._master)}",
             path=self.path,
         )
 

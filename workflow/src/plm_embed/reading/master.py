@@ -17,7 +17,7 @@ from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.io.parquet import read_batches
 from plm_embed.keys import Keys
 from plm_embed.reading.exports.as_anndata import make_anndata
-from plm_embed.reading.find import MAKE_AGAIN, find_master, held_open, reading, representations
+from plm_embed.reading.find import find_master, gather_again, held_open, reading, representations
 from plm_embed.reading.index import Index
 from plm_embed.reading.rows import Rows
 from plm_embed.reading.vectors import Embedder, Vectors
@@ -47,7 +47,7 @@ class Embeddings(Vectors):
 
     def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
         self.path, self.embedder = find_master(path), embedder
-        with open_hdf5(self.path, remedy=MAKE_AGAIN) as file:
+        with open_hdf5(self.path, remedy=gather_again(self.path)) as file:
             representations(file, self.path)
         self._file = connect(self.path)
         self._datasets = representations(self._file, self.path)
@@ -137,7 +137,7 @@ class Embeddings(Vectors):
 
     def __iter__(self) -> Iterator[str]:
         """The ids of all records that have a vector, in the order of the index."""
-        for lines in read_batches(self.index, ["id"], MAKE_AGAIN):
+        for lines in read_batches(self.index, ["id"], gather_again(self.index)):
             yield from lines["id"].to_pylist()
 
     @property
@@ -267,7 +267,7 @@ class Embeddings(Vectors):
         where = self._extents[dataset.name]
         if where is not None and len(rows):
             path = held_open(self.path, self._file)
-            read_scattered(path, where, in_a_row(rows), out, MAKE_AGAIN)
+            read_scattered(path, where, in_a_row(rows), out, gather_again(self.path))
         return where is not None
 
     def _residues(self, name: str, row: int) -> Array:

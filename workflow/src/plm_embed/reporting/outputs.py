@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.fingerprint import SPANS, has_matrix
-from plm_embed.master.validation_record import VALIDATION
+from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.reporting import repeat, skipped
-from plm_embed.workflow.ending import PROOF, REPORT
+from plm_embed.workflow.ending import REPORT
 
 CRATE = "ro-crate-metadata.json"
 _TYPES = {

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from plm_embed._version import __version__
-from plm_embed.errors import StoreError
+from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
 
 CONFIG = "config.yaml"
@@ -50,7 +50,7 @@ def kept_settings(folder: Path) -> dict[str, Any]:
 def _damaged(folder: Path) -> StoreError:
     path = folder / CONFIG
     what = f"{path}: damaged or edited: not the configuration of a run"
-    return StoreError(what, remedy="run `snakemake --forcerun report`", path=path)
+    return StoreError(what, remedy=make_again(path), path=path)
 
 
 def ran_in(folder: Path) -> Path:

@@ -43,7 +43,7 @@ from plm_embed.sequences.summary import (
     InputFile,
     ScanSummary,
     Summary,
-    make_again,
+    read_again,
     read_scan,
     write_summary,
 )
@@ -267,7 +267,7 @@ def read_scans(folders: Sequence[Path]) -> list[ScanSummary]:
         if summary.number != number:
             raise StoreError(
                 f"{folder}: is the scan of input {summary.number}, not of {number}",
-                remedy=make_again(folder, "scan"),
+                remedy=read_again(folder, "scan"),
                 path=folder,
             )
     return stated

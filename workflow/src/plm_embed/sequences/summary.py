@@ -4,7 +4,6 @@ The sealed summary.json of a folder of sequences holds the SHA-256 of every othe
 """
 
 import os
-import shlex
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plm_embed import keys
-from plm_embed.errors import InputError, PlmEmbedError, StoreError
+from plm_embed.errors import InputError, PlmEmbedError, StoreError, make_again
 from plm_embed.fingerprint import AlphabetName, Strand
 from plm_embed.io.files import sha256_file
 from plm_embed.io.sealed_json import read_sealed, write_sealed
@@ -92,10 +91,10 @@ def write_summary(folder: Path, summary: Summary) -> None:
     write_sealed(folder / SUMMARY, summary)
 
 
-def make_again(folder: Path, command: str = "deduplicate") -> str:
+def read_again(folder: Path, command: str = "deduplicate") -> str:
     """How to make a folder of sequences anew: a file's name serves whichever rule makes it."""
     made = folder / SUMMARY if command == "deduplicate" else folder
-    return f"run `snakemake --forcerun {shlex.quote(str(made))}`, or by hand `plm-embed {command}`"
+    return f"{make_again(made)}, or by hand `plm-embed {command}`"
 
 
 def read_summary(sequences: Path, command: str = "deduplicate") -> Summary:
@@ -113,7 +112,7 @@ def read_scan(folder: Path) -> ScanSummary:
 
 
 def _unchanged(sequences: Path, kind: type[S], command: str) -> S:
-    path, again = sequences / SUMMARY, make_again(sequences, command)
+    path, again = sequences / SUMMARY, read_again(sequences, command)
     try:
         found: S = _read(path, kind, again, _state(path))  # type: ignore[arg-type]
     except FileNotFoundError:
@@ -149,7 +148,7 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
 
     StoreError when it is missing, or its SHA-256 is not that in the summary.
     """
-    path, again = sequences / name, make_again(sequences, command)
+    path, again = sequences / name, read_again(sequences, command)
     try:
         sound = _sha256(path, _state(path)) == read_summary(sequences, command).files.get(name)
     except FileNotFoundError:
@@ -168,7 +167,7 @@ def present(bucket: Path) -> None:
         what = "folder" if bucket.is_dir() else "pipe or a device"
         raise StoreError(f"{bucket}: is a {what}, not a file", path=bucket)
     if not bucket.exists():
-        again = make_again(sequences) if (sequences / SUMMARY).is_file() else ""
+        again = read_again(sequences) if (sequences / SUMMARY).is_file() else ""
         raise StoreError(f"{bucket}: there is no such file", path=bucket, remedy=again)
 
 
@@ -178,7 +177,7 @@ def check_kind(bucket: Path, alphabet: AlphabetName, strand: Strand) -> None:
     if (sequences / SUMMARY).is_file() and not read_summary(sequences).has(alphabet, strand):
         raise StoreError(
             f"{sequences}: was not made with --alphabet {alphabet} --strand {strand}",
-            remedy=make_again(sequences),
+            remedy=read_again(sequences),
             path=sequences,
         )
 
@@ -221,7 +220,7 @@ def check_keys(path: Path, table: pa.Table) -> None:
         if sequence is None or keys.key(sequence) != said:
             raise StoreError(
                 f"{path}: {said} is not the SHA-256 of its sequence",
-                remedy=make_again(path.parent.parent),
+                remedy=read_again(path.parent.parent),
                 path=path,
             )
 

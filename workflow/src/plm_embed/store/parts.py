@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import EMBED_AGAIN, StoreError
 from plm_embed.fingerprint import Fingerprint, has_matrix
 from plm_embed.keys import Keys, find, increasing
 from plm_embed.store import checksums
@@ -89,7 +89,7 @@ class Part:
 
     def _damage(self, error: Exception) -> DamagedPartError:
         what = f"{self.path}: truncated, corrupt or not a part of a store ({error})"
-        return DamagedPartError(what, path=self.path, remedy="run `snakemake --forcerun embed`")
+        return DamagedPartError(what, path=self.path, remedy=EMBED_AGAIN)
 
     def __enter__(self) -> Self:
         return self

@@ -14,12 +14,11 @@ import numpy as np
 from h5py import h5d
 from numpy.typing import NDArray
 
-from plm_embed.errors import StoreError
+from plm_embed.errors import EMBED_AGAIN, StoreError
 from plm_embed.io.threads import OneAtATime
 from plm_embed.store.hdf5 import Array, write_bits
 
 Numbers = NDArray[np.int64]
-EMBED_AGAIN = "run `snakemake --forcerun embed`"
 _PREADV = ctypes.CDLL(None).preadv
 _PREADV.argtypes, _PREADV.restype = (
     (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64),

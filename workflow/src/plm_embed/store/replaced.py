@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.typed_json import to_plain
@@ -54,7 +54,7 @@ def write_note(folder: Path, note: Replacement) -> None:
 
 def read_note(path: Path) -> Replacement:
     """What a note says. StoreError when it is damaged."""
-    remedy = "remove it, and run `snakemake --forcerun embed`"
+    remedy = f"remove it, then {EMBED_AGAIN}"
     return read_sealed(path, Replacement, "a note of compact", remedy)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.errors import PlmEmbedError, StoreError
+from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.keys import Keys
@@ -27,7 +27,6 @@ FINGERPRINT = "fingerprint.json"
 """The file in the folder of a fingerprint that says which it is."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
-_HEALED = "`snakemake --forcerun embed` in its campaign writes it anew"
 _log = logging.getLogger(__name__)
 
 
@@ -152,13 +151,13 @@ def read_fingerprint(folder: Path) -> Fingerprint:
     except ValueError as error:
         raise StoreError(
             f"{note}: not a fingerprint ({error}), or {folder} is no store",
-            remedy=_HEALED,
+            remedy=EMBED_AGAIN,
             path=note,
         ) from None
     if _ID.fullmatch(folder.name) and found.id != folder.name:
         raise StoreError(
             f"{note}: changed, or of another store (the folder's name is its hash)",
-            remedy=_HEALED,
+            remedy=EMBED_AGAIN,
             path=note,
         )
     return found

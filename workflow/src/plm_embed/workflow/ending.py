@@ -10,15 +10,14 @@ from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.master.gather_record import read_record
-from plm_embed.master.validation_record import VALIDATION, Validation, read_validation
+from plm_embed.master.validation_record import PROOF, VALIDATION, Validation, read_validation
+from plm_embed.reading.find import GATHERED
 from plm_embed.sequences.summary import known_summary
 from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.failures import Failure, alike, failures
 from plm_embed.workflow.run_note import began_at, note_end
 
 REPORT = "report.html"
-PROOF = "checksums.sha256"
-GATHERED = "gathered.json"
 REFERENCE = "reference.npz"
 STOPS = {
     "Terminating processes on user request": "stopped by you (Ctrl-C)",

@@ -13,8 +13,10 @@ from pathlib import Path
 from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.master.gather_record import outdated
+from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import MANIFEST, RECORD
 from plm_embed.models.registry import find_model
+from plm_embed.reading.find import GATHERED
 from plm_embed.sequences.settings import Reading, ResiduePolicy
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.setting import from_config
@@ -22,7 +24,7 @@ from plm_embed.store.reuse import differing
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.campaign import known_settings
 from plm_embed.workflow.config import Config
-from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE
+from plm_embed.workflow.ending import REFERENCE
 
 
 def forget(config: Config, looking: bool) -> list[str]:

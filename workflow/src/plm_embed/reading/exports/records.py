@@ -21,7 +21,7 @@ from plm_embed.io.files import atomic_path, temporary_prefix
 from plm_embed.io.parquet import record_batches
 from plm_embed.io.progress import Meter
 from plm_embed.reading.exports.file_names import FileNames
-from plm_embed.reading.find import MAKE_AGAIN
+from plm_embed.reading.find import gather_again
 from plm_embed.reading.master import Embeddings
 from plm_embed.store.hdf5 import Array
 from plm_embed.wording import did_you_mean, some
@@ -96,7 +96,9 @@ class Records:
             return int(pq.read_metadata(self.embeddings.index).num_rows)
         columns, count = list({"id", *self.part.where}), 0
         seen: set[str] = set()
-        for lines in record_batches(self.embeddings.index, columns, RECORDS_AT_ONCE, MAKE_AGAIN):
+        for lines in record_batches(
+            self.embeddings.index, columns, RECORDS_AT_ONCE, gather_again(self.embeddings.index)
+        ):
             count += pc.sum(self.part.mask(lines)).as_py() or 0
             seen.update((self.part.ids or frozenset()).intersection(lines["id"].to_pylist()))
         if absent := sorted((self.part.ids or frozenset()) - seen):
@@ -108,7 +110,9 @@ class Records:
         return count
 
     def batches(self, meter: Meter) -> Iterator[Batch]:
-        for lines in record_batches(self.embeddings.index, None, RECORDS_AT_ONCE, MAKE_AGAIN):
+        for lines in record_batches(
+            self.embeddings.index, None, RECORDS_AT_ONCE, gather_again(self.embeddings.index)
+        ):
             chosen = lines if self.part == Part() else lines.filter(self.part.mask(lines))
             if chosen.num_rows:
                 yield Batch(chosen)

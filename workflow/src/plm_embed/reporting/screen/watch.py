@@ -19,6 +19,7 @@ from plm_embed.jobs.attempts import store_of
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
+from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
 from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
@@ -27,7 +28,6 @@ from plm_embed.reporting.screen.watch_workers import workers as workers_of
 from plm_embed.reporting.small_files import Kept, names, time_of
 from plm_embed.sequences.summary import Summary, read_summary
 from plm_embed.store.replaced import stored_vectors
-from plm_embed.workflow.ending import PROOF
 from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs
 from plm_embed.workflow.run_note import NOTE, Call, read_call
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
+from plm_embed.reading.find import GATHERED
 from plm_embed.reporting.small_files import Kept, time_of
-from plm_embed.workflow.ending import GATHERED, PROOF, REFERENCE, REPORT
+from plm_embed.workflow.ending import REFERENCE, REPORT
 from plm_embed.workflow.failures import Failure, error_at_the_end, reading_logs
 
 Status = Literal["done", "at work", "waits", "failed"]
