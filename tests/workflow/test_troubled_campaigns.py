@@ -147,10 +147,28 @@ def test_weights_that_were_deleted_are_made_again_unless_the_campaign_is_proven(
     said = f"resources/weights/{MODEL} holds no weights now"
     done = snakemake(copy, *ONE_THREAD)
     assert "Nothing to be done" in done.stdout and said not in done.stdout
+    (copy / "config/demo/proteins.fasta").touch()
+    touched = snakemake(copy, "-n", "--rerun-triggers", "params")
+    assert "Nothing to be done" in touched.stdout and said not in touched.stdout
     (copy / MASTER).touch()  # younger than its proof
     made = snakemake(copy, f"results/{MODEL}/weights.json", *ONE_THREAD)
     assert made.returncode == 0 and said in made.stdout
     assert (copy / "resources/weights" / MODEL / "manifest.json").exists()
+
+
+def test_weights_that_were_deleted_are_made_again_for_a_record_that_was_added(copy: Path) -> None:
+    weights = copy / "resources/weights" / MODEL
+    shutil.rmtree(copy / "resources")
+    forced = snakemake(copy, *ONE_THREAD, "--forcerun", f"results/{MODEL}/submissions/0000.json")
+    (said,) = set(re.findall(f"{MODEL}: there is no such folder; run `([^`]*)`", forced.stdout))
+    assert said == f"snakemake --forcerun results/{MODEL}/weights.json"
+    made = snakemake(copy, *said.split()[1:], *ONE_THREAD)
+    assert made.returncode == 0 and (weights / "manifest.json").exists(), made.stdout
+    shutil.rmtree(copy / "resources")
+    with (copy / "config/demo/proteins.fasta").open("a", encoding="utf-8") as fasta:
+        fasta.write(">new\nMKVLAAGIVGLLLAQWERTY\n")
+    grown = snakemake(copy, *ONE_THREAD)
+    assert grown.returncode == 0 and f"{MODEL} holds no weights now" in grown.stdout, grown.stdout
 
 
 def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_says(

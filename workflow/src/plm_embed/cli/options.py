@@ -35,10 +35,14 @@ class _Path(click.Path):
         return path
 
 
-class _Embedded(_Path):
-    """A folder that the embed jobs fill. No rule declares it, so that only a message can tell what
-    makes it again.
+class _Made(_Path):
+    """A folder that a step makes. No rule declares it, so that only a message can tell what makes
+    it again.
     """
+
+    def __init__(self, again: Callable[[Path], str]) -> None:
+        super().__init__(exists=True)
+        self._again = again
 
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
@@ -48,20 +52,25 @@ class _Embedded(_Path):
         except click.BadParameter:
             if os.path.lexists(str(value)) or not is_text(value):
                 raise
-            known = param is not None and param.name == "embedded"
-            again = embed_again(Path(str(value)).parent) if known else EMBED_AGAIN
-            what = f"{value}: there is no such folder"
-            raise StoreError(what, remedy=again, path=value) from None
+            what, path = f"{value}: there is no such folder", Path(str(value))
+            raise StoreError(what, remedy=self._again(path), path=path) from None
+
+
+def _weights_again(folder: Path) -> str:
+    from plm_embed.models.manifest import weights_again  # 0.1 s, for nothing in most commands
+
+    return weights_again(folder)
 
 
 PATH = _Path()
 EXISTING = _Path(exists=True)
-EMBEDDED = _Embedded(exists=True)
+EMBEDDED = _Made(lambda folder: embed_again(folder.parent))
+STORE = _Made(lambda _: EMBED_AGAIN)
 WEIGHTS = partial(
     click.option,
     "--weights",
     "weights_folder",
-    type=EXISTING,
+    type=_Made(_weights_again),
     help="Folder made by `plm-embed weights`.",
 )
 """An option of several commands, of some of them required."""
@@ -116,7 +125,7 @@ def campaign_options(command: Command, required: bool = True) -> Command:
         ),
         click.option("--index", required=required, type=PATH, help="Parquet index of the master."),
         click.option("--master", required=required, type=PATH, help="Master HDF5 file."),
-        click.option("--store", required=required, type=EMBEDDED, help="Store of vectors."),
+        click.option("--store", required=required, type=STORE, help="Store of vectors."),
         click.option(
             "--embedded",
             required=required,

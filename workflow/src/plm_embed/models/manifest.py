@@ -96,11 +96,13 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a weights folder. WeightsError, with what to run, when there is none or it is
     damaged.
     """
-    return _read(
-        folder / MANIFEST,
-        f"{make_again(f'results/{folder.name}/{RECORD}')}, or by hand `plm-embed weights`, as at "
-        "first",
-    )
+    return _read(folder / MANIFEST, weights_again(folder))
+
+
+def weights_again(folder: Path) -> str:
+    """How to make a weights folder anew, which the workflow names after the model."""
+    again = make_again(f"results/{folder.name}/{RECORD}")
+    return f"{again}, or by hand `plm-embed weights`, as at first"
 
 
 def read_record(folder: Path) -> Manifest | None:

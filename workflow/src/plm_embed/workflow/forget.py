@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.master.gather_record import outdated
 from plm_embed.master.validation_record import PROOF
@@ -32,7 +33,7 @@ def forget(config: Config, looking: bool) -> list[str]:
     settings are others now, so that Snakemake does it again. Returns a line for each reason.
 
     looking: this call runs no job, and changes nothing. The weights of a campaign that is proven
-    may be gone.
+    may be gone as long as nothing is to be done.
     """
     found = []
     with suppress(OSError):  # a folder that cannot be read or written: the first job says so
@@ -53,15 +54,17 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     proof, weights = folder / PROOF, Path(weights_folder(config))
     if wrong := outdated(folder / GATHERED, proof):
         yield [wrong[0]], wrong[1]
-    proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
-    if not proven and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
-        yield [folder / RECORD], f"{weights} holds no weights now"
     sequences = Path(config["results"], "sequences")
-    if why := _other_sequences(config, sequences):
-        yield [sequences / SUMMARY], f"{sequences} has {why}"
+    other = _other_sequences(config, sequences)
+    if other:
+        yield [sequences / SUMMARY], f"{sequences} has {other}"
     ended, why = _other_vectors(config, folder)
     if ended:
         yield [*ended, folder / REFERENCE], f"{folder} has vectors of other settings ({why})"
+    proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
+    idle = proven and not (other or ended or _changed_inputs(sequences))
+    if not idle and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+        yield [folder / RECORD], f"{weights} holds no weights now"
 
 
 def _other_sequences(config: Config, sequences: Path) -> str:
@@ -77,6 +80,24 @@ def _other_sequences(config: Config, sequences: Path) -> str:
     if done != (asked.buckets, asked.table.keep, asked.policy):
         return "sequences that were read with other settings"
     return ""
+
+
+def _changed_inputs(sequences: Path) -> bool:
+    """Whether an input is not the file that was read, or nothing says which that was. A file is
+    hashed only where its time, but not its size, is another.
+    """
+    summary = known_summary(sequences)
+    if summary is None:  # a damaged one is named by the steps that read it
+        return not (sequences / SUMMARY).exists()
+    read = (sequences / SUMMARY).stat().st_mtime_ns
+    for entry in summary.inputs:
+        path = Path(entry.path)
+        with suppress(FileNotFoundError):  # another workflow has yet to make it
+            found = path.stat()
+            newer = found.st_mtime_ns > read
+            if found.st_size != entry.bytes or (newer and sha256_file(path) != entry.sha256):
+                return True
+    return False
 
 
 def _same(some: Sequence[str], others: Sequence[str]) -> bool:
