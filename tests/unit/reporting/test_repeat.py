@@ -1,11 +1,17 @@
 """The copy of a run's configuration, as users leave it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plm_embed.errors import StoreError
-from plm_embed.reporting.repeat import keep_config, kept_settings, ran_in
+from plm_embed.jobs.attempts import Attempt
+from plm_embed.reporting.repeat import command, keep_config, kept_settings, lacks, ran_in
+
+ATTEMPT = Attempt(
+    submission="0000", buckets=("0000",), host="x", job="", workers=4, started="2026-11-25T10:00:00"
+)
 
 
 @pytest.mark.parametrize("text", ["a: [", "- a", "word", '# Paths are relative to "x', None])
@@ -18,3 +24,13 @@ def test_a_damaged_copy_is_named_with_its_remedy(tmp_path: Path, text: str | Non
     ):
         kept_settings(tmp_path)
         ran_in(tmp_path)
+
+
+def test_the_command_has_the_gpus_of_this_machine_and_says_that_a_profile_is_missing() -> None:
+    plain = "snakemake --configfile 'my results/config.yaml' --cores all"
+    folder, job = Path("my results"), replace(ATTEMPT, job="17.pbs")
+    assert command(folder, [], on_gpus=False) == command(folder, [ATTEMPT], on_gpus=False) == plain
+    on_gpus = f"{plain} --resources gpu=4 --set-resources embed:gpu=4"
+    assert command(folder, [job, ATTEMPT], on_gpus=True) == on_gpus
+    assert command(folder, [ATTEMPT, job], on_gpus=True) == plain
+    assert lacks([ATTEMPT]) == "" and "--profile" in lacks([ATTEMPT, job])

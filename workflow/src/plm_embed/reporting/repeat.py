@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import yaml
 from plm_embed._version import __version__
 from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
+from plm_embed.jobs.attempts import Attempt
+from plm_embed.jobs.gpus import local_resources
 
 CONFIG = "config.yaml"
 """In the folder of the model: every setting of the run that made the report."""
@@ -64,9 +66,18 @@ def ran_in(folder: Path) -> Path:
         raise _damaged(folder) from None
 
 
-def command(folder: Path) -> str:
-    """What runs it again."""
-    return f"snakemake --configfile {shlex.quote(str(folder / CONFIG))} --cores all"
+def command(folder: Path, attempts: Sequence[Attempt], on_gpus: bool) -> str:
+    """What runs it again; of a cluster's profile there is no note."""
+    words = ["snakemake", "--configfile", str(folder / CONFIG), "--cores", "all"]
+    workers = attempts[-1].workers if on_gpus and attempts and not attempts[-1].job else 0
+    return shlex.join([*words, *local_resources(workers)])
+
+
+def lacks(attempts: Sequence[Attempt]) -> str:
+    """What the command lacks, in words, of which there is no note; '' when that is nothing."""
+    if not any(attempt.job for attempt in attempts):
+        return ""
+    return "It ran in jobs of a scheduler: add their profile, such as --profile slurm."
 
 
 def versions(metadata: Mapping[str, Any]) -> str:

@@ -107,7 +107,10 @@ def _content(facts: Facts) -> dict[str, Any]:
         "store": readable(facts.sizes["store"]) if facts.sizes.get("store") else "",
         "settings": list(_settings(facts)),
         "config": repeat.kept_config(facts.folder),
-        "command": repeat.command(facts.folder),
+        "command": repeat.command(
+            facts.folder, facts.attempts, any(run.on_gpu for run in facts.runs)
+        ),
+        "command_lacks": repeat.lacks(facts.attempts),
         "versions": repeat.versions(facts.metadata),
         "provenance": list(provenance(facts)),
         "checksums": list(checksums(facts)),

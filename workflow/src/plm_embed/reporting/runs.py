@@ -32,6 +32,7 @@ class Run:
     computed: int
     found: int
     skipped: int
+    on_gpu: bool = False
 
     @property
     def token_seconds(self) -> float:
@@ -67,6 +68,7 @@ def _run(record: Completion) -> Run:
         computed=record.computed,
         found=record.found + record.reused,
         skipped=len(record.skipped),
+        on_gpu=worker.capability is not None,
     )
 
 
