@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,8 @@ from plm_embed.jobs.claims import Claim
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import key
 from plm_embed.models.weights import write
+from plm_embed.reading.exports.export import Format
+from support.campaigns import gathered_campaign
 
 
 @pytest.fixture
@@ -67,6 +70,24 @@ def test_hdf5_on_a_full_disk_ends_in_words(small_disk: Path) -> None:
     assert "no space left" in done.stderr
     assert "Traceback" not in done.stderr
     assert files(small_disk) == []
+
+
+def test_an_export_on_a_full_disk_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
+    campaign = gathered_campaign(tmp_path / "results")
+    output = small_disk / "x"
+    for room in (0, 4096):
+        fill(small_disk)
+        with (small_disk / "filler").open("r+b") as filler:
+            filler.truncate(filler.seek(0, 2) - room)
+        for to in get_args(Format):
+            command = [sys.executable, "-m", "plm_embed", "export", campaign.master, output]
+            done = subprocess.run(
+                [*map(str, command), "--to", to], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 1, (to, done.stdout)
+            assert done.stderr.count("\n") == 2, (to, done.stderr)
+            assert "no space left" in done.stderr and str(output) in done.stderr, to
+            assert files(small_disk) == ["filler"], to
 
 
 @pytest.mark.workflow

@@ -21,6 +21,7 @@ from safetensors import safe_open
 
 import plm_embed
 from plm_embed.cli.main import group
+from plm_embed.cli.reading import _ids
 from plm_embed.errors import PlmEmbedError, UnknownIdError
 from plm_embed.reading.exports.export import Format, export
 from support.campaigns import DIM, Campaign, gathered_campaign, with_column
@@ -174,6 +175,14 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
     master = with_column(campaign, tmp_path, "embedding")
     with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
         export(master, "parquet", out)
+
+
+def test_ids_keep_the_blanks_that_they_begin_and_end_with(tmp_path: Path) -> None:
+    listed = tmp_path / "ids.txt"
+    listed.write_bytes(" a \r\nb\tmore\n\n \t\n c\u2028d".encode())
+    assert _ids(str(listed)) == [" a ", "b", " c\u2028d"]
+    assert _ids(" a ") == [" a "]
+    assert _ids("a, b,") == ["a", "b"]
 
 
 def test_the_command_takes_ids_from_a_file_or_a_list(campaign: Campaign, tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> No
     with pytest.raises(PlmEmbedError, match=r"not an HDF5 file.* called master_\*_embeddings.h5$"):
         plm_embed.open(tmp_path / "text.h5")
     (tmp_path / "text.h5").rename(tmp_path / "damaged" / "master_esm2_embeddings.h5")
-    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; make it again"):
+    with pytest.raises(
+        PlmEmbedError, match=r"not a whole HDF5 .*; run `snakemake --forcerun .*gathered.json`$"
+    ):
         plm_embed.open(tmp_path / "damaged")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1

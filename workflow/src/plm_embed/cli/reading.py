@@ -173,16 +173,19 @@ FORMATS = (
 
 
 def _ids(given: str) -> list[str]:
-    """A list with commas, or of a file the first column, up to a tab."""
+    """A list with commas, or of a file the first column, up to a tab. An id may begin and end with
+    blanks: those of a list alone, where they follow commas, are left out.
+    """
     try:
-        lines = Path(given).read_text(encoding="utf-8").splitlines()
+        lines = Path(given).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         # what no file can be called is a list
         listed = isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG)
         if listed:
-            return [word.strip() for word in given.split(",") if word.strip()]
+            words = given.split(",")
+            return words if len(words) == 1 else [word.strip() for word in words if word.strip()]
         raise click.BadParameter(f"{given}: not a file of ids", param_hint="--ids") from None
-    return [line.partition("\t")[0].strip() for line in lines if line.strip()]
+    return [line.partition("\t")[0] for line in lines if line.strip()]
 
 
 def _where(_: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import COSINE, RELATIVE_L2
+from plm_embed.errors import EMBED_AGAIN
 from plm_embed.fingerprint import SPANS, Fingerprint, StorageDtype, has_matrix
-from plm_embed.jobs.completion_record import EMBED_AGAIN
 from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.master.validation_record import Spot

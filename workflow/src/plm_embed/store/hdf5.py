@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -88,7 +88,7 @@ def open_hdf5(path: Path, remedy: str = "") -> Iterator[h5py.File]:
         yield file
 
 
-def connect(path: Path, mode: str = "r") -> h5py.File:
+def connect(path: Path | BinaryIO, mode: str = "r") -> h5py.File:
     """`open_hdf5` with h5py's own errors, for callers that tell them apart; the caller closes the
     file.
 

@@ -112,4 +112,6 @@ def faiss(records: Records, output: Path, meter: Meter) -> None:
             unit = np.array(vectors, np.float32, order="C")
             library.normalize_L2(unit)
             index.add(unit)
-        library.write_index(index, str(temporary))
+        with temporary.open("wb") as file:  # by a path, a full disk would be a bug's RuntimeError
+            writer = library.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
+            library.write_index(index, writer)

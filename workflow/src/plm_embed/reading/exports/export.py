@@ -2,6 +2,7 @@
 absent.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -76,6 +77,16 @@ def export(
         embeddings.check_index()
         part = Part(None if ids is None else frozenset(ids), dict(where or {}))
         records = Records(embeddings, name, part)
-        with progress("export", records.count, "records") as meter:
-            how.write(records, output, meter)
+        try:
+            with progress("export", records.count, "records") as meter:
+                how.write(records, output, meter)
+        except BaseException as error:
+            if isinstance(error, OSError):  # a write that fails does not always say where
+                error.filename = error.filename or str(output)
+            for path in files:  # one alone may be whole, and in the way of the next call
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            raise
         return records.count, [path for path in files if path.exists()]

@@ -1,5 +1,7 @@
 """Exports with a dataset, a file or a tensor for each record, by name."""
 
+import io
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,19 @@ from plm_embed.errors import extra
 from plm_embed.fingerprint import SPANS, has_matrix, pooling_and_layer
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
+from plm_embed.reading.exports.new_hdf5 import new_hdf5
 from plm_embed.reading.exports.records import Records, atomic_folder, without_nul
-from plm_embed.store.hdf5 import connect
 
 
 def uniprot(records: Records, output: Path, meter: Meter) -> None:
     """One dataset per name, (D,) or (L, D), as UniProt's per-protein.h5 and per-residue.h5."""
-    with atomic_path(output) as temporary, connect(temporary, "w") as file:
+    each = records.values(output, meter, longest=1000)
+    with new_hdf5(output) as (file, check), closing(each):
         file.attrs.update(records.attributes())
-        for name, id, values in records.values(output, meter, longest=1000):
+        for name, id, values in each:
             dataset = file.create_dataset(name, data=values, track_times=False)
             dataset.attrs["original_id"] = without_nul(id)
+            check()
 
 
 def pt(records: Records, output: Path, meter: Meter) -> None:
@@ -29,8 +33,9 @@ def pt(records: Records, output: Path, meter: Meter) -> None:
     with extra():
         import torch
     embeddings = records.embeddings
-    with atomic_folder(output) as folder:
-        for batch, chosen in records.named(output, meter, longest=200):
+    each = records.named(output, meter, longest=200)
+    with atomic_folder(output) as folder, closing(each):
+        for batch, chosen in each:
             rows, ids = batch["row"], batch["id"]
             pooled = {
                 name: embeddings.rows(rows, name)
@@ -53,8 +58,9 @@ def pt(records: Records, output: Path, meter: Meter) -> None:
                     record.setdefault(group, {})[layer] = torch.from_numpy(
                         values.astype(np.float32)
                     )
-                with (folder / f"{written}.pt").open("wb") as file:
-                    torch.save(record, file)
+                saved = io.BytesIO()  # torch would print what goes wrong with a file
+                torch.save(record, saved)
+                (folder / f"{written}.pt").write_bytes(saved.getbuffer())
 
 
 def pt_dict(records: Records, output: Path, meter: Meter) -> None:

@@ -4,8 +4,8 @@ and folders that it goes to.
 
 import csv
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -132,7 +132,7 @@ class Records:
 
     def named(
         self, output: Path, meter: Meter, longest: int
-    ) -> Iterator[tuple[Batch, list[tuple[int, str]]]]:
+    ) -> Generator[tuple[Batch, list[tuple[int, str]]]]:
         """Batches, and of each the places of the records to write and their names. The map of the
         names is written too.
         """
@@ -150,16 +150,17 @@ class Records:
                     chosen.append((place, name))
                 yield batch, chosen
 
-    def values(self, output: Path, meter: Meter, longest: int) -> Iterator[tuple[str, str, Array]]:
+    def values(self, output: Path, meter: Meter, longest: int) -> Generator[tuple[str, str, Array]]:
         """The name, the id and the vector (D,) or matrix (L, D) of every record that has a name."""
-        for batch, chosen in self.named(output, meter, longest):
-            rows, ids = batch["row"], batch["id"]
-            vectors = None if has_matrix(self.name) else self.vectors(batch)
-            for place, name in chosen:
-                if vectors is None:
-                    yield name, ids[place], self.embeddings.matrix(rows[place], self.name)
-                else:
-                    yield name, ids[place], vectors[place]
+        with closing(self.named(output, meter, longest)) as batches:
+            for batch, chosen in batches:
+                rows, ids = batch["row"], batch["id"]
+                vectors = None if has_matrix(self.name) else self.vectors(batch)
+                for place, name in chosen:
+                    if vectors is None:
+                        yield name, ids[place], self.embeddings.matrix(rows[place], self.name)
+                    else:
+                        yield name, ids[place], vectors[place]
 
 
 def beside(output: Path, what: str) -> Path:

@@ -13,6 +13,7 @@ from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
 from plm_embed.reading.exports.as_anndata import make_anndata
+from plm_embed.reading.exports.new_hdf5 import new_hdf5
 from plm_embed.reading.exports.records import (
     NAMES,
     RECORDS_AT_ONCE,
@@ -22,7 +23,7 @@ from plm_embed.reading.exports.records import (
     table,
     without_nul,
 )
-from plm_embed.store.hdf5 import CHUNK_ROWS, connect
+from plm_embed.store.hdf5 import CHUNK_ROWS
 
 VECTOR = "embedding"
 
@@ -102,13 +103,13 @@ def anndata(records: Records, output: Path, meter: Meter) -> None:
     }
     with (
         table(beside(output, "names"), *NAMES) as write,
-        atomic_path(output) as temporary,
-        connect(temporary, "w") as file,
+        new_hdf5(output) as (file, check),
     ):
         write_elem(file, "/", empty)
         for element, options in growing.items():
             write_elem(file, element, getattr(empty, element), dataset_kwargs=options)
         for batch in records.batches(meter):
+            check()
             _append(file["X"], records.vectors(batch))
             for field in schema.names:
                 values = batch[field]

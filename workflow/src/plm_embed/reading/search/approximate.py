@@ -138,8 +138,10 @@ def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: floa
         found = _trial(index, inside, search, random, recall)
         final = index_file(embeddings)
         _note_file(final).unlink(missing_ok=True)
-        with atomic_path(final) as temporary:
-            faiss.write_index(index, str(temporary))
+        # by a path, a full disk would be a RuntimeError of its own
+        with atomic_path(final) as temporary, temporary.open("wb") as file:
+            writer = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
+            faiss.write_index(index, writer)
         size = final.stat().st_size
         note = Note(
             embeddings.identity, search.name, metric, cells, int(inside.nprobe), found, size
