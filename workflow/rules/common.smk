@@ -52,6 +52,7 @@ from plm_embed.workflow import (
     reading_threads,
     records_minutes,
     reference_minutes,
+    refuse_beside_another,
     spare_collector,
     submissions,
     validate_memory_mb,
@@ -119,9 +120,12 @@ try:
     # the settings of each model; what differs between them is a function of wildcards in the rules
     MODELS = by_model(config)
     if workflow.is_main_process:
+        looking = only_looks()
+        if not looking:
+            refuse_beside_another(Path(config["results"]))
         for settings in MODELS.values():
             check_reuse(settings)
-            for line in forget(settings, only_looks()):
+            for line in forget(settings, looking or is_refused()):
                 print(printable(line), file=sys.stderr)
 except PlmEmbedError as error:
     raise WorkflowError(printable(str(error)))

@@ -3,7 +3,7 @@ import sys
 
 from snakemake.resources import Resource, Resources
 
-from plm_embed.workflow import Given, PlmEmbedError, instead_of_plain, layer
+from plm_embed.workflow import Given, PlmEmbedError, instead_of_plain, layer, locked
 
 # What is set by profiles and options; jobs get it, and what is laid under it here, by the same options.
 SETTINGS = workflow.resource_settings
@@ -29,12 +29,28 @@ def typed():
     return call, [name for name, value in call.items() if value != parser.get_default(name)]
 
 
+# Options with which Snakemake runs no job.
+LOOKS = (
+    *("dryrun", "unlock", "touch", "lint", "summary", "detailed_summary", "archive", "containerize"),
+    *("dag", "rulegraph", "filegraph", "d3dag", "list_rules", "list_target_rules", "print_compilation"),
+    *("list_changes", "list_input_changes", "list_params_changes", "list_untracked", "list_conda_envs"),
+    *("cleanup_metadata", "cleanup_shadow", "conda_cleanup_envs", "conda_create_envs_only"),
+    *("container_cleanup_images", "generate_unit_tests", "delete_all_output", "delete_temp_output"),
+    "export_cwl",
+)
+
+
 def only_looks():
     """Whether this call of Snakemake runs no job."""
     call, _ = typed()
-    return any(
-        call.get(name) for name in ("dryrun", "unlock", "touch", "lint", "report", "summary")
-    )
+    reports = call.get("report") and not call.get("report_after_run")
+    return reports or any(call.get(name) not in (None, False) for name in LOOKS)
+
+
+def is_refused():
+    """Whether Snakemake is going to refuse this call for the lock of another one."""
+    call, _ = typed()
+    return not call.get("nolock") and locked(config["results"])
 
 
 def raw(resources):

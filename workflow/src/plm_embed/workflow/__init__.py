@@ -53,7 +53,13 @@ from plm_embed.workflow.resources import (
     validate_memory_mb,
 )
 from plm_embed.workflow.retries import REASONS, by_cause, watch_failures
-from plm_embed.workflow.run_note import note_end, note_start, refuse_unwritable
+from plm_embed.workflow.run_note import (
+    locked,
+    note_end,
+    note_start,
+    refuse_beside_another,
+    refuse_unwritable,
+)
 from plm_embed.workflow.site import Given, layer
 
 __all__ = [
@@ -86,6 +92,7 @@ __all__ = [
     "job_memory_mb",
     "job_minutes",
     "layer",
+    "locked",
     "master_files",
     "meaning_options",
     "note_end",
@@ -101,6 +108,7 @@ __all__ = [
     "recipe_options",
     "records_minutes",
     "reference_minutes",
+    "refuse_beside_another",
     "refuse_unwritable",
     "said_of_success",
     "source_options",

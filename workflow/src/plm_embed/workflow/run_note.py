@@ -85,6 +85,18 @@ def refuse_beside_another(results: Path) -> None:
         )
 
 
+def locked(results: str) -> bool:
+    """Whether a lock of Snakemake, in the working folder, is about files of these results: that of
+    a run at work, here or on another machine, or of one that was killed.
+    """
+    with suppress(OSError):
+        for lock in Path(".snakemake", "locks").glob("*.lock"):
+            named = lock.read_text(encoding="utf-8", errors="replace").splitlines()
+            if any(path.startswith(f"{results}/") for path in named):
+                return True
+    return False
+
+
 def note_end(results: Path, outcome: Outcome, reason: str = "") -> None:
     """Say how the run ended."""
     path = results / NOTE
