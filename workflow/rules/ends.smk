@@ -7,6 +7,7 @@ from plm_embed.workflow import (
     note_end,
     note_start,
     refuse_unwritable,
+    remove_scans,
     said_of_success,
 )
 
@@ -37,6 +38,8 @@ onstart:
 
 
 onsuccess:
+    if not workflow.storage_settings.notemp:
+        remove_scans(next(iter(MODELS.values())))
     note_end(RESULTS, "complete")
     tell(*said_of_success(RESULTS, list(MODELS)))
 

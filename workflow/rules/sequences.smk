@@ -2,17 +2,21 @@
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
 #                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
 
-from plm_embed.workflow import bucket_ranges, reading_options
+from plm_embed.workflow import range_names, reading_options, scan_names
 
-# the inputs by number, and ranges of buckets, for the jobs of by_input
-SCANS = [f"{number:05d}" for number in range(len(config["inputs"]))]
-RANGES = [f"{number:02d}" for number in range(len(bucket_ranges(BUCKETS)))]
+# for the jobs of by_input
+SCANS, RANGES = scan_names(config), range_names(config)
 READING = reading_options(config)
 
 
+def place(name):
+    """Of a scan among the inputs, of a range among the ranges."""
+    return int(name.partition("-")[0])
+
+
 wildcard_constraints:
-    scan=r"[0-9]+",
-    range=r"[0-9]+",
+    scan=r"[0-9]+-[0-9a-f]+",
+    range=r"[0-9]+-[0-9a-f]+",
 
 
 if config["deduplicate"] == "one_job":
@@ -51,7 +55,7 @@ else:
     rule scan:
         """Account for every record of one input, and hand the accepted ones to the ranges of buckets."""
         input:
-            lambda wildcards: config["inputs"][int(wildcards.scan)],
+            lambda wildcards: config["inputs"][place(wildcards.scan)],
         output:
             temp(directory("<sequences>/scans/{scan}")),
         log:
@@ -64,12 +68,12 @@ else:
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
             runtime=lambda wildcards, attempt: attempt
-            * records_minutes(input_size(config, config["inputs"][int(wildcards.scan)])),
+            * records_minutes(input_size(config, config["inputs"][place(wildcards.scan)])),
         params:
-            number=lambda wildcards: int(wildcards.scan),
+            number=lambda wildcards: place(wildcards.scan),
             # as in deduplicate
             size=lambda wildcards: (
-                input_size(config, config["inputs"][int(wildcards.scan)]) if ALONE else 0
+                input_size(config, config["inputs"][place(wildcards.scan)]) if ALONE else 0
             ),
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
@@ -94,7 +98,7 @@ else:
             runtime=lambda wildcards, attempt: attempt
             * records_minutes(input_bytes(config) / len(RANGES)),
         params:
-            number=lambda wildcards: int(wildcards.range),
+            number=lambda wildcards: place(wildcards.range),
         shell:
             "python -m plm_embed split {input.scans:q} --range {params.number} --output {output:q}"
             " --memory-mb {resources.mem_mb} &> {log:q}"

@@ -4,7 +4,7 @@ only from here.
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.terminal import printable
-from plm_embed.keys import bucket_names, bucket_ranges
+from plm_embed.keys import bucket_names
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.startup import spare_collector
 from plm_embed.workflow.by_model import by_model, weights_folder
@@ -18,8 +18,10 @@ from plm_embed.workflow.campaign import (
     options,
     plan_line,
     proof_options,
+    range_names,
     reading_options,
     recipe_options,
+    scan_names,
     source_options,
     speed_resources,
     speed_words,
@@ -37,7 +39,7 @@ from plm_embed.workflow.config_handover import (
     quote_words,
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
-from plm_embed.workflow.forget import forget
+from plm_embed.workflow.forget import forget, remove_scans
 from plm_embed.workflow.repeated_keys import check_repeated_keys
 from plm_embed.workflow.resources import (
     buckets_per_job,
@@ -69,7 +71,6 @@ __all__ = [
     "adapter_files",
     "bucket_files",
     "bucket_names",
-    "bucket_ranges",
     "buckets_per_job",
     "by_cause",
     "by_model",
@@ -103,6 +104,7 @@ __all__ = [
     "printable",
     "proof_options",
     "quote_words",
+    "range_names",
     "reading_options",
     "reading_threads",
     "recipe_options",
@@ -110,7 +112,9 @@ __all__ = [
     "reference_minutes",
     "refuse_beside_another",
     "refuse_unwritable",
+    "remove_scans",
     "said_of_success",
+    "scan_names",
     "source_options",
     "spare_collector",
     "speed_resources",

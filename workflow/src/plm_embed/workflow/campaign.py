@@ -1,5 +1,6 @@
 """What the rules derive from the configuration of a campaign."""
 
+import hashlib
 import shlex
 import subprocess
 import time
@@ -13,6 +14,7 @@ from typing import Any
 from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings
 from plm_embed.jobs.completion_record import savings
+from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import known_summary
@@ -66,6 +68,28 @@ def adapter_files(config: Config) -> list[str]:
 def reading_options(config: Config) -> list[str]:
     """How sequence files are read."""
     return as_options(input_reading(config))
+
+
+def scan_names(config: Config) -> list[str]:
+    """A name for the scan of each input: its number, and a digest of its path and of how it is
+    read. So a scan that was made for another configuration, and whose job may have outlived the
+    call that asked for it, is not taken for this one.
+    """
+    reading = reading_options(config)
+    return [
+        f"{number:05d}-{_digest([path, *reading])}" for number, path in enumerate(config["inputs"])
+    ]
+
+
+def range_names(config: Config) -> list[str]:
+    """A name for each range of buckets: its number, and a digest of the scans that it is of."""
+    count = len(bucket_ranges(bucket_names(config["buckets"])))
+    scans = _digest(scan_names(config))
+    return [f"{number:02d}-{scans}" for number in range(count)]
+
+
+def _digest(words: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
 
 
 def recipe_options(config: Config) -> list[str]:

@@ -6,6 +6,7 @@ it would take whatever is there for what the configuration asks for.
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,18 @@ def forget(config: Config, looking: bool) -> list[str]:
     ]
 
 
+def remove_scans(config: Config) -> None:
+    """Remove the scans and splits of sequences that are whole. Snakemake does so itself, but for
+    those of an earlier configuration, and where it was killed before their last job had ended.
+    """
+    sequences = Path(config["results"], "sequences")
+    with suppress(OSError):
+        whole = known_summary(sequences) is not None and not _changed_inputs(sequences)
+        if whole and not _other_sequences(config, sequences):
+            for name in ("scans", "splits"):
+                shutil.rmtree(sequences / name, ignore_errors=True)
+
+
 def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     """Files that no longer hold, and why."""
     folder = Path(config["results"], config["model"])
@@ -61,10 +74,10 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     ended, why = _other_vectors(config, folder)
     if ended:
         yield [*ended, folder / REFERENCE], f"{folder} has vectors of other settings ({why})"
-    proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
-    idle = proven and not (other or ended or _changed_inputs(sequences))
-    if not idle and (folder / RECORD).exists() and not (weights / MANIFEST).exists():
-        yield [folder / RECORD], f"{weights} holds no weights now"
+    if (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+        proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
+        if not proven or other or ended or _changed_inputs(sequences):
+            yield [folder / RECORD], f"{weights} holds no weights now"
 
 
 def _other_sequences(config: Config, sequences: Path) -> str:
