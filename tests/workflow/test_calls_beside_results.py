@@ -1,12 +1,19 @@
-"""Calls of Snakemake with another configuration that run no job: what lies there stays as it is."""
+"""Calls of Snakemake beside results: those that run no job change nothing, and those that do a part
+or meet other jobs do not call the result whole.
+"""
 
 import os
+import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from plm_embed.reporting.screen.watch import Watch
+from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.workflow.run_note import note_start
-from support.campaign_runs import snakemake
+from support.campaign_runs import snakemake, snakemake_command
 from support.demo import MASTER, MODEL, ONE_THREAD
 
 pytestmark = pytest.mark.workflow
@@ -56,3 +63,34 @@ def test_a_call_beside_a_run_from_another_folder_changes_nothing(copy: Path) -> 
     assert refused.returncode == 1, refused.stdout
     assert f"a run is at work here (process {os.getpid()}, " in refused.stdout
     assert files(copy) == before
+
+
+def test_a_part_of_a_run_leaves_a_campaign_unfinished(copy: Path) -> None:
+    with (copy / "config/demo/proteins.fasta").open("a", encoding="utf-8") as fasta:
+        fasta.write(">new\nMKVLAAGIVGLLLAQWERTY\n")
+    run = snakemake(copy, *ONE_THREAD, "--until", "deduplicate")
+    assert run.returncode == 0, run.stdout
+    assert f"{MODEL}: no validated result of these sequences yet" in run.stdout
+    assert "validated:" not in run.stdout
+    look = Watch(copy / "results").look()
+    assert not look.finished
+    assert next(step.name for step in look.models[0].steps if step.status == "waits") == "gather"
+
+
+def test_sequences_that_a_job_of_an_earlier_call_replaced_fail_the_run(copy: Path) -> None:
+    note, sequences = copy / "results/run.json", copy / "results/sequences"
+    before, summary = note.read_bytes(), read_summary(sequences)
+    other = replace(summary, inputs=(replace(summary.inputs[0], path="other.fasta"),))
+    command = snakemake_command(copy, *ONE_THREAD, "--forcerun", f"results/{MODEL}/report.html")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        while note.read_bytes() == before:
+            assert run.poll() is None
+            time.sleep(0.002)
+        write_summary(sequences, other)
+        assert run.stdout
+        said = run.stdout.read().decode()
+    assert run.returncode == 1, said
+    assert "sequences has the sequences of other inputs now" in said
+    assert "run the same command again" in said and "Traceback" not in said
+    again = snakemake(copy, *ONE_THREAD)
+    assert again.returncode == 0 and "validated:" in again.stdout, again.stdout

@@ -6,6 +6,7 @@ from plm_embed.workflow import (
     end_unfinished,
     note_end,
     note_start,
+    other_sequences,
     refuse_unwritable,
     remove_scans,
     said_of_success,
@@ -38,8 +39,13 @@ onstart:
 
 
 onsuccess:
+    first = next(iter(MODELS.values()))
+    if other := other_sequences(first):
+        said = f"{RESULTS}/sequences has {other} now: a job of an earlier call has written them"
+        note_end(RESULTS, "failed", said)
+        raise WorkflowError(f"{said}\nrun the same command again: what is finished stays")
     if not workflow.storage_settings.notemp:
-        remove_scans(next(iter(MODELS.values())))
+        remove_scans(first)
     note_end(RESULTS, "complete")
     tell(*said_of_success(RESULTS, list(MODELS)))
 

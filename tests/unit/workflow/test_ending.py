@@ -63,7 +63,7 @@ def test_a_warning_about_the_input_is_repeated(tmp_path: Path) -> None:
 
 
 def test_what_was_asked_for_in_part_is_no_result(tmp_path: Path) -> None:
-    assert "no validated result yet" in next(said_of_success(tmp_path, [MODEL]))
+    assert "no validated result of these sequences yet" in next(said_of_success(tmp_path, [MODEL]))
     proven(tmp_path)
     first, _, open_, after = said_of_success(tmp_path, [MODEL, "prot_bert"])
     assert first.startswith(f"result   {MODEL}: 1,200 vectors") and "prot_bert: no" in open_

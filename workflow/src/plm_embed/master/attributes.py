@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from plm_embed.fingerprint import IMPORTED_DEVICE, POOLING_DEFINITIONS, Fingerprint
 from plm_embed.master.planned import Plan
 from plm_embed.sequences.summary import Summary
+from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.write_parts import SCHEMA_VERSION
 from plm_embed.typed_json import to_plain
 
@@ -36,6 +38,21 @@ def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> d
         name: json.dumps(value, sort_keys=True) if isinstance(value, dict) else value
         for name, value in sorted(found.items())
     }
+
+
+def gathered_from(master: Path) -> dict[str, Any]:
+    """What a master says of the sequences that it was gathered from. StoreError for a file that is
+    no whole HDF5.
+    """
+    with open_hdf5(master) as file:
+        found: dict[str, Any] = json.loads(file.attrs.get("inputs", "{}"))
+        return found
+
+
+def is_of(said: Mapping[str, Any], summary: Summary) -> bool:
+    """Whether these are the sequences that `gathered_from` gives."""
+    counted = to_plain(summary)
+    return all(counted.get(name, count) == count for name, count in said.items())
 
 
 def _batch_invariance(plan: Plan) -> str:

@@ -23,6 +23,7 @@ from plm_embed.jobs.completion_record import (
     savings,
 )
 from plm_embed.keys import bucket_names
+from plm_embed.master.attributes import is_of
 from plm_embed.master.validation_record import VALIDATION, Norms, Validation, read_validation
 from plm_embed.models import published
 from plm_embed.models.manifest import Manifest, read_record
@@ -34,7 +35,6 @@ from plm_embed.reporting.plots.sample import SAMPLE, Sample, records_of, take_sa
 from plm_embed.reporting.runs import Run, runs_of
 from plm_embed.reporting.skipped import first_skipped
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
-from plm_embed.typed_json import to_plain
 
 LISTED = 10
 """Unusual vectors."""
@@ -179,9 +179,7 @@ def outdated(sequences: Path, summary: Summary | None, metadata: Mapping[str, An
     """What to say when a master with these attributes was gathered from other sequences than those
     of the summary.
     """
-    counted = to_plain(summary) if summary else {}
-    said = metadata.get("inputs") or {}
-    if all(counted.get(name, count) == count for name, count in said.items()):
+    if summary is None or is_of(metadata.get("inputs") or {}, summary):
         return ""
     return (
         f"{sequences / SUMMARY}: of other sequences than the master was "

@@ -39,7 +39,7 @@ from plm_embed.workflow.config_handover import (
     quote_words,
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
-from plm_embed.workflow.forget import forget, remove_scans
+from plm_embed.workflow.forget import forget, other_sequences, remove_scans
 from plm_embed.workflow.repeated_keys import check_repeated_keys
 from plm_embed.workflow.resources import (
     buckets_per_job,
@@ -100,6 +100,7 @@ __all__ = [
     "note_start",
     "notes_file",
     "options",
+    "other_sequences",
     "plan_line",
     "printable",
     "proof_options",

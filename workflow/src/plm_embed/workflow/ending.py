@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.master.attributes import gathered_from, is_of
 from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import PROOF, VALIDATION, Validation, read_validation
 from plm_embed.reading.find import GATHERED
-from plm_embed.sequences.summary import known_summary
+from plm_embed.sequences.summary import Summary, known_summary
 from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.failures import Failure, alike, failures
 from plm_embed.workflow.run_note import began_at, note_end
@@ -29,10 +30,14 @@ AGAIN = "when it is mended, run the same command again: what is finished stays"
 
 def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
     """Lines about a run without a failure. What was not asked for may still be open."""
-    proven = [model for model in models if (results / model / PROOF).is_file()]
+    summary = known_summary(results / "sequences")
+    proven = [
+        model
+        for model in models
+        if (results / model / PROOF).is_file() and not _stale(results / model, summary)
+    ]
     for model in proven:
         yield _line("result", _result(results / model, named=len(models) > 1))
-    summary = known_summary(results / "sequences")
     for warning in summary.warnings if summary else ():
         yield _line("warning", warning)
     reports = [results / model / REPORT for model in proven]
@@ -42,7 +47,10 @@ def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
         yield _line("next", f"plm-embed summary {shlex.quote(str(results))}")
         return
     open_ = ", ".join(model for model in models if model not in proven)
-    yield _line("open", f"{open_}: no validated result yet; this run was asked for a part only")
+    yield _line(
+        "open",
+        f"{open_}: no validated result of these sequences yet; this run was asked for a part only",
+    )
     yield _line("next", f"plm-embed watch {shlex.quote(str(results))} --once")
 
 
@@ -128,18 +136,27 @@ def _cause(same: Sequence[Failure]) -> str:
     return same[0].reason.replace("\n", "\n" + " " * _WIDTH)
 
 
+def _stale(folder: Path, summary: Summary | None) -> bool:
+    """Whether a master was gathered from other sequences than are there now."""
+    with suppress(PlmEmbedError):  # `_result` says what is wrong with it
+        return summary is not None and not all(
+            is_of(gathered_from(path), summary) for path in _masters(folder)
+        )
+    return False
+
+
+def _masters(folder: Path) -> list[Path]:
+    return [folder / name for name in read_record(folder / GATHERED).files if name.endswith(".h5")]
+
+
 def _result(folder: Path, *, named: bool) -> str:
     try:
-        files = [name for name in read_record(folder / GATHERED).files if name.endswith(".h5")]
+        masters = _masters(folder)
         validation = read_validation(folder / VALIDATION)
     except PlmEmbedError as error:
         return str(error)
     counted = _counted(validation) if validation else ""
-    return (
-        f"{folder.name}: " * named
-        + f"{counted}validated: "
-        + ", ".join(str(folder / name) for name in files)
-    )
+    return f"{folder.name}: " * named + f"{counted}validated: " + ", ".join(map(str, masters))
 
 
 def _counted(validation: Validation) -> str:

@@ -56,7 +56,7 @@ def remove_scans(config: Config) -> None:
     sequences = Path(config["results"], "sequences")
     with suppress(OSError):
         whole = known_summary(sequences) is not None and not _changed_inputs(sequences)
-        if whole and not _other_sequences(config, sequences):
+        if whole and not other_sequences(config):
             for name in ("scans", "splits"):
                 shutil.rmtree(sequences / name, ignore_errors=True)
 
@@ -68,7 +68,7 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     if wrong := outdated(folder / GATHERED, proof):
         yield [wrong[0]], wrong[1]
     sequences = Path(config["results"], "sequences")
-    other = _other_sequences(config, sequences)
+    other = other_sequences(config)
     if other:
         yield [sequences / SUMMARY], f"{sequences} has {other}"
     ended, why = _other_vectors(config, folder)
@@ -80,9 +80,9 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
             yield [folder / RECORD], f"{weights} holds no weights now"
 
 
-def _other_sequences(config: Config, sequences: Path) -> str:
-    """What of the sequences is not what the configuration asks for, or ''."""
-    summary = known_summary(sequences)
+def other_sequences(config: Config) -> str:
+    """What of the sequences that are there is not what the configuration asks for, or ''."""
+    summary = known_summary(Path(config["results"], "sequences"))
     if summary is None:
         return ""
     if not _same([entry.path for entry in summary.inputs], config["inputs"]):

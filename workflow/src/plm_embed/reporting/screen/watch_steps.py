@@ -2,15 +2,20 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from plm_embed.errors import PlmEmbedError
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.master.attributes import gathered_from, is_of
+from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.reading.find import GATHERED
 from plm_embed.reporting.small_files import Kept, time_of
+from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.workflow.ending import REFERENCE, REPORT
 from plm_embed.workflow.failures import Failure, error_at_the_end, reading_logs
 
@@ -49,7 +54,8 @@ class Steps:
         self, model: str, embedded: bool, began: int, *, copied: bool = False
     ) -> list[Step]:
         """gather, validate and report. One that is older than what it was made of is not done,
-        unless they were `copied`: then the times of files are those of the copy.
+        unless they were `copied`: then the times of files are those of the copy. Nor is a master of
+        other sequences than are there now.
         """
         folder = self.results / model
         made = time_of(folder / SUBMISSIONS) or 0  # the last submission that came or went
@@ -57,6 +63,7 @@ class Steps:
         for name, file in (("gather", GATHERED), ("validate", PROOF), ("report", REPORT)):
             written = time_of(folder / file)
             done = before and written is not None and (written >= made or copied)
+            done = done and not (name == "gather" and self._of_other_sequences(folder))
             logs = [self._log(model, name)] if before else []
             step = self._step(name, done, logs, max(began, made))
             if name == "validate" and step.status == "waits":
@@ -64,6 +71,19 @@ class Steps:
             steps.append(step)
             before, made = done, written or made
         return steps
+
+    def _of_other_sequences(self, folder: Path) -> bool:
+        """Whether a master was gathered from other sequences than are there; not where a file that
+        tells is gone or damaged, which the next run says.
+        """
+        with suppress(PlmEmbedError):
+            summary = self._kept.read(self.results / "sequences" / SUMMARY, _read_summary)
+            record = self._kept.read(folder / GATHERED, read_record)
+            for name in record.files if record and summary else ():
+                said = self._kept.read(folder / name, gathered_from) if name.endswith(".h5") else {}
+                if summary and not is_of(said or {}, summary):
+                    return True
+        return False
 
     def _reference(self, model: str, began: int, *, before: bool) -> Step | None:
         """The part of validate that runs beside embed, when it has failed or is waited for."""
@@ -97,6 +117,10 @@ class Steps:
 
     def _error(self, log: Path | None) -> str:
         return (log and self._kept.read(log, error_at_the_end)) or ""
+
+
+def _read_summary(path: Path) -> Summary:
+    return read_summary(path.parent)
 
 
 def last_line(log: Path) -> str:
