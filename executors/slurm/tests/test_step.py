@@ -34,18 +34,31 @@ job.wait()
 """
 
 
-def parent(folder: Path, name: str, seconds: float, mark: str = "1") -> subprocess.Popen[str]:
+RUNNING = "JobId=77 JobName=embed JobState=RUNNING Reason=None Requeue=1 Restarts=2 BatchFlag=1"
+
+
+def parent(
+    folder: Path,
+    name: str,
+    seconds: float,
+    mark: str = "1",
+    *,
+    said: str = RUNNING,
+    number: str = "77",
+) -> subprocess.Popen[str]:
     """A process of that name (what `comm` says) that starts a job's Python as slurmstepd does."""
     python = folder / name
     python.symlink_to(shutil.which(sys.executable) or sys.executable)
     # the controller does not answer the first time
     away = f"[ -e {folder}/asked ] || {{ touch {folder}/asked; exit 1; }}"
     script(folder / "scancel", f"{away}\necho $1 > {folder}/cancelled")
+    script(folder / "scontrol", f"echo '{said}' | tee {folder}/looked")
     script(folder / "sleep", "true")
     environment = os.environ | {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_ID": number,
+        "SLURM_RESTART_COUNT": "2",
     }
     starter = PARENT.replace("sys.executable", repr(sys.executable))
     return subprocess.Popen(
@@ -82,6 +95,22 @@ def test_a_job_whose_slurmstepd_died_is_cancelled_when_its_snakemake_ends(tmp_pa
 
 
 @pytest.mark.parametrize(
+    "said",
+    [RUNNING.replace("RUNNING", "PENDING"), RUNNING.replace("Restarts=2", "Restarts=3")],
+    ids=["waits to run again", "runs again"],
+)
+def test_a_job_that_slurm_runs_again_is_left_alone(said: str, tmp_path: Path) -> None:
+    """It has the same number, and all its processes died together."""
+    step = parent(tmp_path, "slurmstepd", seconds=3600, said=said)
+    job, _ = lines(step)
+    step.kill()
+    step.wait()
+    os.kill(job, signal.SIGKILL)
+    assert appears(tmp_path / "looked", 300)
+    assert not appears(tmp_path / "cancelled", 0.5)
+
+
+@pytest.mark.parametrize(
     ("name", "mark", "guards"),
     [("slurmstepd", "1", 1), ("bash", "1", 0), ("slurmstepd", "", 0)],
     ids=["in order", "not below slurmstepd", "not a job of this plugin"],
@@ -97,6 +126,7 @@ def test_a_slurmstepd_that_died_before_its_job_looked_is_missed_all_the_same(
     tmp_path: Path,
 ) -> None:
     script(tmp_path / "scancel", f"echo $1 > {tmp_path}/cancelled")
+    script(tmp_path / "scontrol", f"echo '{RUNNING.replace('Restarts=2', 'Restarts=0')}'")
     script(tmp_path / "sleep", "true")
     environment = os.environ | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -120,8 +150,9 @@ def test_a_slurmstepd_that_died_before_its_job_looked_is_missed_all_the_same(
 def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
     steps: tuple[str, ...], tmp_path: Path
 ) -> None:
+    number = f"8{len(steps)}"  # tests beside this one see all processes
     seen = [
-        subprocess.Popen(["bash", "-c", f"exec -a 'slurmstepd: [77.{step}]' sleep 3600"])
+        subprocess.Popen(["bash", "-c", f"exec -a 'slurmstepd: [{number}.{step}]' sleep 3600"])
         for step in steps
     ]
     try:
@@ -129,7 +160,7 @@ def test_without_the_slurmstepd_of_its_batch_script_a_job_is_cancelled(
             b"slurmstepd" in Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in seen
         ):
             time.sleep(0.01)
-        step = parent(tmp_path, "slurmstepd", 0.1)
+        step = parent(tmp_path, "slurmstepd", 0.1, number=number)
         assert lines(step)[1] == 1
         assert step.wait(300) == 0
         assert appears(tmp_path / "cancelled", 300 if len(steps) == 1 else 1) == (len(steps) == 1)

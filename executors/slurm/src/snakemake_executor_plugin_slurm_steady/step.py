@@ -15,7 +15,7 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from .announced_end import pass_on_sigterm
 
 SECONDS_TO_END = 20
-"""Within which a job is over whose slurmstepd has ended in order."""
+"""Within which a job is over whose slurmstepd has ended in order, or that SLURM has ended."""
 TRIES = 60
 """To have SLURM end a job: its controller may be away just then. Ten seconds apart."""
 MARK = "SNAKEMAKE_SLURM_STEADY_STEP"
@@ -31,6 +31,18 @@ _DEFAULTS = (
 )
 """Of SLURM_*: what sbatch says of the job and srun would take for options of its step; some of
 them exclude each other."""
+_END = """end() {{
+    sleep {pause}
+    for _ in $(seq {tries}); do
+        if found=$(scontrol -o show job {job}); then
+            case "$found" in *" JobState=RUNNING "*) ;; *) exit;; esac
+            case "$found" in *" Restarts={restarts} "*) ;; *) exit;; esac
+            scancel {job} && exit
+        fi
+        sleep 10
+    done
+}}
+"""
 _guards: list["subprocess.Popen[bytes]"] = []
 
 
@@ -62,8 +74,10 @@ def end_with_step() -> None:
     slurmstepd then.
 
     The batch script has one of its own: without it nobody tells SLURM that the script has ended.
-    It outlives this step in order, so that nothing is to be waited for when it is gone. Where
-    neither it nor the one of the step can be seen by name, it is left out.
+    Where neither it nor the one of the step can be seen by name, it is left out.
+
+    When SLURM itself ends a job, to run it again under the same number (preemption, a failed node,
+    requeue), all of them die together. So it is asked after a pause what it says of the job.
     """
     if not os.environ.pop(MARK, ""):
         return
@@ -79,11 +93,13 @@ def end_with_step() -> None:
             first_node = os.environ.get("SLURM_NODEID", "0") == "0"
             watched = first_node and seen.returncode == 0
             alive = "false" if parent == 1 else f"[ -d /proc/{parent} ]"
-            script = (
-                f"end() {{ for _ in $(seq {TRIES}); do scancel {job} && break; sleep 10; done; }}\n"
+            script = _END.format(
+                job=job,
+                tries=TRIES,
+                pause=SECONDS_TO_END,
+                restarts=os.environ.get("SLURM_RESTART_COUNT", "0"),
             )
-            script += "read _; " + (f"{batch} || end; " if watched else "")
-            script += f"{alive} || {{ sleep {SECONDS_TO_END}; end; }}"
+            script += "read _; " + (f"{batch} || end; " if watched else "") + f"{alive} || end"
             guard = subprocess.Popen(
                 ["/bin/sh", "-c", script],
                 stdin=subprocess.PIPE,
