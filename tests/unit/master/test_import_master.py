@@ -254,6 +254,12 @@ def test_a_row_whose_ids_name_different_sequences_by_now_has_none(
     assert (done.rows, done.left_out) == (47, {AMBIGUOUS: 1})
 
 
+def test_a_master_of_this_package_is_to_be_reused(tmp_path: Path, prepared: Path) -> None:
+    files = master(tmp_path, prepared, fingerprint="{}")
+    with pytest.raises(PlmEmbedError, match=r"a master of plm-embed.*name it in `reuse`"):
+        run(files, prepared)
+
+
 def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
     files = master(tmp_path, prepared)
     with h5py.File(files.master, "r+") as file:

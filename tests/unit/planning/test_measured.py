@@ -70,6 +70,11 @@ def test_a_finished_campaign_costs_nothing_more_and_its_bytes_were_right(
     assert before.bytes["master"] == pytest.approx(outputs[0].stat().st_size, rel=0.1, abs=8_000)
     elsewhere = planned(plan.Question(configfile, elsewhere=(model / "embedded",)))
     assert elsewhere.forecasts[0].speed.basis == "measured here"
+    (model / "embedded").rename(tmp_path / "away")
+    elsewhere = planned(plan.Question(configfile, elsewhere=(tmp_path / "away",)))
+    assert elsewhere.forecasts[0].speed.basis == "measured elsewhere"
+    assert elsewhere.forecasts[0].speed.here
+    (tmp_path / "away").rename(model / "embedded")
     configfile.write_text(configfile.read_text() + "embedding: {compute_dtype: bfloat16}\n")
     half = planned(plan.Question(configfile, all_gpus=True))
     assert {one.speed.basis for one in half.forecasts} == {"estimated", "not known"}

@@ -148,6 +148,7 @@ def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     assert set(found.bytes) == {"sequences", "index", "records", "store", "master", "weights"}
     asked = ["plan", "--configfile", str(configfile), "--lengths", str(lengths)]
     assert CliRunner().invoke(group, asked, catch_exceptions=False).exit_code == 0
+    assert not [*configfile.parent.glob("results/*/plan.json")], "a plan of no campaign is kept"
     by_length = Counter({100: 40, 2000: 1})
     summary = counted(records=41, accepted=41, unique=41, residues=6000, lengths=by_length)
     write_summary(tmp_path, summary)

@@ -75,8 +75,13 @@ def test_more_neighbors_than_the_cells_hold(campaign: Campaign) -> None:
 
 def test_what_does_not_fit_is_refused(campaign: Campaign, copied: Path, tmp_path: Path) -> None:
     other = campaign_of(tmp_path / "other", 50)
-    with pytest.raises(StoreError, match="there is no such file; make it again: plm-embed index"):
+    with pytest.raises(PlmEmbedError, match=r"50 rows are compared in no time; .* without one"):
         plm_embed.open(other.master).nearest(["p1"], index=True)
+    (note,) = copied.glob("*.faiss.json")
+    note.rename(tmp_path / "note")
+    with pytest.raises(StoreError, match="there is no such file; make it: plm-embed index"):
+        plm_embed.open(copied).nearest(["p1"], index=True)
+    (tmp_path / "note").rename(note)
     for suffix in (".faiss", ".faiss.json"):
         copy(campaign.master.with_suffix(suffix), other.master.with_suffix(suffix))
     with pytest.raises(StoreError, match="the index of another master; make it again"):

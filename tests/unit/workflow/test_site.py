@@ -7,13 +7,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.sites import slurm as slurm_site
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.sites.slurm_executor import instead_of_plain
 from plm_embed.workflow.site import Given, layer
 from support.told_slurm import TWO_PARTITIONS, slurm
+
+
+def test_a_site_has_one_scheduler_and_slurm_gives_a_submission_one_node() -> None:
+    with pytest.raises(ConfigError, match="site: polaris: has PBS; use `--profile pbs`"):
+        layer(Given("slurm", site="polaris"))
+    with pytest.raises(ConfigError, match="site: perlmutter: has SLURM; use `--profile slurm`"):
+        layer(Given("pbs", site="perlmutter"))
+    with pytest.raises(ConfigError, match="nodes: 2: a submission is of one node on SLURM"):
+        layer(Given("slurm", site="perlmutter", embed={"nodes": "2"}))
 
 
 def test_one_account_and_one_partition_need_nothing(

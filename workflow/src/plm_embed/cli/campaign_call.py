@@ -20,6 +20,7 @@ from plm_embed.workflow.run_note import NOTE, read_call
 
 _SHOWN = re.compile(r"plm-embed: |\d+ of \d+ steps \(")
 _FAILED = re.compile(r"plm-embed: [^:]+ failed: (?!.*; it is tried again$)")
+_STOPPED = ("stopped ", "next ")
 _NOTHING = "Nothing to be done"
 _ERROR = re.compile(r"\w*(Error|Exception)\b")
 _IN_SNAKEFILE = re.compile(r'WorkflowError in file "|  File "')
@@ -70,8 +71,10 @@ def _snakemake(command: Command) -> tuple[int, list[str], str]:
                 held = lines[-1] if _FAILED.match(lines[-1]) else ""
                 if not held:
                     click.echo(printable(lines[-1]), err=True)
-        except KeyboardInterrupt:  # Snakemake has it too, and ends its jobs
-            process.wait()
+        except KeyboardInterrupt:  # Snakemake has it too, ends its jobs, and says what is stored
+            for line in process.stdout:
+                if line.startswith(_STOPPED):
+                    click.echo(printable(line.rstrip()), err=True)
             raise
     return process.returncode, lines, held
 

@@ -155,7 +155,8 @@ def plan(
     results = Path(question.config["results"])
     for found in plans:
         kept = results / found.model / PLAN
-        if not (found.stored and kept.exists()):
+        # one by made-up lengths is of no campaign
+        if lengths is None and not (found.stored and kept.exists()):
             write_plan(kept, found)
     if as_json:
         say("\n".join(json.dumps(to_plain(found), indent=2) for found in plans))

@@ -145,13 +145,20 @@ def existing(path: Path) -> Path:
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
+def _where(error: yaml.YAMLError) -> str:
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f", line {mark.line + 1}: not YAML: {problem}" if mark else f": not YAML ({error})"
+
+
 def _yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file", path=path) from None
+        raise ConfigError(
+            f"{path}: there is no such file; name yours with --configfile", path=path
+        ) from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({error})", path=path) from None
+        raise ConfigError(f"{path}{_where(error)}", path=path) from None
     check_repeated_keys([path])
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: not a configuration: it has no keys", path=path)

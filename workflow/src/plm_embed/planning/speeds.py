@@ -64,15 +64,15 @@ def best_speeds(
         model.name, dtype, Path(config["results"]) / model.name / "embedded", "measured here"
     ):
         found.setdefault(speed.device, speed)
+    for folder in elsewhere:
+        for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
+            found.setdefault(speed.device, speed)
     mine = () if at_a_site else _devices_here(model, work, dtype, workers_here(config))
     for speed in mine:
         known = found.pop(speed.device, speed)
         if not known.here:  # from records: jobs as many as now may have been at work
             known = replace(known, here=True, workers=speed.workers)
         found = {speed.device: known} | found
-    for folder in elsewhere:
-        for speed in costs.measured(model.name, dtype, folder, "measured elsewhere"):
-            found.setdefault(speed.device, speed)
     for speed in costs.estimates(model, work, dtype):
         found.setdefault(speed.device, speed)
     return list(found.values())

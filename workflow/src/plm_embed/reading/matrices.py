@@ -78,7 +78,8 @@ class Matrices(ABC):
                 f"{self.path}: has no {kind.replace('_', '-')} representation; it has "
                 f"{', '.join(self.names)}",
                 path=self.path,
-                remedy=f"for the next run: `embedding.pooling: [mean, {kind}]`",
+                remedy="for the next run: `embedding.pooling: [mean, per_residue]`, or per_token "
+                "where a token is several bases",
             )
         found = self._known(name or names[0])
         if not has_matrix(found):

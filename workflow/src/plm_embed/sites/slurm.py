@@ -42,7 +42,7 @@ def partition_lines() -> list[str]:
     """
     if shutil.which("sinfo") is None:
         raise ConfigError(
-            "--site slurm: there is no sinfo here; run it where you submit, or name another site",
+            "site: slurm: there is no sinfo here; run it where you submit, or name another site",
             key="site",
         )
     asked = ["sinfo", "--noheader", "--format", FORMAT]
@@ -52,11 +52,11 @@ def partition_lines() -> list[str]:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            "--site slurm: sinfo does not answer; try again later", key="site"
+            "site: slurm: sinfo does not answer; try again later", key="site"
         ) from None
     if answer.returncode:
         raise ConfigError(
-            f"--site slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again "
+            f"site: slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again "
             "later",
             key="site",
         )
@@ -171,7 +171,7 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
         }
     if not queues:
         raise ConfigError(
-            "--site slurm: no partition that is up has GPUs, says sinfo; name another site",
+            "site: slurm: no partition that is up has GPUs, says sinfo; name another site",
             key="site",
         )
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from os import environ
 from typing import Any
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import ConfigError, PlmEmbedError
 from plm_embed.sites import slurm, slurm_executor
 from plm_embed.sites.data import read_site
 from plm_embed.sites.job_shape import Shape, buckets_for, shape
@@ -73,6 +73,7 @@ def layer(given: Given, buckets_per_submission: int = 0, per_job_here: int = 1) 
 def _pbs(given: Given, buckets: int) -> Layer:
     here = Here(given.site, "as you say") if given.site else recognize("pbs")
     site = read_site(here.site)
+    _check_scheduler(site, here, "pbs")
     form = _shape(site, given, given.named("pbs_queue") or given.queue)
     account = account_of(site, given.named("pbs_account") or given.account)
     missing = ""
@@ -92,6 +93,16 @@ def _pbs(given: Given, buckets: int) -> Layer:
         line=_line(_heading(site, here), words, account, _asks(form, given, embed)),
         missing=missing,
     )
+
+
+def _check_scheduler(site: Mapping[str, Any], here: Here, asked: str) -> None:
+    scheduler = site.get("scheduler", "pbs")
+    if scheduler != asked:
+        raise ConfigError(
+            f"site: {here.site}: has {scheduler.upper()}; use `--profile {scheduler}`, or leave "
+            "`site` out",
+            key="site",
+        )
 
 
 def account_of(site: Mapping[str, Any], named: str = "") -> str:
@@ -119,7 +130,15 @@ def _slurm(given: Given, buckets: int) -> Layer:
     ) as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
         if given.site:
             raise
-        here = Here("", str(error).removeprefix("--site slurm: "))
+        here = Here("", str(error).removeprefix("site: slurm: "))
+    if here.site:
+        _check_scheduler(site, here, "slurm")
+    if (nodes := _number(given.embed.get("nodes"))) > 1:
+        raise ConfigError(
+            f"nodes: {nodes}: a submission is of one node on SLURM; leave it out, for as many "
+            "submissions as there is room for run at a time",
+            key="nodes",
+        )
     queue, several_queues = _slurm_queue(here, site, given)
     account, several_accounts = _slurm_account(given) if here.site and not given.site else ("", "")
     form = _shape(site, given, queue)

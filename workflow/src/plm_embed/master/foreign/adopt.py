@@ -133,6 +133,11 @@ def _check_claims(
         )
     said: dict[str, Any] = {name: value.item() if isinstance(value, np.generic) else value
                             for name, value in file.attrs.items()}  # fmt: skip
+    if "fingerprint" in said:
+        raise StoreError(
+            f"{path}: is a master of plm-embed, which needs no import: name it in `reuse`",
+            path=path,
+        )
     problems = []
     if "model_name" in said and find_model(str(said["model_name"])).name != manifest.model:
         problems.append(f"model_name is {said['model_name']}, the weights are of {manifest.model}")

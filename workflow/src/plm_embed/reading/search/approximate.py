@@ -32,7 +32,7 @@ LEAST = 1000
 """Rows to train on; what an index saves shows at a thousand times as many."""
 TRIAL, TRIED = 10, 200
 """Recall is measured on so many neighbors of so many rows."""
-AGAIN = "make it again: plm-embed index"
+FEW = "rows are compared in no time; an index is for millions of them: search without one"
 _PER_CELL = 40  # rows to train on; FAISS wants 39
 _ROWS = 1 << 14
 _SEED = 7
@@ -75,8 +75,13 @@ class Approximate:
         if not isinstance(embeddings, Embeddings):
             raise PlmEmbedError(f"{embeddings.path}: a store has no index", path=embeddings.path)
         path, name = index_file(embeddings), embeddings.resolved(name)
-        again = f"{AGAIN} {embeddings.path}"
-        note = read_sealed(_note_file(path), Note, "the note of an index", again)
+        if not path.is_file() and len(embeddings) < LEAST:
+            raise PlmEmbedError(
+                f"{embeddings.path}: {len(embeddings):,} {FEW}", path=embeddings.path
+            )
+        make = f"plm-embed index {embeddings.path}"
+        again = f"make it again: {make}"
+        note = read_sealed(_note_file(path), Note, "the note of an index", f"make it: {make}")
         if not path.is_file() or path.stat().st_size != note.bytes:
             raise StoreError(f"{path}: missing, or cut short", path=path, remedy=again)
         if note.master != embeddings.identity:
@@ -116,11 +121,7 @@ def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: floa
     with Embeddings(path) as embeddings:
         count, dim = embeddings.shape
         if count < LEAST:
-            raise PlmEmbedError(
-                f"{embeddings.path}: {count:,} rows are compared in no time; an index is for "
-                "millions of them",
-                path=embeddings.path,
-            )
+            raise PlmEmbedError(f"{embeddings.path}: {count:,} {FEW}", path=embeddings.path)
         search = Search(embeddings, TRIAL + 1, metric, embeddings.resolved(name))
         cells = 1 << round(np.log2(count) / 2)
         # rotated at random, so that no number means more than another
