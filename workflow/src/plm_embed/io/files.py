@@ -91,7 +91,9 @@ def atomic_path(final: Path) -> Iterator[Path]:
         temporary.replace(final)
         sync(final.parent)
     except OSError as error:
-        error.filename = error.filename or str(final)  # a write that fails does not say where
+        # a write that fails does not say where, and nobody knows the temporary name
+        if error.filename is None or str(error.filename) == str(temporary):
+            error.filename = str(final)
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -144,15 +144,16 @@ class Vectors(Matrices):
         """The k nearest rows of each query, by comparison with every row, in bounded memory; with
         `index`, with those that the master's index proposes (`plm-embed index`).
 
-        Queries are records of these ids (each finds itself first), vectors (q, D), or sequences,
-        given as to `plm_embed.embed`: they are embedded by the model and the settings of these
-        embeddings, whose `weights` may have to be named. `on_error` as in `plm_embed.embed`: raise
-        an InputError for a sequence that has no vector, or skip it with a warning.
+        Queries are records of these ids (each finds itself first, but by dot), vectors (q, D), or
+        sequences, given as to `plm_embed.embed`: they are embedded by the model and the settings of
+        these embeddings, whose `weights` may have to be named. `on_error` as in `plm_embed.embed`:
+        raise an InputError for a sequence that has no vector, or skip it with a warning.
 
-        The table has, for each query (its id, or else its place among them, from 0), a line for
-        each record of each neighbor: rank from 1, similarity (cosine), dot_product or distance
-        (euclidean), row, and what the index says of the record. PlmEmbedError for an unknown
-        metric, for queries of another width, or with numbers that are not finite.
+        The table has, for each query (its id, or else its place among them: of vectors from 0, of
+        sequences from 1), a line for each record of each neighbor: rank from 1, similarity
+        (cosine), dot_product or distance (euclidean), row, and what the index says of the record.
+        PlmEmbedError for an unknown metric, for queries of another width, or with numbers that are
+        not finite.
         """
         if sum(each is not None for each in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
