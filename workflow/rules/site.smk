@@ -31,13 +31,11 @@ def typed():
 
 # Options with which Snakemake runs no job.
 LOOKS = (
-    *("dryrun", "unlock", "touch", "lint", "summary", "detailed_summary", "archive", "containerize"),
-    *("dag", "rulegraph", "filegraph", "d3dag", "list_rules", "list_target_rules", "print_compilation"),
-    *("list_changes", "list_input_changes", "list_params_changes", "list_untracked", "list_conda_envs"),
-    *("cleanup_metadata", "cleanup_shadow", "conda_cleanup_envs", "conda_create_envs_only"),
-    *("container_cleanup_images", "generate_unit_tests", "delete_all_output", "delete_temp_output"),
-    "export_cwl",
-)
+    "dryrun unlock touch lint summary detailed_summary archive containerize export_cwl dag rulegraph filegraph d3dag"
+    " list_rules list_target_rules print_compilation list_changes list_input_changes list_params_changes list_untracked"
+    " list_conda_envs cleanup_metadata cleanup_shadow conda_cleanup_envs conda_create_envs_only container_cleanup_images"
+    " generate_unit_tests delete_all_output delete_temp_output"
+).split()
 
 
 def only_looks():
