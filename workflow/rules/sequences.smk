@@ -2,16 +2,11 @@
 # OUTPUTS          <sequences>/records.parquet, summary.json, and per bucket buckets/*.parquet and members/*.parquet
 #                  `deduplicate` in the config: all by one job, or by many, of which `collect` is the last
 
-from plm_embed.workflow import range_names, reading_options, scan_names
+from plm_embed.workflow import place_of, range_names, reading_options, scan_names
 
 # for the jobs of by_input
 SCANS, RANGES = scan_names(config), range_names(config)
 READING = reading_options(config)
-
-
-def place(name):
-    """Of a scan among the inputs, of a range among the ranges."""
-    return int(name.partition("-")[0])
 
 
 wildcard_constraints:
@@ -55,7 +50,7 @@ else:
     rule scan:
         """Account for every record of one input, and hand the accepted ones to the ranges of buckets."""
         input:
-            lambda wildcards: config["inputs"][place(wildcards.scan)],
+            lambda wildcards: config["inputs"][place_of(wildcards.scan)],
         output:
             temp(directory("<sequences>/scans/{scan}")),
         log:
@@ -68,12 +63,12 @@ else:
         resources:
             mem_mb=lambda wildcards, attempt: attempt * config["memory_mb"],
             runtime=lambda wildcards, attempt: attempt
-            * records_minutes(input_size(config, config["inputs"][place(wildcards.scan)])),
+            * records_minutes(input_size(config, config["inputs"][place_of(wildcards.scan)])),
         params:
-            number=lambda wildcards: place(wildcards.scan),
+            number=lambda wildcards: place_of(wildcards.scan),
             # as in deduplicate
             size=lambda wildcards: (
-                input_size(config, config["inputs"][place(wildcards.scan)]) if ALONE else 0
+                input_size(config, config["inputs"][place_of(wildcards.scan)]) if ALONE else 0
             ),
             reading=lambda wildcards: READING,  # a function, for what it gives is not searched for wildcards
         shell:
@@ -98,7 +93,7 @@ else:
             runtime=lambda wildcards, attempt: attempt
             * records_minutes(input_bytes(config) / len(RANGES)),
         params:
-            number=lambda wildcards: place(wildcards.range),
+            number=lambda wildcards: place_of(wildcards.range),
         shell:
             "python -m plm_embed split {input.scans:q} --range {params.number} --output {output:q}"
             " --memory-mb {resources.mem_mb} &> {log:q}"

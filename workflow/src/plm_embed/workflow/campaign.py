@@ -88,6 +88,11 @@ def range_names(config: Config) -> list[str]:
     return [f"{number:02d}-{scans}" for number in range(count)]
 
 
+def place_of(name: str) -> int:
+    """Of a scan among the inputs, or of a range among the ranges, from 0."""
+    return int(name.partition("-")[0])
+
+
 def _digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
 
