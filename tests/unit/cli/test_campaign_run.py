@@ -198,7 +198,7 @@ def test_what_snakemake_says_after_ctrl_c_is_shown(
 ) -> None:
     said: list[str] = []
 
-    def echo(text: str, err: bool) -> None:
+    def echo(text: str, **_: bool) -> None:
         if "to follow" in text:
             raise KeyboardInterrupt
         said.append(text)
