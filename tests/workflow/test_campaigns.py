@@ -155,9 +155,8 @@ def test_campaigns_share_weights_and_leave_each_other_alone(demo: Path, tmp_path
     ):
         with pytest.raises(PlmEmbedError, match=r"snakemake --forcerun .*weights\.json"):
             read()
-    assert run(
-        "b", "weights", "--forcerun", str(folder / "b" / MODEL / "weights.json"), **own
-    ).startswith("0 ")
+    again = ("--forcerun", f"b/{MODEL}/weights.json")
+    assert run("b", "weights", *again, **own).startswith("0 ")
     assert read_record(folder / "b" / MODEL) == read_manifest(folder / "own" / MODEL)
     assert files() == before
 
