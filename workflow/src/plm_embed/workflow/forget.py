@@ -54,11 +54,12 @@ def remove_scans(config: Config) -> None:
     those of an earlier configuration, and where it was killed before their last job had ended.
     """
     sequences = Path(config["results"], "sequences")
+    left = [sequences / name for name in ("scans", "splits") if (sequences / name).is_dir()]
     with suppress(OSError):
-        whole = known_summary(sequences) is not None and not _changed_inputs(sequences)
+        whole = left and known_summary(sequences) is not None and not _changed_inputs(sequences)
         if whole and not other_sequences(config):
-            for name in ("scans", "splits"):
-                shutil.rmtree(sequences / name, ignore_errors=True)
+            for folder in left:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
