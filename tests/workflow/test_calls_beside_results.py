@@ -56,13 +56,17 @@ def test_a_call_that_a_lock_refuses_changes_nothing(copy: Path) -> None:
     assert insisted.returncode == 0 and "validated" in insisted.stdout, insisted.stdout
 
 
-def test_a_call_beside_a_run_from_another_folder_changes_nothing(copy: Path) -> None:
+def test_a_call_beside_a_run_changes_nothing(copy: Path) -> None:
+    """It is seen without Snakemake's lock, which is of the folder of the call, and which another
+    campaign that ends there takes away.
+    """
     note_start(copy / "results", [MODEL])
     before = files(copy)
     refused = snakemake(copy, *ONE_THREAD, **OTHER)
-    assert refused.returncode == 1, refused.stdout
-    assert f"a run is at work here (process {os.getpid()}, " in refused.stdout
+    assert refused.returncode == 1 and "Traceback" not in refused.stdout, refused.stdout
+    assert f"results: a run is at work here (process {os.getpid()}, " in refused.stdout
     assert files(copy) == before
+    assert "Nothing to be done" in snakemake(copy, "-n").stdout
 
 
 def test_a_part_of_a_run_leaves_a_campaign_unfinished(copy: Path) -> None:

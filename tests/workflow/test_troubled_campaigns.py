@@ -1,7 +1,6 @@
 """Campaigns in trouble: kills, damage, and mistakes, and how they go on."""
 
 import gzip
-import os
 import random
 import re
 import shlex
@@ -18,7 +17,6 @@ import pytest
 
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
-from plm_embed.workflow.run_note import note_start
 from support.campaign_runs import snakemake, snakemake_command, working_folder
 from support.demo import (
     GATHERED,
@@ -131,15 +129,6 @@ def test_damage_fails_the_run_names_itself_and_leaves_the_report(copy: Path) -> 
     assert "is not valid" in run.stdout
     assert report(copy).status == "failed"
     assert not proof.exists()
-
-
-def test_a_run_at_work_is_seen_without_snakemakes_lock(copy: Path) -> None:
-    """Which another campaign that ends in the same working folder takes away."""
-    note_start(copy / "results", [MODEL])
-    second = snakemake(copy, *ONE_THREAD, "--forcerun", "report")
-    assert second.returncode == 1 and "Traceback" not in second.stdout, second.stdout
-    assert f"results: a run is at work here (process {os.getpid()}, " in second.stdout
-    assert "Nothing to be done" in snakemake(copy, "-n").stdout
 
 
 def test_weights_that_were_deleted_are_made_again_unless_the_campaign_is_proven(copy: Path) -> None:

@@ -1,11 +1,13 @@
-"""What a run says while a step is at work."""
+"""What a run says while a step is at work, and after Ctrl-C."""
 
 import time
 from pathlib import Path
 
 import pytest
 
+from plm_embed.cli import campaign_call
 from plm_embed.cli.campaign_progress import progress_told
+from plm_embed.cli.campaign_run import Command
 from support.watched import MODEL, beat, campaign, written
 
 
@@ -49,3 +51,33 @@ def test_nothing_is_said_of_what_is_idle_or_damaged(
         (results / "sequences" / "summary.json").write_text("{")
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
+
+
+SNAKEMAKE = """#!/bin/sh
+echo 'plm-embed: to follow this run'
+echo 'Terminating processes on user request'
+echo 'stopped  by you (Ctrl-C); stored: 32 of 158 sequences'
+echo 'next     give the same command again: it goes on where it was'
+"""
+
+
+def test_what_snakemake_says_after_ctrl_c_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def echo(text: str, **_: bool) -> None:
+        if "to follow" in text:
+            raise KeyboardInterrupt
+        said.append(text)
+
+    (tmp_path / "snakemake").write_text(SNAKEMAKE)
+    (tmp_path / "snakemake").chmod(0o755)
+    monkeypatch.setattr(campaign_call.sys, "executable", str(tmp_path / "snakemake"))
+    monkeypatch.setattr(campaign_call.click, "echo", echo)
+    with pytest.raises(KeyboardInterrupt):
+        campaign_call._snakemake(Command(()))
+    assert said == [
+        "stopped  by you (Ctrl-C); stored: 32 of 158 sequences",
+        "next     give the same command again: it goes on where it was",
+    ]

@@ -185,36 +185,6 @@ def test_weights_are_named_by_model_whatever_its_name(here: Path) -> None:
         configuration(models, ["weights.nt-2.5b-1000g=w.pt"])
 
 
-SNAKEMAKE = """#!/bin/sh
-echo 'plm-embed: to follow this run'
-echo 'Terminating processes on user request'
-echo 'stopped  by you (Ctrl-C); stored: 32 of 158 sequences'
-echo 'next     give the same command again: it goes on where it was'
-"""
-
-
-def test_what_snakemake_says_after_ctrl_c_is_shown(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-
-    def echo(text: str, **_: bool) -> None:
-        if "to follow" in text:
-            raise KeyboardInterrupt
-        said.append(text)
-
-    (here / "snakemake").write_text(SNAKEMAKE)
-    (here / "snakemake").chmod(0o755)
-    monkeypatch.setattr(campaign_call.sys, "executable", str(here / "snakemake"))
-    monkeypatch.setattr(campaign_call.click, "echo", echo)
-    with pytest.raises(KeyboardInterrupt):
-        campaign_call._snakemake(Command(()))
-    assert said == [
-        "stopped  by you (Ctrl-C); stored: 32 of 158 sequences",
-        "next     give the same command again: it goes on where it was",
-    ]
-
-
 def test_where_it_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration(given(), [])
     snakefile = ("--snakefile", str(CLONE / "Snakefile"), "--configfile", "out/config.yaml")

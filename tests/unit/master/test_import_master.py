@@ -2,9 +2,7 @@
 deviation.
 """
 
-import hashlib
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,81 +17,22 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import IMPORTED_DEVICE
-from plm_embed.inference.reference import hidden_states
 from plm_embed.inference.settings import Settings
 from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.master.foreign.adopt import Adopted, adopt
-from plm_embed.master.foreign.files import AMBIGUOUS, UNKNOWN, Files
 from plm_embed.models.family import Family
 from plm_embed.sequences.tables import Table
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.parts import read_part
 from support.buckets import write_bucket
-
-RANDOM = np.random.default_rng(3)
-SEQUENCES = [
-    "".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size))
-    for size in RANDOM.integers(20, 90, 48)
-]
-SETTINGS = Settings(compute_dtype="float32", scratch="")
-IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
-
-
-def master(
-    folder: Path,
-    prepared: Path,
-    *,
-    defect: bool = False,
-    layer: int = 3,
-    by: str = "id",
-    **attrs: Any,
-) -> Files:
-    """A master as the users' script writes it: rows in input order, one large compressed chunk.
-
-    defect: in batches of 8 the end token of every sequence but the longest is pooled in.
-    """
-    folder.mkdir(exist_ok=True)
-    vectors = []
-    for number, states in enumerate(hidden_states(prepared, SEQUENCES, [layer])):
-        batch = SEQUENCES[number - number % 8 :][:8]
-        padded = defect and len(SEQUENCES[number]) < max(map(len, batch))
-        vectors.append(states[layer].numpy()[1 : None if padded else -1].mean(axis=0))
-    keys = [f"{number:064x}" for number in range(len(SEQUENCES))]  # of another hash
-    with h5py.File(folder / "master_esm2_embeddings.h5", "w") as file:
-        file.create_dataset(
-            "emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf"
-        )
-        file["emb_keys"] = np.array(IDS if by == "id" else keys, dtype=h5py.string_dtype())
-        said = {
-            "model_name": "ESM2_t3_untrained",
-            "max_length": 1024,
-            "pooling": "mean",
-            "layer": "last",
-        }
-        file.attrs.update(said | {"precision": "float16", "version": 1} | attrs)
-    index = pa.table(
-        {"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
-    )
-    pq.write_table(index, folder / "master_esm2_embeddings.parquet")
-    lines = [f"{id},{sequence.lower()}*" for id, sequence in zip(IDS, SEQUENCES, strict=True)]
-    (folder / "proteins.csv").write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
-    table = Table("brc_fea_id", "seq")
-    path = folder / "master_esm2_embeddings.h5"
-    return Files(
-        path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id"
-    )
-
-
-def run(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
-    return adopt(files, files.master.parent / "store", prepared, settings, sample=24)
+from support.foreign_masters import IDS, SEQUENCES, SETTINGS, adopted, foreign_master
 
 
 @pytest.mark.parametrize("by", ["id", "cache key"])
 def test_a_right_master_becomes_a_store_that_is_reused(
     tmp_path: Path, prepared: Path, by: str
 ) -> None:
-    files = master(tmp_path / "old", prepared, by=by)
-    done = run(files, prepared)
+    files = foreign_master(tmp_path / "old", prepared, by=by)
+    done = adopted(files, prepared)
     assert (done.rows, done.checked, done.left_out) == (48, 24, {})
     assert done.relative_l2 < 1e-3 and done.cosine > 0.999999
     bucket = write_bucket(tmp_path, [*SEQUENCES[10:], "MKVNEW"])
@@ -117,7 +56,7 @@ def test_a_right_master_becomes_a_store_that_is_reused(
 def test_what_is_imported_counts_for_any_engine(
     tmp_path: Path, prepared: Path, monkeypatch, engine: str
 ) -> None:
-    run(master(tmp_path / "old", prepared), prepared)
+    adopted(foreign_master(tmp_path / "old", prepared), prepared)
     monkeypatch.setattr(Family, "engine_name", lambda *_: engine)
     settings = replace(SETTINGS, reuse=(tmp_path / "old" / "store",))
     bucket = write_bucket(tmp_path, SEQUENCES)
@@ -130,9 +69,9 @@ def test_what_is_imported_counts_for_any_engine(
 
 
 def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared, defect=True)
+    files = foreign_master(tmp_path, prepared, defect=True)
     with pytest.raises(PlmEmbedError) as caught:
-        run(files, prepared)
+        adopted(files, prepared)
     text = str(caught.value)
     counted = re.search(
         r"(\d+) of 24 sampled rows are not the mean over the residues "
@@ -148,15 +87,15 @@ def test_the_end_token_pooled_in_is_recognized(tmp_path: Path, prepared: Path) -
 
 
 def test_another_layer_than_the_master_says_is_refused(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared, layer=2)
+    files = foreign_master(tmp_path, prepared, layer=2)
     with pytest.raises(PlmEmbedError, match=r"24 of 24 sampled rows .* \(24 no known cause\)"):
-        run(files, prepared)
-    honest = master(tmp_path, prepared, layer=2)
+        adopted(files, prepared)
+    honest = foreign_master(tmp_path, prepared, layer=2)
     with h5py.File(honest.master, "r+") as file:
         file.attrs["layer"] = 2
     with pytest.raises(PlmEmbedError, match="layer is 2, 3 is asked for"):
-        run(honest, prepared)
-    assert run(honest, prepared, Settings(layers=(2,), compute_dtype="float32")).rows == 48
+        adopted(honest, prepared)
+    assert adopted(honest, prepared, Settings(layers=(2,), compute_dtype="float32")).rows == 48
 
 
 @pytest.mark.parametrize(
@@ -174,16 +113,16 @@ def test_what_the_master_says_has_to_fit(
     tmp_path: Path, prepared: Path, attrs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlmEmbedError, match=message):
-        run(master(tmp_path, prepared, **attrs), prepared)
+        adopted(foreign_master(tmp_path, prepared, **attrs), prepared)
 
 
 def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared, max_length=80)
+    files = foreign_master(tmp_path, prepared, max_length=80)
     lines = files.sequences[0].read_text().splitlines()
     again = [*lines[:1], *lines[4:], f"{IDS[5]},MKVOTHER"]
     files.sequences[0].write_text("\n".join(again) + "\n")
     long = sum(len(sequence) > 78 for sequence in [*SEQUENCES[3:5], *SEQUENCES[6:]])
-    done = run(files, prepared)
+    done = adopted(files, prepared)
     assert done.left_out["a sequence that may have been cut"] == long
     assert (
         done.left_out["no sequence for its key or id"] == 4
@@ -191,107 +130,44 @@ def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared:
     assert done.rows == 48 - sum(done.left_out.values())
 
 
-def sha256(sequence: str) -> str:
-    return hashlib.sha256(sequence.encode()).hexdigest()
-
-
-def give_keys(files: Files, keys: list[str]) -> None:
-    with h5py.File(files.master, "r+") as file:
-        del file["emb_keys"]
-        file["emb_keys"] = np.array(keys, dtype=h5py.string_dtype())
-
-
-def give_sequences(files: Files, sequences: dict[str, str]) -> None:
-    lines = [f"{id},{sequence}" for id, sequence in sequences.items()]
-    files.sequences[0].write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
-
-
-CHANGED = "MKVCHANGEDSINCE"
-
-
-@pytest.mark.parametrize("where", ["master", "index"])
-def test_a_sequence_that_changed_under_its_id_is_left_out(
-    tmp_path: Path, prepared: Path, where: str
-) -> None:
-    files = master(tmp_path, prepared)
-    keys = [sha256(sequence) for sequence in SEQUENCES]
-    if where == "master":
-        give_keys(files, keys)
-    else:
-        table = pq.read_table(files.index)
-        at = table.column_names.index("cache_key")
-        pq.write_table(table.set_column(at, "cache_key", pa.array(keys)), files.index)
-    give_sequences(files, dict(zip(IDS, SEQUENCES, strict=True)) | {IDS[7]: CHANGED})
-    done = run(files, prepared)
-    assert (done.rows, done.by_key, done.left_out) == (47, True, {UNKNOWN: 1})
-
-
-def test_an_id_of_several_rows_names_none_of_them(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared, by="key")
-    table = pq.read_table(files.index)
-    again = [IDS[7] if number == 30 else id for number, id in enumerate(IDS)]
-    at = table.column_names.index("brc_fea_id")
-    pq.write_table(table.set_column(at, "brc_fea_id", pa.array(again)), files.index)
-    done = run(files, prepared)
-    assert (done.rows, done.by_key, done.left_out) == (46, False, {AMBIGUOUS: 2})
-
-
-def test_a_row_whose_ids_name_different_sequences_by_now_has_none(
-    tmp_path: Path, prepared: Path
-) -> None:
-    files = master(tmp_path, prepared, by="key")
-    table = pq.read_table(files.index)
-    twin = table.slice(7, 1).set_column(
-        table.column_names.index("brc_fea_id"), "brc_fea_id", pa.array(["twin"])
-    )
-    pq.write_table(pa.concat_tables([table, twin]), files.index)
-    sequences = dict(zip(IDS, SEQUENCES, strict=True)) | {"twin": SEQUENCES[7]}
-    give_sequences(files, sequences)
-    assert run(files, prepared).rows == 48
-    shutil.rmtree(tmp_path / "store")
-    give_sequences(files, sequences | {IDS[7]: CHANGED})
-    done = run(files, prepared)
-    assert (done.rows, done.left_out) == (47, {AMBIGUOUS: 1})
-
-
 def test_a_master_of_this_package_is_to_be_reused(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared, fingerprint="{}")
+    files = foreign_master(tmp_path, prepared, fingerprint="{}")
     with pytest.raises(PlmEmbedError, match=r"a master of plm-embed.*name it in `reuse`"):
-        run(files, prepared)
+        adopted(files, prepared)
 
 
 def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared)
+    files = foreign_master(tmp_path, prepared)
     with h5py.File(files.master, "r+") as file:
         file["x"] = file["emb"][:, :8]
         del file["emb"]
         file["emb"] = file["x"]
     with pytest.raises(PlmEmbedError, match="vectors have 8 numbers, the model's 32"):
-        run(files, prepared)
+        adopted(files, prepared)
     with pytest.raises(PlmEmbedError, match="emb is float16, float32 is asked for"):
-        run(
-            master(tmp_path, prepared),
+        adopted(
+            foreign_master(tmp_path, prepared),
             prepared,
             Settings(compute_dtype="float32", storage_dtype="float32"),
         )
     other = replace(files, table=Table("accession", "seq"))
     with pytest.raises(PlmEmbedError, match=r"name yours: --id-column and --sequence-column$"):
-        run(other, prepared)
+        adopted(other, prepared)
     pq.write_table(pa.table({"row": [99], "brc_fea_id": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="row 99 of 48"):
-        run(files, prepared)
+        adopted(files, prepared)
     pq.write_table(pa.table({"key": ["a"]}), files.index)
     with pytest.raises(PlmEmbedError, match="no column `row`"):
-        run(files, prepared)
+        adopted(files, prepared)
     with h5py.File(files.master, "w") as file:
         file["emb"] = np.zeros((3, 4))
     with pytest.raises(PlmEmbedError, match="not a master that can be adopted"):
-        run(files, prepared)
+        adopted(files, prepared)
 
 
 @pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
-    files = master(tmp_path, prepared)
+    files = foreign_master(tmp_path, prepared)
     command = [
         *(
             sys.executable,

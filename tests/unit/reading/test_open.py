@@ -66,24 +66,19 @@ def test_a_master_is_found_whatever_its_family(campaign: Campaign, tmp_path: Pat
     with plm_embed.open(tmp_path) as embeddings:
         assert embeddings.path == tmp_path / "master_esm1b_embeddings.h5"
     shutil.copy(campaign.master, tmp_path)
-    with pytest.raises(
-        PlmEmbedError,
-        match=r"holds 2 masters; name one of them: .*/master_esm1b_.*, .*/master_esm2_",
-    ):
+    with pytest.raises(PlmEmbedError, match=r"2 masters; .*: .*/master_esm1b_.*, .*/master_esm2_"):
         plm_embed.open(tmp_path)
 
 
 def test_what_cannot_be_opened_is_said(campaign: Campaign, tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="no such file"):
         plm_embed.open(tmp_path)
-    (tmp_path / "text.h5").write_text("text")
     (tmp_path / "damaged").mkdir()
+    (tmp_path / "text.h5").write_text("text")
     with pytest.raises(PlmEmbedError, match=r"not an HDF5 file.* called master_\*_embeddings.h5$"):
         plm_embed.open(tmp_path / "text.h5")
     (tmp_path / "text.h5").rename(tmp_path / "damaged" / "master_esm2_embeddings.h5")
-    with pytest.raises(
-        PlmEmbedError, match=r"not a whole HDF5 .*; run `snakemake --forcerun .*gathered.json`$"
-    ):
+    with pytest.raises(PlmEmbedError, match=r"not a whole HDF5 .*; run `snake.*gathered.json`$"):
         plm_embed.open(tmp_path / "damaged")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = 1

@@ -291,9 +291,8 @@ def in_words(found: Difference) -> str:
     for name, compared in found.representations.items():
         lines.append(
             f"{name}: {compared.equal:,} equal, {compared.within:,} within the tolerance, "
-            f"{compared.different:,} "
-            f"different; largest difference {compared.max_abs:.3g}, smallest cosine "
-            f"{compared.min_cosine:.6f}"
+            f"{compared.different:,} different; largest difference {compared.max_abs:.3g}, "
+            f"smallest cosine {compared.min_cosine:.6f}"
         )
         for entry in compared.worst:
             named = _named(entry["key"], entry["ids"])

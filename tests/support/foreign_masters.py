@@ -1,0 +1,72 @@
+"""Masters as another program leaves them, and their adoption."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plm_embed.inference.reference import hidden_states
+from plm_embed.inference.settings import Settings
+from plm_embed.master.foreign.adopt import Adopted, adopt
+from plm_embed.master.foreign.files import Files
+from plm_embed.sequences.tables import Table
+
+RANDOM = np.random.default_rng(3)
+SEQUENCES = [
+    "".join(RANDOM.choice(list("LAGVSERTIDPKQNFYMHWC"), size=size))
+    for size in RANDOM.integers(20, 90, 48)
+]
+SETTINGS = Settings(compute_dtype="float32", scratch="")
+IDS = [f"fig|{number}.peg" for number in range(len(SEQUENCES))]
+
+
+def foreign_master(
+    folder: Path,
+    prepared: Path,
+    *,
+    defect: bool = False,
+    layer: int = 3,
+    by: str = "id",
+    **attrs: Any,
+) -> Files:
+    """A master as the users' script writes it: rows in input order, one large compressed chunk.
+
+    defect: in batches of 8 the end token of every sequence but the longest is pooled in.
+    """
+    folder.mkdir(exist_ok=True)
+    vectors = []
+    for number, states in enumerate(hidden_states(prepared, SEQUENCES, [layer])):
+        batch = SEQUENCES[number - number % 8 :][:8]
+        padded = defect and len(SEQUENCES[number]) < max(map(len, batch))
+        vectors.append(states[layer].numpy()[1 : None if padded else -1].mean(axis=0))
+    keys = [f"{number:064x}" for number in range(len(SEQUENCES))]  # of another hash
+    with h5py.File(folder / "master_esm2_embeddings.h5", "w") as file:
+        file.create_dataset(
+            "emb", data=np.stack(vectors).astype("f2"), chunks=(48, 32), compression="lzf"
+        )
+        file["emb_keys"] = np.array(IDS if by == "id" else keys, dtype=h5py.string_dtype())
+        said = {
+            "model_name": "ESM2_t3_untrained",
+            "max_length": 1024,
+            "pooling": "mean",
+            "layer": "last",
+        }
+        file.attrs.update(said | {"precision": "float16", "version": 1} | attrs)
+    index = pa.table(
+        {"cache_key": keys, "row": np.arange(len(keys)), "brc_fea_id": IDS, "assembly_id": IDS}
+    )
+    pq.write_table(index, folder / "master_esm2_embeddings.parquet")
+    lines = [f"{id},{sequence.lower()}*" for id, sequence in zip(IDS, SEQUENCES, strict=True)]
+    (folder / "proteins.csv").write_text("\n".join(["brc_fea_id,seq", *lines]) + "\n")
+    table = Table("brc_fea_id", "seq")
+    path = folder / "master_esm2_embeddings.h5"
+    return Files(
+        path, path.with_suffix(".parquet"), (folder / "proteins.csv",), table, "brc_fea_id"
+    )
+
+
+def adopted(files: Files, prepared: Path, settings: Settings = SETTINGS) -> Adopted:
+    return adopt(files, files.master.parent / "store", prepared, settings, sample=24)
