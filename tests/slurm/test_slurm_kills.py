@@ -108,12 +108,15 @@ def test_thirty_seconds_between_sigterm_and_the_end(
     campaign = embedding(flush_minutes=10)
     cluster = campaign.cluster
     campaign.edit_profile(("slurm_partition: gpu", "slurm_partition: warned"))
+    logs = campaign.folder / "results" / "logs" / MODEL / "embed"
     with campaign.running(GATHERED):
         others = [fill(cluster, "g2")]  # so that a job that is submitted again waits
 
         def stopped() -> bool:
             # as soon as the worker is ready for the signal: before its first batch is done
-            ready = any(map(awaits_sigterm, campaign.workers(0)))
+            ready = any(map(awaits_sigterm, campaign.workers(0))) and "model loaded" in "".join(
+                log.read_text() for log in logs.glob("*.log")
+            )
             for process in campaign.processes(0) if ready else ():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGSTOP)
@@ -127,7 +130,7 @@ def test_thirty_seconds_between_sigterm_and_the_end(
         cluster.wait_for("g1 to be left", lambda: job not in cluster.jobs("R", "CG"))
         assert -campaign.sequences < campaign.computed_again() < 0  # some, in one part
         assert len(campaign.parts()) == 1
-        (log,) = (campaign.folder / "results" / "logs" / MODEL / "embed").iterdir()
+        (log,) = logs.iterdir()
         assert log.read_text().count("model loaded") == 1
         cluster.run("scancel", *others)
     assert campaign.states()[job][0] in ("PREEMPTED", "FAILED", "CANCELLED")
