@@ -64,7 +64,7 @@ PartitionName=cpu      Nodes=c1    PriorityTier=10 PreemptMode=OFF Default=YES
 PartitionName=gpu      Nodes=g1,g2 PriorityTier=10 PreemptMode=OFF
 PartitionName=requeued Nodes=g1,g2 PriorityTier=1  PreemptMode=REQUEUE GraceTime=0
 PartitionName=ended    Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=0
-PartitionName=warned   Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=30
+PartitionName=warned   Nodes=g1,g2 PriorityTier=1  PreemptMode=CANCEL GraceTime=120
 """
 GRES_CONF = """\
 NodeName=g1 Name=gpu Type=a100 File={folder}/devices/g1-nvidia[0-{last}]

@@ -99,7 +99,7 @@ def test_preemption_that_cancels(campaign: Campaign, undisturbed: Campaign) -> N
     assert campaign.master() == undisturbed.master()
 
 
-def test_thirty_seconds_between_sigterm_and_the_end(
+def test_two_minutes_between_sigterm_and_the_end(
     embedding: Callable[..., Campaign], undisturbed: Campaign
 ) -> None:
     """What was computed by then is published, although no part was due for minutes, and no worker
@@ -128,10 +128,11 @@ def test_thirty_seconds_between_sigterm_and_the_end(
         assert node == "g1"
         others.append(fill(cluster, "g1"))
         cluster.wait_for("g1 to be left", lambda: job not in cluster.jobs("R", "CG"))
-        assert -campaign.sequences < campaign.computed_again() < 0  # some, in one part
-        assert len(campaign.parts()) == 1
-        (log,) = logs.iterdir()
-        assert log.read_text().count("model loaded") == 1
+        said = "".join(log.read_text() for log in logs.iterdir())
+        # some, in one part; or none, where the signal came before the first batch was begun
+        assert campaign.computed_again() < 0, said
+        assert len(campaign.parts()) == 1 or "stopped by a signal: 0 of" in said, said
+        assert said.count("model loaded") == 1
         cluster.run("scancel", *others)
     assert campaign.states()[job][0] in ("PREEMPTED", "FAILED", "CANCELLED")
     assert campaign.computed_again() == 0
