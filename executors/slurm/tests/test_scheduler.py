@@ -1,4 +1,5 @@
-"""SIGTERM, which Snakemake answers with a lock that it may hold."""
+"""SIGTERM, which Snakemake answers with a lock that it may hold, and SIGINT, which its messages
+drop."""
 
 import logging
 import os
@@ -9,7 +10,10 @@ import time
 import pytest
 
 from snakemake_executor_plugin_slurm_steady.controller import PATIENCE, Controller
-from snakemake_executor_plugin_slurm_steady.scheduler import stop_without_deadlock
+from snakemake_executor_plugin_slurm_steady.scheduler import (
+    interrupt_for_certain,
+    stop_without_deadlock,
+)
 
 
 def test_sigterm_is_answered_while_the_interrupted_thread_holds_the_lock() -> None:
@@ -38,6 +42,30 @@ def test_a_process_without_a_handler_keeps_none() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class _Swallows(logging.Handler):
+    """Drops a Ctrl-C within a message, as Snakemake's own handler does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            record.msg = "written"
+        except KeyboardInterrupt:
+            record.msg = "cut"
+
+
+def test_ctrl_c_within_a_message_comes_after_it() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    record = logging.makeLogRecord({"msg": ""})
+    try:
+        interrupt_for_certain()
+        _Swallows().handle(record)
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(300)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert record.msg == "written"
 
 
 def test_a_submission_that_waits_for_the_controller_ends_when_the_run_is_given_up(

@@ -28,7 +28,12 @@ from .quoting import quoted_for_the_shell
 from .recognize import SITE_VARIABLE, this_site
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask
-from .scheduler import fail_for_good, stop_reason, stop_without_deadlock
+from .scheduler import (
+    fail_for_good,
+    interrupt_for_certain,
+    stop_reason,
+    stop_without_deadlock,
+)
 from .settings import ExecutorSettings
 from .site import load_site
 from .submit import Submitter
@@ -115,6 +120,7 @@ class Executor(RemoteExecutor):
         """
         if not self._can_be_stopped:  # not earlier: Snakemake sets its handler after this is made
             stop_without_deadlock(self._submitter.withdraw)
+            interrupt_for_certain()
             atexit.register(self._delete_what_is_left)
             self._can_be_stopped = True
         name = job_name(job, str(self._workdir))

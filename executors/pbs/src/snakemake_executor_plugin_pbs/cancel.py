@@ -13,6 +13,7 @@ from types import FrameType
 
 from .commands import AwayError, Pbs, number
 from .ledger import Entry, Ledger
+from .scheduler import after_messages
 
 _AT_ONCE = 50
 _LOOKS_FOR_LOST = 2
@@ -114,7 +115,7 @@ def second_interrupt_explained(
             raise KeyboardInterrupt
         say("Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running.")
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    before = signal.signal(signal.SIGINT, after_messages(on_interrupt))
     try:
         yield
     finally:

@@ -2,10 +2,16 @@
 stopped at any instant, and how a job is not tried again."""
 
 import _thread
+import logging
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+_BETWEEN_MESSAGES = 0.05  # seconds until a signal that met a message is sent once more
 
 STOPPED = "Snakemake was told to stop"
 
@@ -28,6 +34,38 @@ def stop_without_deadlock(withdraw: Callable[[str], None]) -> None:
     signal.signal(
         signal.SIGTERM, lambda number, _frame: _thread.start_new_thread(answer, (number,))
     )
+
+
+def after_messages(
+    answer: Callable[[int, FrameType | None], Any],
+) -> Callable[[int, FrameType | None], None]:
+    """A handler that calls `answer`, but after the message that is just being written.
+
+    Snakemake drops a KeyboardInterrupt that comes within one (`ColorizingTextHandler.emit`): the
+    run would go on. A message from there would wait for itself, for ever.
+    """
+
+    def again(number: int) -> None:
+        time.sleep(_BETWEEN_MESSAGES)
+        os.kill(os.getpid(), number)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        within = frame
+        while within is not None and within.f_code is not logging.Handler.handle.__code__:
+            within = within.f_back
+        if within is None:
+            answer(number, frame)
+        else:
+            _thread.start_new_thread(again, (number,))
+
+    return handler
+
+
+def interrupt_for_certain() -> None:
+    """Let no Ctrl-C be lost that comes while Snakemake writes a message."""
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, after_messages(handler))
 
 
 def stop_reason(scheduler: Any) -> str:

@@ -27,7 +27,7 @@ from . import plain, step
 from .controller import Controller, cancel_named
 from .quoting import between_double_quotes, quoted_for_the_shell
 from .refusals import AGAIN, Refusals, in_words
-from .scheduler import fail_for_good, stop_without_deadlock
+from .scheduler import fail_for_good, interrupt_for_certain, stop_without_deadlock
 from .settings import ExecutorSettings
 from .states import States
 
@@ -65,6 +65,7 @@ class Executor(PlainExecutor):
         """In Snakemake's thread; the jobs are then submitted in others."""
         if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after __init__
             stop_without_deadlock()
+            interrupt_for_certain()
             atexit.register(self._cancel_what_is_left)
             # earlier than that: the pool of the submission would first work off what is in line
             threading._register_atexit(self._controller.give_up)  # type: ignore[attr-defined]
