@@ -72,6 +72,7 @@ def test_hdf5_on_a_full_disk_ends_in_words(small_disk: Path) -> None:
     assert files(small_disk) == []
 
 
+@pytest.mark.workflow
 def test_an_export_on_a_full_disk_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path / "results")
     output = small_disk / "x"
