@@ -143,7 +143,6 @@ def test_numpy_maps_an_array_with_ids_beside_it(
     ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_anndata_reads_it(campaign: Campaign, index: list[dict], tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     output = tmp_path / "vectors.h5ad"
@@ -151,11 +150,38 @@ def test_anndata_reads_it(campaign: Campaign, index: list[dict], tmp_path: Path)
     for backed in (None, "r"):
         found = anndata.read_h5ad(output, backed=backed)
         assert found.shape == (len(index), DIM)
-        assert found.obs_names.tolist() == [row["id"].replace("\0", "%00") for row in index]
+        assert found.obs["id"].tolist() == [row["id"].replace("\0", "%00") for row in index]
         assert found.var_names.tolist() == [str(number) for number in range(DIM)]
         assert found.obs["row"].tolist() == [row["row"] for row in index]
         assert found.obs["function"].tolist() == [row["function"] or "" for row in index]
         np.testing.assert_array_equal(found.X[:], np.stack([vector(row) for row in index]))
+
+
+def test_anndata_has_the_names_that_python_gives(
+    campaign: Campaign, index: list[dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anndata = pytest.importorskip("anndata")
+    monkeypatch.setattr("plm_embed.reading.exports.records.RECORDS_AT_ONCE", 5)
+    output = tmp_path / "vectors.h5ad"
+    export(campaign.master, "anndata", output)
+    found = anndata.read_h5ad(output).obs_names.tolist()
+    with plm_embed.open(campaign.master) as embeddings:
+        wanted = embeddings.to_anndata().obs_names.tolist()
+    assert found == [name.replace("\0", "%00") for name in wanted]
+    assert {"same", "same-1", "twice", "twice-1"} < {*found}
+    assert names_of(output) == {
+        (row["id"], row["number"]): name
+        for row, name in zip(index, found, strict=True)
+        if name != row["id"]
+    }
+
+
+def test_anndata_of_some_records_is_named_by_their_ids(campaign: Campaign, tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    output = tmp_path / "some.h5ad"
+    export(campaign.master, "anndata", output, ids=["n\0ul"])
+    found = anndata.read_h5ad(output)
+    assert found.obs_names.tolist() == ["n%00ul"] and found.obs_names.name == "id"
     assert names_of(output) == {("n\0ul", len(ODD_IDS)): "n%00ul"}
 
 

@@ -16,12 +16,7 @@ def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
     with extra():
         import anndata
         import pandas as pd
-    observations = observations.copy()
-    if not observations.index.is_unique:
-        # AnnData would only warn, and what its own remedy makes it cannot write with pandas 3
-        names = observations.index
-        observations[names.name] = names.to_numpy()
-        observations.index = anndata.utils.make_index_unique(names).rename(None)
+    observations = uniquely_named(observations)
     for column in observations.columns:
         if observations[column].dtype == "str":
             observations[column] = _writable(observations[column])
@@ -30,6 +25,20 @@ def make_anndata(vectors: Array, observations: Any) -> "anndata.AnnData":
     made.obs_names = pd.Index(made.obs_names.tolist(), dtype=object, name=made.obs_names.name)
     made.var_names = pd.Index(made.var_names.tolist(), dtype=object)
     return made
+
+
+def uniquely_named(observations: Any) -> Any:
+    """The data frame with unique names of its lines; where they are made so, a column has what they
+    were.
+    """
+    with extra():
+        import anndata
+    observations, names = observations.copy(), observations.index
+    if not names.is_unique:
+        # AnnData would only warn, and what its own remedy makes it cannot write with pandas 3
+        observations[names.name] = names.to_numpy()
+        observations.index = anndata.utils.make_index_unique(names).rename(None)
+    return observations
 
 
 def _writable(texts: Any) -> Any:

@@ -110,13 +110,20 @@ class Records:
         return count
 
     def batches(self, meter: Meter) -> Iterator[Batch]:
-        for lines in record_batches(
-            self.embeddings.index, None, RECORDS_AT_ONCE, gather_again(self.embeddings.index)
-        ):
-            chosen = lines if self.part == Part() else lines.filter(self.part.mask(lines))
+        for chosen in self._lines(None):
             if chosen.num_rows:
                 yield Batch(chosen)
             meter.advance(chosen.num_rows)
+
+    def ids(self) -> pa.ChunkedArray:
+        """Of all records, in memory."""
+        lines = self._lines(list({"id", *self.part.where}))
+        return pa.chunked_array([chosen["id"] for chosen in lines], pa.string())
+
+    def _lines(self, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        index = self.embeddings.index
+        for lines in record_batches(index, columns, RECORDS_AT_ONCE, gather_again(index)):
+            yield lines if self.part == Part() else lines.filter(self.part.mask(lines))
 
     def vectors(self, batch: Batch) -> Array:
         """Of the batch's records (k, D)."""

@@ -6,13 +6,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
 from plm_embed.errors import PlmEmbedError, extra
 from plm_embed.io.files import atomic_path
 from plm_embed.io.progress import Meter
-from plm_embed.reading.exports.as_anndata import make_anndata
+from plm_embed.reading.exports.as_anndata import make_anndata, uniquely_named
 from plm_embed.reading.exports.new_hdf5 import new_hdf5
 from plm_embed.reading.exports.records import (
     NAMES,
@@ -88,15 +89,20 @@ def _text(records: Records, output: Path, meter: Meter, delimiter: str) -> None:
 def anndata(records: Records, output: Path, meter: Meter) -> None:
     """An .h5ad with an observation per record; a column without a value is empty text there.
 
-    AnnData writes it without observations, then it grows: of all that it holds only a batch is in
-    memory.
+    AnnData writes it without observations, then it grows: of all that it holds only the names and a
+    batch are in memory.
     """
     with extra():
+        import pandas as pd
         from anndata.io import write_elem
     embeddings, schema = records.embeddings, records.schema
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    observations = schema.empty_table().to_pandas().set_index("id")
-    empty = make_anndata(embeddings.rows([], records.name), observations)
+    ids = pc.replace_substring(records.ids(), "\0", without_nul("\0")).to_pandas()
+    named = uniquely_named(pd.DataFrame(index=pd.Index(ids, name="id")))
+    columns = schema.empty_table().drop_columns("id").to_pandas()
+    empty = make_anndata(
+        embeddings.rows([], records.name), columns.set_axis(named.index[:0]).join(named[:0])
+    )
     growing = {
         "X": {"maxshape": (None, None), "chunks": (CHUNK_ROWS, max(embeddings.dim, 1))},
         "obs": {"maxshape": (None,), "chunks": (RECORDS_AT_ONCE,)},
@@ -108,6 +114,7 @@ def anndata(records: Records, output: Path, meter: Meter) -> None:
         write_elem(file, "/", empty)
         for element, options in growing.items():
             write_elem(file, element, getattr(empty, element), dataset_kwargs=options)
+        observations, start = file["obs"], 0
         for batch in records.batches(meter):
             check()
             _append(file["X"], records.vectors(batch))
@@ -115,11 +122,15 @@ def anndata(records: Records, output: Path, meter: Meter) -> None:
                 values = batch[field]
                 if field in texts:
                     values = [without_nul(value or "") for value in values]
-                _append(file["obs"][field], values)
-            columns = (batch["id"], batch["source"], batch["number"])
-            for id, source, number in zip(*columns, strict=True):
-                if "\0" in id:
-                    write([without_nul(id), id, source, number])
+                _append(observations[field], values)
+            names = named.index[start : start + batch.columns.num_rows].tolist()
+            start += len(names)
+            if (called := observations.attrs["_index"]) != "id":
+                _append(observations[called], names)
+            columns = (names, batch["id"], batch["source"], batch["number"])
+            for name, id, source, number in zip(*columns, strict=True):
+                if name != id:
+                    write([name, id, source, number])
 
 
 def _append(dataset: h5py.Dataset, values: Sized) -> None:
