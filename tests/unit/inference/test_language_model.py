@@ -17,7 +17,7 @@ from Bio.SeqRecord import SeqRecord
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError, WeightsError
 from plm_embed.fingerprint import LongSequences, Pooling
-from plm_embed.inference import language_model
+from plm_embed.inference import arguments
 from plm_embed.inference.embed_like import embed_like
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.inference.settings import Settings
@@ -167,23 +167,6 @@ def test_an_option_that_is_not_known_is_refused(
         model.embed(["MKV"], **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"device": "gpu"}, "device: 'gpu' is not one of auto, cpu, cuda; did you mean cuda?"),
-        ({"dtype": "fp16"}, "dtype: 'fp16' is not one of auto, float32"),
-        ({"threads": 0}, "threads: 0 is not above 0"),
-        ({"threads": "2"}, "threads: '2' is not a whole number"),
-        ({"threads": True}, "threads: True is not a whole number"),
-    ],
-)
-def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
-    prepared: Path, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        plm_embed.load(MODEL, weights=prepared, **options)
-
-
 def test_more_threads_than_cores_are_as_many_as_cores(prepared: Path) -> None:
     with plm_embed.load(MODEL, weights=prepared, threads=1_000_000) as loaded:
         assert loaded.embed(["MKTAYIAK"]).shape == (1, 32)
@@ -216,7 +199,7 @@ def test_threads_and_models_compute_one_at_a_time_and_leave_torch_as_it_was(
     sequences = make_sequences(40)
     expected = model.embed(sequences)
     before = torch.get_num_threads()
-    monkeypatch.setattr(language_model, "cores", lambda: before + 1)
+    monkeypatch.setattr(arguments, "cores", lambda: before + 1)
     other = plm_embed.load(MODEL, weights=prepared, threads=before + 1)
     monkeypatch.setattr(VectorStream, "run", counted)
     found: list[bool] = []

@@ -135,11 +135,15 @@ def load(
 
     set_up("embed")
     with _errors.extra():
+        from plm_embed.inference.arguments import machine, residue_policy
         from plm_embed.inference.language_model import LanguageModel
         from plm_embed.inference.weights_cache import prepared_weights
         from plm_embed.models.registry import find_model
 
-        folder = prepared_weights(find_model(model), weights, adapter)
+        found = find_model(model)
+        machine(device, dtype, threads)  # what is asked for wrongly must not wait for a download
+        residue_policy(found.family, strand)
+        folder = prepared_weights(found, weights, adapter)
         return LanguageModel(folder, device, dtype, threads, strand)
 
 
@@ -214,10 +218,13 @@ def embed(
 
     set_up("embed")
     with _errors.extra():
+        from plm_embed.inference.arguments import asked, check_call
         from plm_embed.inference.inputs import of_kind
         from plm_embed.models.registry import find_model
 
-    sequences = of_kind(sequences, find_model(model).family.alphabet)
+    found = find_model(model)
+    check_call(found, asked(pooling, layer, long_sequences, strand), on_error)
+    sequences = of_kind(sequences, found.family.alphabet)
     with load(
         model,
         weights=weights,

@@ -1,7 +1,7 @@
 """Sequences embedded as a master or a store holds its vectors, to be compared with them."""
 
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from plm_embed.fingerprint import Fingerprint, Pooling, has_matrix, pooling_and_
 from plm_embed.inference.inputs import Given, named_sequences
 from plm_embed.inference.language_model import Array, LanguageModel
 from plm_embed.inference.prepare_weights import CAMPAIGNS
+from plm_embed.inference.settings import known
 from plm_embed.inference.weights_cache import prepared_weights
 from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.models.registry import find_model
@@ -32,6 +33,7 @@ def embed_like(
     `on_error` as in `plm_embed.embed`; what is skipped has no row and no name.
     WeightsError unless they are the very weights of the fingerprint.
     """
+    known("on_error", on_error, get_args(OnError))
     if weights is None and (CAMPAIGNS / fingerprint.model / MANIFEST).is_file():
         weights = CAMPAIGNS
     folder = prepared_weights(find_model(fingerprint.model), weights)

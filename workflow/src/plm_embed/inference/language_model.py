@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.errors import ConfigError, PlmEmbedError, whole_number
+from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import (
     SPANS,
     ComputeDtype,
@@ -18,20 +18,20 @@ from plm_embed.fingerprint import (
     Pooling,
     Strand,
 )
+from plm_embed.inference.arguments import asked, machine, residue_policy
 from plm_embed.inference.inputs import Given, Named, named_sequences, refuse
 from plm_embed.inference.pipeline import Vectors, token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
-from plm_embed.inference.settings import Settings, known
+from plm_embed.inference.settings import known
 from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
-from plm_embed.io.threads import cores
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
 from plm_embed.models.manifest import read_manifest
 from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import span_ends, spans
-from plm_embed.sequences.settings import OnError, ResiduePolicy
+from plm_embed.sequences.settings import OnError
 
 Array = NDArray[np.float32]
 Pooled = Literal["mean", "mean_special", "bos", "max"]
@@ -87,16 +87,9 @@ class LanguageModel:
         strand: Strand = "as_given",
     ) -> None:
         """`folder` is a weights folder; otherwise as `load`."""
-        known("strand", strand, get_args(Strand))
-        known("device", device, ("auto", "cpu", "cuda"))
-        known("dtype", dtype, ("auto", *get_args(ComputeDtype)))
-        if threads is not None:
-            threads = min(whole_number("threads", threads, above_zero=True), cores())
-        self.device = devices.choose_device(device)
-        self.dtype = devices.choose_dtype(dtype, self.device)
-        self._threads = threads
+        self.device, self.dtype, self._threads = machine(device, dtype, threads)
         family = read_manifest(folder).family
-        self.policy = ResiduePolicy(alphabet=family.alphabet.name, strand=strand)
+        self.policy = residue_policy(family, strand)
         with devices.loading(self.device), self._settings():
             self.manifest, tensors = weights_folders.load(folder)
             self._engine: Engine | None = family.engine(
@@ -133,23 +126,8 @@ class LanguageModel:
         long_sequences: LongSequences | None = None,
     ) -> Fingerprint:
         """What vectors depend on that are made so; as a campaign's that stores float32."""
-        known("pooling", pooling, get_args(Pooling))
-        if not isinstance(long_sequences, LongSequences | None):
-            raise ConfigError("long_sequences: a plm_embed.LongSequences", key="long_sequences")
-        if pooling == "per_token" and self.policy.strand == "canonical":
-            raise ConfigError(
-                "per_token with strand canonical: nothing here says which sequences were turned",
-                key="pooling",
-            )
-        asked = Settings(
-            layers=(whole_number("layer", layer),),
-            pooling=(pooling,),
-            compute_dtype=self.dtype,
-            storage_dtype="float32",
-            long_sequences=long_sequences or LongSequences(),
-            strand=self.policy.strand,
-        )
-        return fingerprint_of(self.manifest, asked, self.device)
+        wanted = asked(pooling, layer, long_sequences, self.policy.strand, self.dtype)
+        return fingerprint_of(self.manifest, wanted, self.device)
 
     @overload
     def embed(

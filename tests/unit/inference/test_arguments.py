@@ -1,0 +1,71 @@
+"""What is asked for wrongly is refused before there are weights for it."""
+
+from typing import Any
+
+import pytest
+
+import plm_embed
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import LongSequences
+from plm_embed.inference.embed_like import embed_like
+from support.campaigns import MEAN
+
+MODEL = "esm2_t3_untrained"
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would make weights fails."""
+    for module in ("weights_cache", "embed_like"):
+        monkeypatch.setattr(
+            f"plm_embed.inference.{module}.prepared_weights",
+            lambda *_: pytest.fail("weights were made"),
+        )
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "gpu"}, "device: 'gpu' is not one of auto, cpu, cuda; did you mean cuda?"),
+        ({"dtype": "fp16"}, "dtype: 'fp16' is not one of auto, float32"),
+        ({"dtype": "tfloat32", "device": "cpu"}, "tfloat32 needs a GPU"),
+        ({"threads": 0}, "threads: 0 is not above 0"),
+        ({"threads": "2"}, "threads: '2' is not a whole number"),
+        ({"threads": True}, "threads: True is not a whole number"),
+        ({"strand": "both"}, "strand: 'both' is not one of as_given, canonical"),
+        ({"strand": "canonical"}, "the model reads proteins"),
+    ],
+)
+def test_a_model_is_not_loaded_in_a_way_that_is_not_known(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plm_embed.load(MODEL, **options)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_error": "rasie"}, "on_error: 'rasie' is not one of"),
+        ({"pooling": "men"}, "pooling: 'men' is not one of"),
+        ({"pooling": "per_token"}, "a token of esm2_t3_untrained is a residue"),
+        ({"layer": "6"}, "layer: '6' is not a whole number"),
+        ({"layer": 4}, "esm2_t3_untrained has layers 0 to 3"),
+        ({"long_sequences": {"policy": "crop"}}, "long_sequences: a plm_embed.LongSequences"),
+        ({"long_sequences": LongSequences("crop", 0)}, "policy crop needs max_residues above 0"),
+        ({"strand": "both"}, "strand: 'both' is not one of"),
+    ],
+)
+def test_no_model_is_loaded_for_vectors_that_it_cannot_give(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plm_embed.embed(["MKV"], MODEL, **options)
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_no_model_is_loaded_for_queries_treated_in_a_way_that_is_not_known() -> None:
+    with pytest.raises(ConfigError, match="on_error: 'rasie' is not one of raise, skip"):
+        embed_like(MEAN, "emb", ["MKV"], None, "rasie")  # type: ignore[arg-type]
