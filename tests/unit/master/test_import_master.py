@@ -165,6 +165,23 @@ def test_files_that_are_no_master(tmp_path: Path, prepared: Path) -> None:
         adopted(files, prepared)
 
 
+@pytest.mark.parametrize("column", ["id", "accession"])
+def test_a_column_of_ids_that_the_index_lacks_is_refused(
+    tmp_path: Path, prepared: Path, column: str
+) -> None:
+    files = replace(foreign_master(tmp_path, prepared), id_column=column)
+    said = f"no column `{column}`; it has cache_key, row, brc_fea_id, assembly_id; name the one"
+    with pytest.raises(PlmEmbedError, match=said):
+        adopted(files, prepared)
+
+
+def test_an_index_without_ids_needs_none_where_no_column_is_named(
+    tmp_path: Path, prepared: Path
+) -> None:
+    files = replace(foreign_master(tmp_path, prepared), id_column="")
+    assert adopted(files, prepared).rows == 48
+
+
 @pytest.mark.workflow
 def test_the_command(tmp_path: Path, prepared: Path) -> None:
     files = foreign_master(tmp_path, prepared)

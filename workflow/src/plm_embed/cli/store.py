@@ -53,7 +53,12 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     type=EXISTING,
     help="Parquet index of the master: row, and ids or cache_key.",
 )
-@click.option("--index-id", default="id", help="Column of the index with the ids of the records.")
+@click.option(
+    "--index-id",
+    default="",
+    show_default="id, if there is one",
+    help="Column of the index with the ids of the records.",
+)
 @click.option(
     "--sequences",
     required=True,

@@ -78,8 +78,8 @@ def adopt(
     done = Adopted()
     with open_hdf5(files.master) as file:
         limit = _check_claims(file, files.master, fingerprint, manifest)
-        known = KnownSequences(files, manifest.family.alphabet.name)
         names = names_of_rows(file, files, len(file["emb"]))
+        known = KnownSequences(files, manifest.family.alphabet.name)
         done.by_key = told_by_key(names, known)
         rows, keys, lengths = [], [], []
         seen: set[bytes] = set()

@@ -23,7 +23,8 @@ class Files:
     """What is adopted: a master (emb, emb_keys), its index (cache_key, row and ids) and the
     sequences behind it.
 
-    id_column: the column of the index that holds the ids of the records in `sequences`.
+    id_column: the column of the index that holds the ids of the records in `sequences`; empty: `id`
+    if there is one.
     """
 
     master: Path
@@ -93,12 +94,16 @@ def names_of_rows(file: h5py.File, files: Files, count: int) -> list[Names]:
         raise StoreError(
             f"{files.master}: {count:,} vectors for {len(names):,} keys", path=files.master
         )
-    read = ("row", "cache_key", files.id_column)
     columns = read_schema(files.index).names
-    if "row" not in columns:
-        raise StoreError(
-            f"{files.index}: no column `row`; it has {', '.join(columns)}", path=files.index
-        )
+    for needed in filter(None, ("row", files.id_column)):
+        if needed not in columns:
+            raise StoreError(
+                f"{files.index}: no column `{needed}`; it has {', '.join(columns)}",
+                path=files.index,
+                remedy="name the one with the ids: --index-id" if needed != "row" else "",
+            )
+    id_column = files.id_column or "id"
+    read = ("row", "cache_key", id_column)
     for table in read_batches(files.index):
         given = {name: table[name].to_pylist() for name in columns if name in read}
         for place, row in enumerate(given["row"]):
@@ -106,7 +111,7 @@ def names_of_rows(file: h5py.File, files: Files, count: int) -> list[Names]:
                 raise StoreError(
                     f"{files.index}: row {row} of {count:,} in {files.master}", path=files.index
                 )
-            for column, into in (("cache_key", names[row].keys), (files.id_column, names[row].ids)):
+            for column, into in (("cache_key", names[row].keys), (id_column, names[row].ids)):
                 if column in given and given[column][place] is not None:
                     into.add(str(given[column][place]))
     return names
