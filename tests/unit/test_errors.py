@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 import plm_embed
-from plm_embed.errors import EXTRAS, PlmEmbedError, missing_extra, out_of_memory
+from plm_embed.errors import (
+    EXTRAS,
+    ConfigError,
+    PlmEmbedError,
+    missing_extra,
+    out_of_memory,
+    some_path,
+)
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.records import Reader
 from plm_embed.sequences.summary import read_summary
@@ -117,3 +124,17 @@ def test_memory_of_the_host_runs_out_too() -> None:
         np.empty(1 << 62, np.uint8)
     assert out_of_memory(error.value) and out_of_memory(MemoryError())
     assert not out_of_memory(ValueError("memory"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("x" * 300, "weights: x{40}[.]{3}: File name too long"),
+        ("x/" * 3000, "weights: (x/){20}[.]{3}: File name too long"),
+        ("a\0b", r"weights: 'a\\x00b': no file can be called that"),
+        ("\ud800", r"weights: '\\ud800': no file can be called that"),
+    ],
+)
+def test_what_no_file_can_be_called_is_no_path(given: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        some_path("weights", given)

@@ -36,6 +36,7 @@ def test_a_file_below_the_home_folder(
     [
         (["MKV", "MKJ"], r"sequence 2: unknown_residues \(J at 3\)", 2),
         ([("a", "MKV"), ("b", "")], r"sequence 2 \(b\): empty", 2),
+        (["MK\udc80"], r"sequence 1: unknown_residues \(\? at 3\)", 1),
         (["MKV", ("a", 5)], "sequence 2 is a int; sequences are strings, pairs", 2),
         (["MKV", (1, "MKV")], "sequence 2: the id 1 is a int; ids are text", 2),
         (["MKV", None], "sequence 2: missing_value", 2),
@@ -46,6 +47,7 @@ def test_a_file_below_the_home_folder(
         ({"x": "a.parquet"}, "sequence 1: 'a.parquet' is the name of a file", 1),
         ([Path("a.faa")], "sequence 1: 'a.faa' is the name of a file", 1),
         ("a.fasta", "a.fasta: there is no such file", None),
+        (Path("x" * 300), "xxx: cannot be read: File name too long", None),
         ("~nobody_has_this_name/a.fasta", "a.fasta: there is no such file", None),
         ("MKV", "'MKV' is no file; a single sequence goes into a list", None),
         ("M" * 9000, "is no file", None),

@@ -224,7 +224,7 @@ def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -
 
 def some_path(name: str, value: object) -> Path:
     """What a caller gave in memory, as a path; `~` is the home folder. ConfigError for anything
-    else, and for no text at all, which would be the current folder.
+    else, for what no file can be called, and for no text at all, which would be the current folder.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):
@@ -232,6 +232,14 @@ def some_path(name: str, value: object) -> Path:
     if not text:
         raise ConfigError(f"{name}: is empty; give a path, or '.' for this folder", key=name)
     try:
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
+        path.lstat()
     except RuntimeError as error:  # the home folder of nobody
         raise ConfigError(f"{name}: {text}: {error}", key=name) from None
+    except ValueError:  # NUL, or half a character
+        raise ConfigError(f"{name}: {text!r}: no file can be called that", key=name) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            said = f"{name}: {text[:40]}...: {error.strerror}"
+            raise ConfigError(said, key=name) from None
+    return path

@@ -130,8 +130,9 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
         batch = Batch(first)
         for number, one in enumerate(taken, first):
             id, sequence = _pair(one, number)
+            # half a character, as Python has for bytes that are no text, is none of Arrow's
             batch.ids.append(id.encode(errors="replace").decode())
-            batch.residues.append(sequence or "")
+            batch.residues.append((sequence or "").encode(errors="replace").decode())
             if sequence is None:
                 batch.faults[number - first] = NO_VALUE
         batch.headers = batch.ids

@@ -68,9 +68,11 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     """
     if "\0" in str(path):
         raise InputError(f"{str(path)!r}: a path cannot hold a NUL character", path=path)
-    if path.is_dir():
+    with named_errors(path):
+        a_folder, other = path.is_dir(), path.exists() and not path.is_file()
+    if a_folder:
         raise InputError(f"{path}: is a folder; name the files in it", path=path)
-    if path.exists() and not path.is_file():
+    if other:
         # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for
         # them
         raise InputError(
