@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from plm_embed.as_configured import CONFIG
 from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.master.validation_record import PROOF, VALIDATION
-from plm_embed.reporting import repeat, skipped
+from plm_embed.reporting import skipped
 from plm_embed.workflow.ending import REPORT
 
 CRATE = "ro-crate-metadata.json"
@@ -74,7 +75,7 @@ def outputs(folder: Path, master: Path | None) -> Iterator[Output]:
         (skipped.NAME, "records without a vector, and why", "a spreadsheet"),
         (VALIDATION, "every check of the validation and its result", "a text editor"),
         (PROOF, "checksums of the result", f"sha256sum --check {PROOF}"),
-        (repeat.CONFIG, "the configuration, to repeat it", "a text editor"),
+        (CONFIG, "the configuration, to repeat it", "a text editor"),
         (CRATE, "provenance for machines: an RO-Crate", "a text editor"),
     ]
     for name, what, opening in found:

@@ -9,23 +9,18 @@ from typing import Any
 import yaml
 
 from plm_embed._version import __version__
+from plm_embed.as_configured import CONFIG, RELATIVE
 from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.attempts import Attempt
 from plm_embed.jobs.gpus import local_resources
-
-CONFIG = "config.yaml"
-"""In the folder of the model: every setting of the run that made the report."""
-
-
-_RELATIVE = "# Paths are relative to "
 
 
 def keep_config(settings: Mapping[str, Any], folder: Path) -> None:
     """Write the checked configuration that a run was started with into the folder of a model."""
     head = (
         f"# The configuration that plm-embed {__version__} ran with, defaults included.\n"
-        f"{_RELATIVE}{json.dumps(str(Path.cwd()))}\n"
+        f"{RELATIVE}{json.dumps(str(Path.cwd()))}\n"
     )
     text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100)
     with atomic_path(folder / CONFIG) as temporary:
@@ -59,9 +54,9 @@ def ran_in(folder: Path) -> Path:
     """The folder that paths in the copy are relative to; the present one when nothing says it.
     StoreError when that line is damaged.
     """
-    lines = (line for line in kept_config(folder).splitlines() if line.startswith(_RELATIVE))
+    lines = (line for line in kept_config(folder).splitlines() if line.startswith(RELATIVE))
     try:
-        return Path(json.loads(next(lines, "").removeprefix(_RELATIVE) or '"."'))
+        return Path(json.loads(next(lines, "").removeprefix(RELATIVE) or '"."'))
     except (ValueError, TypeError):
         raise _damaged(folder) from None
 
