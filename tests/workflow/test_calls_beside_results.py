@@ -78,7 +78,7 @@ def test_a_part_of_a_run_leaves_a_campaign_unfinished(copy: Path) -> None:
     assert "validated:" not in run.stdout
     look = Watch(copy / "results").look()
     assert not look.finished
-    assert next(step.name for step in look.models[0].steps if step.status == "waits") == "gather"
+    assert next(step.name for step in look.models[0].steps if step.status == "waits") == "embed"
 
 
 def test_sequences_that_a_job_of_an_earlier_call_replaced_fail_the_run(copy: Path) -> None:

@@ -8,20 +8,16 @@ folder.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from plm_embed.errors import StoreError
-from plm_embed.io.files import whole_files
 from plm_embed.jobs.attempts import store_of
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
-from plm_embed.jobs.submission import read_submission
-from plm_embed.keys import bucket_names
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.reporting.screen.watch_buckets import Buckets
 from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
 from plm_embed.reporting.screen.watch_workers import STUCK_AFTER_SECONDS, WorkerState
 from plm_embed.reporting.screen.watch_workers import workers as workers_of
@@ -110,11 +106,7 @@ class Watch:
         self.results = results
         self._kept = Kept()
         self._steps = Steps(results, self._kept)
-        self._done: dict[Path, set[str]] = {}
-        self._told: dict[Path, int] = {}
-        self._seen = 0
-        self._sizes: dict[str, int] = {}
-        self._times: dict[str, int] = {}
+        self._buckets = Buckets(results / "sequences", self._kept)
 
     def look(self) -> Look:
         """The state of every model's campaign in the folder; none before anything is known of
@@ -130,12 +122,8 @@ class Watch:
         folder = self.results / "sequences"
         summary = self._kept.read(folder / "summary.json", lambda _: read_summary(folder))
         changed = time_of(folder / "summary.json") or 0
-        if changed != self._seen or summary is None:
-            self._seen = changed
-            self._done.clear()
-            self._told.clear()
-            known = bucket_names(summary.buckets) if summary else []
-            self._sizes, self._times = _bucket_files(folder, known)
+        if changed != self._buckets.since or summary is None:
+            self._buckets.renew(summary, changed)
         return summary
 
     def _models(self, run: Call | None) -> list[str]:
@@ -148,30 +136,28 @@ class Watch:
             # the weights of all models are prepared before anything else
             if any((self.results / mark.format(name)).exists() for mark in _MARKS)
         ]
+        since = self._buckets.since
         # a campaign's beginning takes the proofs of its models away: an older one is of another's
-        current = [
-            one
-            for one in begun
-            if (time_of(self.results / one / PROOF) or self._seen) >= self._seen
-        ]
+        current = [one for one in begun if (time_of(self.results / one / PROOF) or since) >= since]
         return sorted({*run.models, *current} if run else current or begun)
 
     def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
         folder = self.results / model
-        done = self._finished(folder)
+        of_others = self._steps.of_other_sequences(folder)
+        done, sizes = self._buckets.finished(folder, of_others=of_others), self._buckets.sizes
         workers = list(workers_of(folder, done, run, self._kept))
         running = {worker.beat.bucket for worker in workers if not worker.trouble}
-        waiting = [name for name in self._sizes if name not in done and name not in running]
+        waiting = [name for name in sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
-        per_byte = tokens / (sum(self._sizes.values()) or 1)
-        left = per_byte * sum(self._sizes[name] for name in waiting)
+        per_byte = tokens / (sum(sizes.values()) or 1)
+        left = per_byte * sum(sizes[name] for name in waiting)
         left += sum(
-            (1 - worker.beat.fraction) * per_byte * self._sizes.get(worker.beat.bucket, 0)
+            (1 - worker.beat.fraction) * per_byte * sizes.get(worker.beat.bucket, 0)
             for worker in workers
             if not worker.trouble
         )
         rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
-        complete = bool(self._sizes) and not waiting and not running
+        complete = bool(sizes) and not waiting and not running
         began = self._began(run)
         logs = self._embed_logs(model, began) if not complete else []
         embed = self._embed_failures(logs, run)
@@ -187,7 +173,7 @@ class Watch:
         return State(
             folder=folder,
             steps=steps,
-            buckets=len(self._sizes),
+            buckets=len(sizes),
             done=len(done),
             queued=len(waiting),
             starting=self._starting(logs) if run and run.at_work else 0,
@@ -237,32 +223,6 @@ class Watch:
             self._kept.read(log, last_line) == "" and (time_of(log) or 0) > oldest for log in logs
         )
 
-    def _finished(self, folder: Path) -> set[str]:
-        """Buckets with a completion record that is not older than the bucket, or named by a
-        finished submission.
-        """
-        done = self._done.setdefault(folder, set())
-        for name in names(folder / "embedded"):
-            path, bucket = folder / "embedded" / name, name.removesuffix(".json")
-            if (
-                bucket in self._times
-                and bucket not in done
-                and (time_of(path) or 0) >= self._times[bucket]
-            ):
-                done.add(bucket)
-        if len(done) == len(self._times):
-            return done
-        for path in whole_files(folder / SUBMISSIONS, "*.json"):
-            written = time_of(path) or 0
-            if self._told.get(path) == written:
-                continue
-            named = self._kept.read(path, _buckets_of) or ()
-            done.update(bucket for bucket in named if bucket in self._times)
-            # one from before the sequences were split will come again, with other buckets perhaps
-            if named and written >= self._seen:
-                self._told[path] = written
-        return done
-
 
 def _copied(folder: Path, run: Call) -> bool:
     """Whether this is a copy of a model's folder that a run had completed: the weights, a run's
@@ -277,21 +237,3 @@ def _copied(folder: Path, run: Call) -> bool:
 def _idle(step: Step) -> Step:
     """A step of a run that is over."""
     return replace(step, status="waits") if step.status == "at work" else step
-
-
-def _bucket_files(sequences: Path, buckets: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Sizes in bytes, which stand for the work in a bucket, and times of change."""
-    found = {}
-    for name in buckets:
-        with suppress(FileNotFoundError):  # deduplicate may be at work
-            found[name] = (sequences / "buckets" / f"{name}.parquet").stat()
-    sizes = {name: status.st_size for name, status in found.items()}
-    return sizes, {name: status.st_mtime_ns for name, status in found.items()}
-
-
-def _buckets_of(path: Path) -> tuple[str, ...]:
-    """The buckets of a finished submission; none when its file is damaged."""
-    try:
-        return read_submission(path).buckets
-    except StoreError:
-        return ()

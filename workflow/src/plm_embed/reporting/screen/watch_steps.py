@@ -63,7 +63,7 @@ class Steps:
         for name, file in (("gather", GATHERED), ("validate", PROOF), ("report", REPORT)):
             written = time_of(folder / file)
             done = before and written is not None and (written >= made or copied)
-            done = done and not (name == "gather" and self._of_other_sequences(folder))
+            done = done and not (name == "gather" and self.of_other_sequences(folder))
             logs = [self._log(model, name)] if before else []
             step = self._step(name, done, logs, max(began, made))
             if name == "validate" and step.status == "waits":
@@ -72,7 +72,7 @@ class Steps:
             before, made = done, written or made
         return steps
 
-    def _of_other_sequences(self, folder: Path) -> bool:
+    def of_other_sequences(self, folder: Path) -> bool:
         """Whether a master was gathered from other sequences than are there; not where a file that
         tells is gone or damaged, which the next run says.
         """
