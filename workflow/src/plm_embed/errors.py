@@ -10,8 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import SupportsIndex
 
-from plm_embed.as_configured import as_configured
-
 
 class PlmEmbedError(Exception):
     """What is wrong and where (file, record, line, key), in one or two lines; and what to do about
@@ -167,6 +165,8 @@ def make_again(file: "str | PathLike[str]") -> str:
     """The command that makes a file of a campaign anew. It names the file: in a workflow that uses
     this one, its rule has another name.
     """
+    from plm_embed.as_configured import as_configured  # `plm_embed` would have that name, too
+
     name, folder = as_configured(file)
     where = f" in {shlex.quote(folder)}" if folder else ""
     return f"run `snakemake --forcerun {shlex.quote(name)}`{where}"
