@@ -6,6 +6,7 @@ import gzip
 import pickle
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,36 @@ def test_what_the_program_wrote_names_path_and_remedy(tmp_path: Path) -> None:
         read_manifest(tmp_path / "absent")
     assert weights.value.path is not None
     assert "weights" in weights.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda folder: plm_embed.open(folder / "none"), "give a master .h5, its .parquet, "),
+        (lambda _: plm_embed.open(""), "give a path, or '.' for this folder"),
+        (lambda folder: Reader(folder, Table()), "name the files in it"),
+        (lambda folder: list(Reader(cut_short(folder), Table())), "fetch or copy the file again"),
+        (lambda _: plm_embed.embed(5), "give a list of sequences, a dictionary by id, or a file"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_to_do_is_the_remedy(
+    tmp_path: Path, call: Callable[[Path], object], remedy: str
+) -> None:
+    with pytest.raises(PlmEmbedError) as found:
+        call(tmp_path)
+    assert found.value.remedy.startswith(remedy)
+    assert str(found.value) == f"{found.value.message}; {found.value.remedy}"
+
+
+def cut_short(folder: Path) -> Path:
+    whole = gzip.compress(b">a\nMKV\n")
+    (folder / "short.fasta.gz").write_bytes(whole[:-12])
+    return folder / "short.fasta.gz"
+
+
+def test_a_problem_of_a_configuration_says_what_to_do() -> None:
+    error = ConfigError("x: is wrong", key="x", remedy="leave it out")
+    assert error.problems == ("x: is wrong; leave it out",)
 
 
 def test_an_unknown_id_is_a_key_error(tmp_path: Path) -> None:

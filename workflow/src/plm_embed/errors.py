@@ -15,10 +15,10 @@ class PlmEmbedError(Exception):
     """What is wrong and where (file, record, line, key), in one or two lines; and what to do about
     it.
 
-    `message` is what is wrong, `remedy` a command that mends it where there is one, `path` the file
-    or folder that it is about, if it is about one. As text, the message with the remedy. The
-    command line prints that without a traceback and exits with 1; any other exception is a bug and
-    keeps its traceback.
+    `message` is what is wrong, `remedy` what to do about it, a command where one mends it, `path`
+    the file or folder that it is about, if it is about one. As text, the message with the remedy.
+    The command line prints that without a traceback and exits with 1; any other exception is a bug
+    and keeps its traceback.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ConfigError(PlmEmbedError):
     ) -> None:
         super().__init__(message, path=path, remedy=remedy)
         self.key = key
-        self.problems = tuple(problems) or (message,)
+        self.problems = tuple(problems) or (str(self),)
 
 
 class WeightsError(PlmEmbedError):
@@ -234,7 +234,9 @@ def some_path(name: str, value: object) -> Path:
     if not isinstance(text, str):
         raise ConfigError(f"{name}: {value!r} is not a path", key=name)
     if not text:
-        raise ConfigError(f"{name}: is empty; give a path, or '.' for this folder", key=name)
+        raise ConfigError(
+            f"{name}: is empty", key=name, remedy="give a path, or '.' for this folder"
+        )
     try:
         path = Path(text).expanduser()
         path.lstat()

@@ -125,10 +125,10 @@ def write_configuration(config: Config, command: Command) -> Path:
     path = results / CONFIG
     if path.exists() and not path.read_text(encoding="utf-8").startswith(_FIRST_LINE):
         raise ConfigError(
-            f"{path}: is not a file that `plm-embed run` wrote; choose another --results, or run "
-            f"{shlex.join(command.shown)}",
+            f"{path}: is not a file that `plm-embed run` wrote",
             key="--results",
             path=path,
+            remedy=f"choose another --results, or run {shlex.join(command.shown)}",
         )
     there = _compare(path, wanted, command)
     text = yaml.safe_dump(_as_there(config, there), sort_keys=False, allow_unicode=True)
@@ -148,10 +148,10 @@ def _compare(path: Path, wanted: Config, command: Command) -> Config:
     if not path.exists():
         if begun:
             raise ConfigError(
-                f"{path.parent}: holds a campaign of another configuration; choose another "
-                "--results",
+                f"{path.parent}: holds a campaign of another configuration",
                 key="--results",
                 path=path.parent,
+                remedy="choose another --results",
             )
         return {}
     try:

@@ -75,7 +75,9 @@ def profile(
     if path.exists() and not path.read_text(encoding="utf-8").startswith(
         f"{made.WRITTEN}plm-embed"
     ):
-        raise PlmEmbedError(f"{path}: is a profile of your own; name another --output", path=path)
+        raise PlmEmbedError(
+            f"{path}: is a profile of your own", path=path, remedy="name another --output"
+        )
     kept = ""
     if path.exists() and path.read_text(encoding="utf-8") != text:  # somebody may have edited it
         path.replace(output / OLD)
@@ -102,9 +104,9 @@ def _said(site: str, options: Mapping[str, str]) -> "Said":
         scheduler = site
     elif not site and not scheduler:
         raise ConfigError(
-            "profile: there is neither sbatch nor qsub here; run it where you submit, or name a "
-            "site, such as polaris",
+            "profile: there is neither sbatch nor qsub here",
             key="site",
+            remedy="run it where you submit, or name a site, such as polaris",
         )
     here = recognize(scheduler) if scheduler else None
     name = here.site if here else site
@@ -193,7 +195,9 @@ def _one(words: str, option: str, choices: list[str], default: str = "") -> str:
     if _terminal():
         return _prompt(words, choices, default or choices[0])
     if not default:
-        raise ConfigError(f"several: {words} {', '.join(choices)}; add {option} NAME", key=option)
+        raise ConfigError(
+            f"several: {words} {', '.join(choices)}", key=option, remedy=f"add {option} NAME"
+        )
     return default
 
 

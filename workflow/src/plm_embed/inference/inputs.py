@@ -121,8 +121,8 @@ def _batches(given: Given) -> Iterator[Batch | PlainBatch]:
         raise InputError(f"a single {type(given).__name__}: a single sequence goes into a list")
     if not isinstance(given, Iterable):
         raise InputError(
-            f"sequences: {given!r} holds none; give a list of sequences, a "
-            "dictionary by id, or a file"
+            f"sequences: {given!r} holds none",
+            remedy="give a list of sequences, a dictionary by id, or a file",
         )
     ones = iter(given.items() if isinstance(given, Mapping) else given)
     first = 1

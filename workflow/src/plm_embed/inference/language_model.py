@@ -227,7 +227,9 @@ class LanguageModel:
 
     def _ready(self) -> Engine:
         if self._engine is None:
-            raise PlmEmbedError(f"the model {self.manifest.model} was closed; load it again")
+            raise PlmEmbedError(
+                f"the model {self.manifest.model} was closed", remedy="load it again"
+            )
         return self._engine
 
     def vectors(

@@ -227,20 +227,25 @@ def named_errors(path: Path, complete: Callable[[], int] | None = None) -> Itera
         problem = f"the compressed data are damaged ({error})"
     except OSError as error:
         if error.errno is not None:
-            raise _unreadable(path, "cannot be read", complete, f": {error.strerror}") from None
+            raise _unreadable(path, "cannot be read", complete, end=f": {error.strerror}") from None
         problem = f"the compressed data are damaged ({error})"  # so says bz2
     else:
         return
-    raise _unreadable(path, problem, complete, "; fetch or copy the file again")
+    raise _unreadable(path, problem, complete, remedy="fetch or copy the file again")
 
 
 def _unreadable(
-    path: Path, problem: str, complete: Callable[[], int] | None, end: str
+    path: Path,
+    problem: str,
+    complete: Callable[[], int] | None,
+    *,
+    end: str = "",
+    remedy: str = "",
 ) -> InputError:
-    if complete is None:
-        return InputError(f"{path}: {problem}{end}", path=path)
-    before = complete()
-    return InputError(f"{path}: {problem}{so_far(before)}{end}", path=path, record=before + 1)
+    before = complete() if complete else None
+    after = "" if before is None else so_far(before)
+    record = None if before is None else before + 1
+    return InputError(f"{path}: {problem}{after}{end}", path=path, record=record, remedy=remedy)
 
 
 def so_far(records: int) -> str:

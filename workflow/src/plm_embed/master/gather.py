@@ -153,9 +153,9 @@ def _make_room(
     )
     if needed > free:
         raise PlmEmbedError(
-            f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free; "
-            "make room and run again (nothing was written, the store is whole)" + old,
+            f"{outputs[0].parent}: the master needs about {needed:,} bytes, {free:,} are free",
             path=outputs[0].parent,
+            remedy="make room and run again (nothing was written, the store is whole)" + old,
         )
 
 

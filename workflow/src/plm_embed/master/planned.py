@@ -78,9 +78,9 @@ def make_plan(sequences: Path, embedded: Path, store: Path) -> Plan:
             differences = "; ".join(completion.fingerprint.differences(plan.fingerprint))
             raise StoreError(
                 f"{bucket.record}: made with other settings than that of bucket {names[0]} "
-                f"({differences}); "
-                "remove the records of the settings that you do not want and run again",
+                f"({differences})",
                 path=bucket.record,
+                remedy="remove the records of the settings that you do not want and run again",
             )
         parts = named_parts(bucket, store)
         plan.parts += parts

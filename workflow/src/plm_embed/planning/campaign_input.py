@@ -81,7 +81,7 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
     if lengths is not None:
         if measure:
             raise ConfigError(
-                "--measure: needs the sequences; leave out --lengths", key="--measure"
+                "--measure: needs the sequences", key="--measure", remedy="leave out --lengths"
             )
         yield read_lengths(lengths)
         return
@@ -118,8 +118,9 @@ def read_lengths(path: Path) -> Input:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(
-            f"--lengths: {path}: not text; give lines of `length number`, or a summary.json",
+            f"--lengths: {path}: not text",
             path=path,
+            remedy="give lines of `length number`, or a summary.json",
         ) from None
     if text.lstrip().startswith("{"):
         return _input(f"by the lengths in {path}", summary_file(path), None)
@@ -155,7 +156,7 @@ def _yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         raise ConfigError(
-            f"{path}: there is no such file; name yours with --configfile", path=path
+            f"{path}: there is no such file", path=path, remedy="name yours with --configfile"
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_where(error)}", path=path) from None

@@ -175,9 +175,9 @@ def _draft(
     chosen = _chosen(question, here, site, forecasts)
     if chosen.hours is None and todo.tokens and (question.device or here.site):
         raise ConfigError(
-            f"--device: {chosen.speed.device}: {chosen.speed.why}; name another one, such as "
-            "--device A100",
+            f"--device: {chosen.speed.device}: {chosen.speed.why}",
             key="--device",
+            remedy="name another one, such as --device A100",
         )
     kinds = (queue.get("gpu_type", "") for queue in (site.get("queues") or {}).values())
     labels = {costs.device_label(kind.upper().replace("_", " ")) for kind in kinds}

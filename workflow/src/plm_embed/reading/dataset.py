@@ -71,9 +71,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
                 )
             if "vector" in self._columns:
                 raise PlmEmbedError(
-                    f"{embeddings.index}: the column 'vector' would stand in place of the vectors; "
-                    "rename it in the input",
+                    f"{embeddings.index}: the column 'vector' would stand in place of the vectors",
                     path=embeddings.index,
+                    remedy="rename it in the input",
                 )
             embeddings.check_index()
 

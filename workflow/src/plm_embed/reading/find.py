@@ -31,18 +31,18 @@ def find_master(path: Path) -> Path:
         found = masters(path) or sorted(path.glob(f"*/{MASTERS}"))
         if len(found) > 1:
             raise StoreError(
-                f"{path}: holds {len(found)} masters; name one of them: "
-                f"{', '.join(map(str, found))}",
+                f"{path}: holds {len(found)} masters",
                 path=path,
+                remedy=f"name one of them: {', '.join(map(str, found))}",
             )
         path = found[0] if found else path / MASTERS
     elif path.suffix == ".parquet":
         path = path.with_suffix(".h5")
     if not path.is_file():
         raise StoreError(
-            f"{path}: there is no such file; give a master .h5, its .parquet, the folder that "
-            "holds them, or a store",
+            f"{path}: there is no such file",
             path=path,
+            remedy="give a master .h5, its .parquet, the folder that holds them, or a store",
         )
     # a damaged master is still called like one, and is to be made again
     if not path.match(MASTERS) and os.access(path, os.R_OK) and not h5py.is_hdf5(path):
@@ -68,7 +68,9 @@ def reading(path: Path, file: h5py.File | None = None) -> Iterator[None]:
 def need_open(path: Path, file: h5py.HLObject) -> None:
     """PlmEmbedError when the reader has closed its file, of which this is a part."""
     if not file:
-        raise PlmEmbedError(f"{path}: was closed; open it again: plm_embed.open", path=path)
+        raise PlmEmbedError(
+            f"{path}: was closed", path=path, remedy="open it again: plm_embed.open"
+        )
 
 
 def held_open(path: Path, file: h5py.File) -> Path:

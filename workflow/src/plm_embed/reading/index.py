@@ -125,10 +125,9 @@ class Index:
         several = [id for id, row in zip(ids, rows, strict=True) if row == SEVERAL]
         if several:
             raise PlmEmbedError(
-                f"{self._master}: records with different sequences share the id {some(several)}; "
-                "find their rows by "
-                "source and number in to_pandas(), or use by_key",
+                f"{self._master}: records with different sequences share the id {some(several)}",
                 path=self._master,
+                remedy="find their rows by source and number in to_pandas(), or use by_key",
             )
         return rows
 

@@ -46,9 +46,9 @@ class StoreVectors(Vectors):
         if len(folders) > 1:
             listed = ", ".join(folder.name for folder in folders)
             raise StoreError(
-                f"{path}: holds {len(folders)} stores of different settings; open one of them: "
-                f"{listed}",
+                f"{path}: holds {len(folders)} stores of different settings",
                 path=path,
+                remedy=f"open one of them: {listed}",
             )
         self.path = folders[0]
         self._fingerprint = read_fingerprint(self.path)

@@ -134,9 +134,9 @@ def collect(folder: Path) -> Facts:
     models = model_folders(folder)
     if len(models) > 1:
         raise StoreError(
-            f"{folder}: holds {len(models)} models; name the folder of one: "
-            f"{', '.join(map(str, models))}",
+            f"{folder}: holds {len(models)} models",
             path=folder,
+            remedy=f"name the folder of one: {', '.join(map(str, models))}",
         )
     if not models:
         return Facts(folder, folder, "", _summary(folder))
@@ -170,7 +170,9 @@ def _summary(results: Path, required: bool = True) -> Summary | None:
     sequences = results / "sequences"
     if required and not (sequences / SUMMARY).is_file():
         raise StoreError(
-            f"{results}: nothing of a campaign in it yet; run the workflow first", path=results
+            f"{results}: nothing of a campaign in it yet",
+            path=results,
+            remedy="run the workflow first",
         )
     return read_summary(sequences) if (sequences / SUMMARY).is_file() else None
 

@@ -28,7 +28,9 @@ def summarize(path: Path) -> str:
     """
     folders = [folder for folder in model_folders(path) if masters(folder)]
     if not folders:
-        raise StoreError(f"{path}: no {MASTERS} in it yet; run the workflow first", path=path)
+        raise StoreError(
+            f"{path}: no {MASTERS} in it yet", path=path, remedy="run the workflow first"
+        )
     blocks = [_of_model(folder) for folder in folders]
     if len(folders) > 1:
         blocks = [

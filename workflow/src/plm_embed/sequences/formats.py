@@ -71,14 +71,14 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
     with named_errors(path):
         a_folder, other = path.is_dir(), path.exists() and not path.is_file()
     if a_folder:
-        raise InputError(f"{path}: is a folder; name the files in it", path=path)
+        raise InputError(f"{path}: is a folder", path=path, remedy="name the files in it")
     if other:
         # a pipe gives its bytes once, and inputs are read twice: to know them, then to account for
         # them
         raise InputError(
-            f"{path}: is no regular file; save what comes out of the pipe or device, and name "
-            "that file",
+            f"{path}: is no regular file",
             path=path,
+            remedy="save what comes out of the pipe or device, and name that file",
         )
     with named_errors(path), Stream(path) as stream:
         head, damage = stream.head(_HEAD_BYTES)
@@ -99,9 +99,9 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
     if head.startswith(b"PAR1"):
         if packed:
             raise InputError(
-                f"{path}: a Parquet file{packed} as a whole cannot be read in pieces; decompress "
-                "it first",
+                f"{path}: a Parquet file{packed} as a whole cannot be read in pieces",
                 path=path,
+                remedy="decompress it first",
             )
         return Kind("parquet", compression)
     if _UNMARKED_UTF_16.match(head):
@@ -187,8 +187,9 @@ def check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> 
             )
         if present.count(name) > 1:
             raise InputError(
-                f"{path}: {present.count(name)} columns are named {name!r}; rename all but one",
+                f"{path}: {present.count(name)} columns are named {name!r}",
                 path=path,
+                remedy="rename all but one",
             )
 
 

@@ -237,8 +237,9 @@ class RecordNumbers:
         self.sources: dict[str, int] = {entry.path: entry.records for entry in self.summary.inputs}
         if len(self.sources) < len(self.summary.inputs):
             raise StoreError(
-                f"{sequences / SUMMARY}: an input file is named twice; name it once and run again",
+                f"{sequences / SUMMARY}: an input file is named twice",
                 path=sequences / SUMMARY,
+                remedy="name it once and run again",
             )
         self._first: dict[str, int] = {}
         self.places = 0

@@ -17,11 +17,14 @@ def queues() -> list[str]:
             ["qstat", "-Q", "-f"], capture_output=True, text=True, check=False, timeout=PATIENCE
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"qstat -Q -f: {error}; run it where you submit", key="site") from None
+        raise ConfigError(
+            f"qstat -Q -f: {error}", key="site", remedy="run it where you submit"
+        ) from None
     if done.returncode:
         raise ConfigError(
-            f"qstat -Q -f says: {done.stderr.strip() or done.returncode}; try again later",
+            f"qstat -Q -f says: {done.stderr.strip() or done.returncode}",
             key="site",
+            remedy="try again later",
         )
     return [
         name

@@ -42,8 +42,9 @@ def partition_lines() -> list[str]:
     """
     if shutil.which("sinfo") is None:
         raise ConfigError(
-            "site: slurm: there is no sinfo here; run it where you submit, or name another site",
+            "site: slurm: there is no sinfo here",
             key="site",
+            remedy="run it where you submit, or name another site",
         )
     asked = ["sinfo", "--noheader", "--format", FORMAT]
     try:
@@ -52,13 +53,13 @@ def partition_lines() -> list[str]:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            "site: slurm: sinfo does not answer; try again later", key="site"
+            "site: slurm: sinfo does not answer", key="site", remedy="try again later"
         ) from None
     if answer.returncode:
         raise ConfigError(
-            f"site: slurm: sinfo says: {answer.stderr.strip() or answer.returncode}; try again "
-            "later",
+            f"site: slurm: sinfo says: {answer.stderr.strip() or answer.returncode}",
             key="site",
+            remedy="try again later",
         )
     return answer.stdout.splitlines()
 
@@ -171,8 +172,9 @@ def site_of(lines: Iterable[str]) -> dict[str, Any]:
         }
     if not queues:
         raise ConfigError(
-            "site: slurm: no partition that is up has GPUs, says sinfo; name another site",
+            "site: slurm: no partition that is up has GPUs, says sinfo",
             key="site",
+            remedy="name another site",
         )
     return {
         "description": "SLURM",

@@ -61,8 +61,9 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     notes = sorted(root.glob("*/fingerprint.json"))
     if not notes:
         raise StoreError(
-            f"{root}: no store; give the folder that holds the folders with fingerprint.json",
+            f"{root}: no store",
             path=root,
+            remedy="give the folder that holds the folders with fingerprint.json",
         )
     done = Compacted()
     for note in notes:

@@ -262,9 +262,9 @@ class Part:
         if self.fingerprint != fingerprint:
             differences = "; ".join(self.fingerprint.differences(fingerprint))
             raise StoreError(
-                f"{self.path}: a part of another fingerprint ({differences}); move it out of this "
-                "store",
+                f"{self.path}: a part of another fingerprint ({differences})",
                 path=self.path,
+                remedy="move it out of this store",
             )
 
 

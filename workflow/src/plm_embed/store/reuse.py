@@ -63,10 +63,10 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
     if not found:
         what = "neither a master .h5 nor a store" if path.exists() else "not found"
         raise ConfigError(
-            f"reuse: {path}: {what}; give an earlier master_esm2_embeddings.h5 or the folder of a "
-            "store",
+            f"reuse: {path}: {what}",
             key="reuse",
             path=path,
+            remedy="give an earlier master_esm2_embeddings.h5 or the folder of a store",
         )
     return found
 
@@ -176,8 +176,9 @@ class Reuse:
             if not place.is_file() and path not in self._whole:
                 if not path.stem.endswith(sha256_file(path)[:16]):
                     raise StoreError(
-                        f"reuse: {path}: its bytes are not those that were written; remove it",
+                        f"reuse: {path}: its bytes are not those that were written",
                         path=path,
+                        remedy="remove it",
                     )
                 self._whole.add(path)
             with _open(path) as part:
@@ -230,8 +231,9 @@ class _Batch:
             values = decode(part.bits(name, rows), self._fingerprint.storage_dtype)
             if not np.isfinite(values).all():
                 raise StoreError(
-                    f"reuse: {part.path}: {name} holds NaN or infinity; take it out of `reuse`",
+                    f"reuse: {part.path}: {name} holds NaN or infinity",
                     path=part.path,
+                    remedy="take it out of `reuse`",
                 )
             self.bytes += values.nbytes
             if has_matrix(name):

@@ -86,9 +86,9 @@ def check_folders(folders: Iterable[Path]) -> None:
     for folder in folders:
         if os.pathsep in str(folder) or "\n" in str(folder):
             raise PlmEmbedError(
-                f"{folder}: no colon or line break may be in the path; move it, or make it anew "
-                "elsewhere",
+                f"{folder}: no colon or line break may be in the path",
                 path=folder,
+                remedy="move it, or make it anew elsewhere",
             )
 
 

@@ -20,9 +20,10 @@ def check_repeated_keys(files: Iterable[str | Path]) -> None:
             continue
         for key, first, line in _repeated(tree, ""):
             raise ConfigError(
-                f"{path}, line {line}: {key}: stands in line {first} too; name it once",
+                f"{path}, line {line}: {key}: stands in line {first} too",
                 key=key,
                 path=path,
+                remedy="name it once",
             )
 
 

@@ -99,9 +99,9 @@ def _check_scheduler(site: Mapping[str, Any], here: Here, asked: str) -> None:
     scheduler = site.get("scheduler", "pbs")
     if scheduler != asked:
         raise ConfigError(
-            f"site: {here.site}: has {scheduler.upper()}; use `--profile {scheduler}`, or leave "
-            "`site` out",
+            f"site: {here.site}: has {scheduler.upper()}",
             key="site",
+            remedy=f"use `--profile {scheduler}`, or leave `site` out",
         )
 
 
@@ -135,9 +135,9 @@ def _slurm(given: Given, buckets: int) -> Layer:
         _check_scheduler(site, here, "slurm")
     if (nodes := _number(given.embed.get("nodes"))) > 1:
         raise ConfigError(
-            f"nodes: {nodes}: a submission is of one node on SLURM; leave it out, for as many "
-            "submissions as there is room for run at a time",
+            f"nodes: {nodes}: a submission is of one node on SLURM",
             key="nodes",
+            remedy="leave it out, for as many submissions as there is room for run at a time",
         )
     queue, several_queues = _slurm_queue(here, site, given)
     account, several_accounts = _slurm_account(given) if here.site and not given.site else ("", "")

@@ -209,12 +209,11 @@ def _check_sample(
         bad, layer = sum(kinds.values()), fingerprint.layers[0]
         raise StoreError(
             f"{path}: not adopted: {bad} of {len(stored)} sampled rows are not the mean over the "
-            "residues of layer "
-            f"{layer} ({causes})\n  relative distance to the reference: largest "
-            f"{max(distances):.2g}, median "
-            f"{np.median(distances):.2g}, allowed {limit:g}; smallest cosine {min(cosines):.6f}; "
-            "embed again instead",
+            f"residues of layer {layer} ({causes})\n  relative distance to the reference: largest "
+            f"{max(distances):.2g}, median {np.median(distances):.2g}, allowed {limit:g}; "
+            f"smallest cosine {min(cosines):.6f}",
             path=path,
+            remedy="embed again instead",
         )
 
 

@@ -66,7 +66,9 @@ def export(
     files = [output, *([beside(output, how.beside)] if how.beside else [])]
     for path in files:
         if path.exists() or path.is_symlink():
-            raise PlmEmbedError(f"{path}: exists; remove it, or choose another name", path=path)
+            raise PlmEmbedError(
+                f"{path}: exists", path=path, remedy="remove it, or choose another name"
+            )
     with Embeddings(master) as embeddings:
         name = embeddings.resolved(representation)
         if has_matrix(name) and not how.matrices:

@@ -37,8 +37,9 @@ def parquet(records: Records, output: Path, meter: Meter) -> None:
     if VECTOR in records.schema.names:
         raise PlmEmbedError(
             f"{records.embeddings.index}: has a column {VECTOR!r} of its own, and this file calls "
-            "its vectors so; export to csv, or npy",
+            "its vectors so",
             path=records.embeddings.index,
+            remedy="export to csv, or npy",
         )
     schema = pa.schema([*records.schema.remove_metadata(), pa.field(VECTOR, kind)])
     schema = schema.with_metadata(records.attributes())
@@ -69,8 +70,9 @@ def _text(records: Records, output: Path, meter: Meter, delimiter: str) -> None:
     if taken := [field.name for field in dimensions if field.name in records.schema.names]:
         raise PlmEmbedError(
             f"{records.embeddings.index}: has a column {taken[0]!r} of its own, and this file "
-            "calls a dimension of its vectors so; rename it in the input, or export to npy",
+            "calls a dimension of its vectors so",
             path=records.embeddings.index,
+            remedy="rename it in the input, or export to npy",
         )
     options = csv.WriteOptions(delimiter=delimiter)
 

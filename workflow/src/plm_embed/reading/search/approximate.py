@@ -117,7 +117,9 @@ def build(path: Path, metric: Metric = "cosine", name: str = "emb", recall: floa
     with extra():
         import faiss
     if metric == "dot":
-        raise PlmEmbedError("an index is for cosine or euclidean; by dot, search without one")
+        raise PlmEmbedError(
+            "an index is for cosine or euclidean", remedy="by dot, search without one"
+        )
     with Embeddings(path) as embeddings:
         count, dim = embeddings.shape
         if count < LEAST:

@@ -101,7 +101,9 @@ class Watch:
     def __init__(self, results: Path) -> None:
         if results.exists() and not results.is_dir():
             raise StoreError(
-                f"{results}: is no folder; name the results folder of a campaign", path=results
+                f"{results}: is no folder",
+                path=results,
+                remedy="name the results folder of a campaign",
             )
         self.results = results
         self._kept = Kept()
