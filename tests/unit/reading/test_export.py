@@ -268,6 +268,11 @@ def test_what_cannot_be_exported_is_said(campaign: Campaign, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
+def test_fair_esms_files_have_all_representations(campaign: Campaign, tmp_path: Path) -> None:
+    with pytest.raises(PlmEmbedError, match=r"max_l3: pt has all representations .*; leave it out"):
+        export(campaign.master, "pt", tmp_path / "pt", "max_l3")
+
+
 @pytest.mark.parametrize("to", ["uniprot-h5", "npy", "anndata", "pt"])
 def test_a_failure_leaves_nothing(
     campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str

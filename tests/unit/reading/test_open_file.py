@@ -72,6 +72,11 @@ def test_arguments_of_another_type_are_refused_in_words(
             store.rows(wrong)
 
 
+def test_weights_are_for_sequences_that_are_embedded(embeddings: Embeddings) -> None:
+    with pytest.raises(PlmEmbedError, match=r"weights are for sequences .*; leave them out"):
+        embeddings.nearest(embeddings.ids[:1], weights="resources/weights")
+
+
 def test_a_path_below_the_home_folder(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(campaign.master.parent))
     with plm_embed.open(f"~/{campaign.master.name}") as embeddings:

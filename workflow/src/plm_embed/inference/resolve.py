@@ -75,6 +75,17 @@ def _within_limit(long: LongSequences, limit: int | None, name: str) -> LongSequ
     known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
     for number in ("max_residues", "overlap"):
         whole_number(f"embedding.long_sequences.{number}", getattr(long, number))
+    for number, policies in (
+        ("max_residues", ("window", "crop", "skip")),
+        ("overlap", ("window",)),
+    ):
+        if getattr(long, number) and long.policy not in policies:
+            raise ConfigError(
+                f"embedding.long_sequences.{number}: {getattr(long, number)}: means nothing with "
+                f"policy {long.policy}",
+                key=f"embedding.long_sequences.{number}",
+                remedy=f"choose {' or '.join(policies)}, or 0",
+            )
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
             f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "

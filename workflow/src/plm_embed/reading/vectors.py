@@ -157,6 +157,10 @@ class Vectors(Matrices):
         """
         if sum(each is not None for each in (ids, vectors, sequences)) != 1:
             raise PlmEmbedError("nearest: give one of ids, vectors and sequences")
+        if sequences is None and weights is not None:
+            raise PlmEmbedError(
+                "nearest: weights are for sequences that are embedded", remedy="leave them out"
+            )
         search = Search(self, k, metric, self._pooled(name))
         if index:
             from plm_embed.reading.search.approximate import Approximate

@@ -69,6 +69,11 @@ def export(
             raise PlmEmbedError(
                 f"{path}: exists", path=path, remedy="remove it, or choose another name"
             )
+    if to == "pt" and representation != "emb":
+        raise PlmEmbedError(
+            f"{representation}: pt has all representations of a record, by layer",
+            remedy="leave it out, or export pt-dict",
+        )
     with Embeddings(master) as embeddings:
         name = embeddings.resolved(representation)
         if has_matrix(name) and not how.matrices:
