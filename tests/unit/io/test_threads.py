@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -26,6 +28,37 @@ def test_what_is_not_asked_for_is_not_made() -> None:
     next(items)
     items.close()  # type: ignore[attr-defined]
     assert len(made) <= 4
+
+
+ABANDONED = """
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from plm_embed.io.threads import ahead
+
+def slowly():
+    for number in range(100):
+        time.sleep(0.002)
+        yield number
+
+def abandon():
+    items = ahead(ahead(slowly(), 4), 4)
+    next(items)
+    cycle = [items]
+    cycle.append(cycle)  # as tracebacks are
+
+gc.set_threshold(3)
+with ThreadPoolExecutor(1) as pool:
+    for _ in range(300):
+        abandon()
+        pool.submit(int)
+"""
+
+
+def test_what_is_abandoned_may_be_collected_at_any_instant() -> None:
+    """Also while a thread pool takes work, under a lock that all pools share."""
+    subprocess.run([sys.executable, "-c", ABANDONED], check=True, timeout=300)
 
 
 def test_what_several_threads_make_comes_in_order_and_not_too_early() -> None:

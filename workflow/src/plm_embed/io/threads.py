@@ -43,11 +43,16 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
     """The same items, up to `count` of them made in a thread before they are asked for; errors come
     in their place.
     """
-    with ThreadPoolExecutor(1) as pool:
+    pool = ThreadPoolExecutor(1)
+    try:
         waiting = deque(pool.submit(next, items, _END) for _ in range(count))
         while (item := waiting.popleft().result()) is not _END:
             waiting.append(pool.submit(next, items, _END))
             yield item
+    finally:
+        # Without a wait: what nobody reads to its end may be collected as garbage in the middle of
+        # `submit`, which holds a lock of all pools, and `items` may need it for a pool of their own
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def spread(call: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
