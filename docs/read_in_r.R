@@ -11,7 +11,8 @@ of_hdf5 <- function(path) {
 }
 
 of_table <- function(path) {
-  records <- read.delim(path) # a line per record: id, the columns of the index, e0, e1, ...
+  # a line per record: id, the columns of the index, e0, e1, ...; an id such as 007 or NA is text
+  records <- read.delim(path, colClasses = c(id = "character"), na.strings = character())
   vectors <- as.matrix(records[grepl("^e[0-9]+$", names(records))])
   rownames(vectors) <- records$id
   vectors

@@ -229,6 +229,19 @@ def test_r_reads_vectors(campaign: Campaign, tmp_path: Path, to: Format) -> None
     assert [float(word) for word in numbers.split()] == [1, pytest.approx(cosine, abs=1e-4)]
 
 
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="apt-get install r-cran-hdf5r")
+def test_r_takes_every_id_for_text(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.tsv"
+    path.write_text('"id"\t"name"\t"e0"\t"e1"\n"007"\t"a"\t1\t2\n"1e5"\t"NA"\t3\t4\n')
+    script = Path(__file__).parents[3] / "docs" / "read_in_r.R"
+    for wanted in (["007", "1e5"], ["007", "NA"]):
+        path.write_text(path.read_text().replace("1e5", wanted[1]))
+        done = subprocess.run(
+            ["Rscript", str(script), str(path)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[1].split() == wanted
+
+
 @pytest.mark.parametrize(("to", "package"), [("faiss", "faiss-cpu"), ("zarr", "zarr")])
 def test_a_format_whose_library_is_missing_says_what_to_install(
     campaign: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
