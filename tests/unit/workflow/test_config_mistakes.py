@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from plm_embed.errors import PlmEmbedError
+from plm_embed.errors import InputError, PlmEmbedError
 from plm_embed.models.model import Model
 from plm_embed.workflow.by_model import by_model
+from plm_embed.workflow.campaign import check_inputs
 from plm_embed.workflow.config import checked, schema
 from support.configs import config
 
@@ -251,3 +252,26 @@ def test_what_is_no_file_is_said_to_be_that() -> None:
         "inputs: one: Too many levels of symbolic links",
         "inputs: dangling: is a link to something that is not there",
     ]
+
+
+def test_inputs_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    whole, empty, blank = tmp_path / "a.fasta", tmp_path / "b.fasta", tmp_path / "c.fasta"
+    whole.write_text(">p\nMKTAYIAKQR\n")
+    empty.touch()
+    blank.write_text(" \n")
+    given = [whole, empty, blank]
+    with pytest.raises(InputError) as caught:
+        check_inputs(checked(config(inputs=list(map(str, given)))))
+    assert caught.value.path == empty
+    heading, *lines = str(caught.value).splitlines()
+    assert heading == "2 inputs cannot be read:"
+    assert [line.split(":")[0].strip() for line in lines] == [str(empty), str(blank)]
+    assert all(line.endswith("leave it out") for line in lines)
+    many = [tmp_path / f"{number}.fasta" for number in range(12)]
+    for path in many:
+        path.touch()
+    with pytest.raises(InputError) as caught:
+        check_inputs(checked(config(inputs=list(map(str, many)))))
+    heading, *lines = str(caught.value).splitlines()
+    assert heading == "12 inputs cannot be read:" and len(lines) == 11
+    assert lines[-1].strip() == "... and 2 more"

@@ -95,7 +95,9 @@ def sniff(path: Path, columns: Sequence[str]) -> Kind:
 def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> Kind:
     packed = "" if compression == "none" else f" ({compression} compressed)"
     if not head:
-        raise InputError(f"{path}: the file is empty{packed}: no record 1", path=path, record=1)
+        raise InputError(
+            f"{path}: the file is empty{packed}: no record 1; leave it out", path=path, record=1
+        )
     if head.startswith(b"PAR1"):
         if packed:
             raise InputError(
@@ -111,7 +113,9 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
     ).read()
     if not text.strip():
         raise InputError(
-            f"{path}: holds nothing but white space{packed}: no record 1", path=path, record=1
+            f"{path}: holds nothing but white space{packed}: no record 1; leave it out",
+            path=path,
+            record=1,
         )
     fasta = _HEADER_LINE.search(text)
     if fasta and not text[: fasta.start()].strip():

@@ -27,6 +27,8 @@ _CLOCKS_APART = 60
 """Seconds that the clocks of a file server and a node may differ."""
 _LOOKED_AT = 100
 """Inputs whose start is looked at before anything runs."""
+_NAMED = 10
+"""Inputs that cannot be read, at most so many by name."""
 
 _OTHERS = {
     field.name: one
@@ -221,7 +223,20 @@ def check_inputs(config: Config) -> None:
                 path=path,
             )
     reading = input_reading(config)
-    readers = [Reader(Path(path), reading.table) for path in config["inputs"][:_LOOKED_AT]]
+    readers, wrong = [], []
+    for path in map(Path, config["inputs"][:_LOOKED_AT]):
+        try:
+            readers.append(Reader(path, reading.table))
+        except InputError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        lines = list(map(str, wrong[:_NAMED]))
+        if len(wrong) > _NAMED:
+            lines.append(f"... and {len(wrong) - _NAMED} more")
+        told = "\n  ".join([f"{len(wrong)} inputs cannot be read:", *lines])
+        raise InputError(told, path=wrong[0].path)
     letters = LetterCheck(ALPHABETS[reading.policy.alphabet], readers[0].path)
     for batch in islice(readers[0], 1):
         letters.look(batch.residues)
