@@ -180,3 +180,14 @@ def test_the_reference_leaves_out_what_has_too_many_tokens(
     assert [bool(each) for each in found] == [True, False, True]
     whole = reference_vectors(folders["dnabert"], sequences[2:], asked)
     assert np.array_equal(found[2]["mean_l3"], whole[0]["mean_l3"])
+
+
+def test_the_reference_leaves_out_what_has_more_tokens_than_positions(
+    folders: dict[str, Path],
+) -> None:
+    """As the model does: of such a sequence among the spot checks, nothing is compared."""
+    sequences = ["ACGTTC" * 100, "ACGTN" * 400]
+    with LanguageModel(folders["nt_v1"], "cpu", threads=1) as model:
+        asked = model.fingerprint()
+    found = reference_vectors(folders["nt_v1"], sequences, asked, most_tokens=2500)
+    assert [bool(each) for each in found] == [True, False]

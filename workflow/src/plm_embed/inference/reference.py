@@ -32,17 +32,19 @@ def reference_vectors(
     """What should be stored for each sequence, before it is rounded to the storage dtype.
 
     Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
-    sequence with a piece of more than `most_tokens`: memory grows with their square, and letters do
-    not tell their number where unknown ones are a token each. Raises ValueError for a sequence that
-    the long-sequence policy gives no vector.
+    sequence with a piece of more than `most_tokens` (memory grows with their square) or than the
+    model has positions for: letters do not tell their number where unknown ones are a token each.
+    Raises ValueError for a sequence that the long-sequence policy gives no vector.
     """
     where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(where):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    if most_tokens is not None and not read_manifest(folder).family.token_per_letter:
+    family = read_manifest(folder).family
+    if most_tokens is not None and not family.token_per_letter:
         tokenize = _tokenizer(folder)
+        most = min(most_tokens, family.max_tokens or most_tokens)
         short = [
-            all(len(tokenize(sequence[low:high])) <= most_tokens for low, high in cut)
+            all(len(tokenize(sequence[low:high])) <= most for low, high in cut)
             for sequence, cut in zip(sequences, where, strict=True)
         ]
         kept = [sequence for sequence, fits in zip(sequences, short, strict=True) if fits]
@@ -54,7 +56,6 @@ def reference_vectors(
         for low, high in cut
     ]
     manifest, tensors = weights.load(folder)
-    family = manifest.family
     hidden = family.reference(manifest, tensors, pieces, fingerprint.layers)
     vectors = [
         {
