@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import plm_embed
 from plm_embed.errors import ConfigError, PlmEmbedError
 from support.campaigns import DIM, EVERYTHING, Campaign, gathered_campaign, with_column
+from support.manual import blocks
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +194,22 @@ def test_open_readers_go_to_workers(campaign: Campaign, start: str, workers: int
     loader = DataLoader(dataset, batch_size=8, num_workers=workers, multiprocessing_context=start)
     with dataset.embeddings as embeddings:
         np.testing.assert_array_equal(torch.cat(list(loader)).numpy(), embeddings.to_numpy())
+
+
+def test_ranks_share_the_rows_as_the_manual_says(campaign: Campaign) -> None:
+    (block,) = [one for one in blocks(("docs/reading.md",)) if "DistributedSampler" in one.text]
+    text = block.text.replace("results/esm2_t33_650M_UR50D", str(campaign.results))
+    text = text.replace("num_workers=4", "num_workers=0").replace("vectors  #", "seen.append  #")
+    text = text.replace("seen.append", "seen.append((rows, vectors))")
+    found = []
+    for rank in range(2):
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        exec(text.replace("rank=0", f"rank={rank}"), {"seen": seen})
+        rows = torch.cat([rows for rows, _ in seen])
+        with plm_embed.open(campaign.master) as embeddings:
+            wanted = embeddings.rows(rows.tolist()).astype(np.float32)
+            count = len(embeddings)
+        assert np.array_equal(torch.cat([vectors for _, vectors in seen]).numpy(), wanted)
+        found.append(rows.tolist())
+    assert len(found[0]) == len(found[1]) == -(-count // 2)
+    assert set(found[0]) | set(found[1]) == set(range(count))

@@ -65,6 +65,8 @@ def test_arguments_of_another_type_are_refused_in_words(
     ):
         with pytest.raises(PlmEmbedError, match=said):
             call()
+    with pytest.raises(IndexError, match=r"rows are whole numbers; for ids, get\(\[\.\.\.\]\)"):
+        embeddings[CLEAR[:2]]  # type: ignore[index]
     with plm_embed.open(campaign.store) as store:
         with pytest.raises(PlmEmbedError, match="has no representation 5; it has "):
             store.to_numpy(wrong)

@@ -57,6 +57,13 @@ def test_summary_of_matrices_per_residue(tmp_path: Path) -> None:
     assert isinstance(found, np.ndarray) and found.shape[1] == 16
 
 
+def test_summary_says_which_of_several_vectors_is_read_without_a_name(tmp_path: Path) -> None:
+    several = replace(MEAN, layers=(2, 3), pooling=("mean", "max"))
+    campaign = gathered_campaign(tmp_path, fingerprint=several)
+    assert "\nemb is mean_l2; by name: max_l2, max_l3, mean_l3\n" in summarize(campaign.results)
+    assert "emb is" not in summarize(gathered_campaign(tmp_path / "one").results)
+
+
 def test_summary_says_how_validation_went(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     report = campaign.master.with_name("validation.json")

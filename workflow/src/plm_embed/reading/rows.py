@@ -12,6 +12,8 @@ def whole(rows: NDArray[Any]) -> Rows:
     """Numbers of rows as they are counted here. IndexError for others than whole numbers, and for
     a single one.
     """
+    if rows.size and isinstance(rows.flat[0], str):
+        raise IndexError("rows are whole numbers; for ids, get([...])")
     if rows.size and rows.dtype.kind not in "iu":
         raise IndexError(f"rows are whole numbers, not {rows.dtype}")
     if rows.ndim != 1:

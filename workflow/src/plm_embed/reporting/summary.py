@@ -106,11 +106,13 @@ def _opening(path: Path) -> str:
         caveat = published.caveat(
             model, weights_of(path.parent, embeddings.metadata["weights_sha256"])
         )
-        method = reader(embeddings.names)
+        method, first = reader(embeddings.names), embeddings.resolved("emb")
+        others = [name for name in embeddings.names if name != first]
     example = _example(path.with_suffix(".parquet"))
     return "\n".join(
         [
             f"{path}: {model}, {rows:,} x {dim}, {path.stat().st_size / 1e6:,.1f} MB",
+            *([f"emb is {first}; by name: {', '.join(others)}"] if others else []),
             *([f"weights: {caveat}"] if caveat else []),
             *([f"license of the weights: {terms}"] if (terms := license_of(model)) else []),
             "    import plm_embed",
