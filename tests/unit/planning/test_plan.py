@@ -139,7 +139,7 @@ def test_sequences_that_were_read_by_other_rules_are_counted_anew(configfile: Pa
 
 def test_a_table_of_lengths_is_enough(configfile: Path, tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.tsv"
-    lengths.write_text("# length number\n100\t30\n100 10\n\n2000,1\n")
+    lengths.write_text("\ufeff# length number\n100\t30\n100 10\n\n2000,1\n")
     words = configfile.read_text().replace(str(DEMO / "proteins.fasta"), "elsewhere.fasta")
     configfile.write_text(words)  # the input need not be here
     found = planned(plan.Question(configfile, lengths=lengths))

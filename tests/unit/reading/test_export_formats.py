@@ -171,6 +171,9 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
         export(campaign.master, "npy", out, where={"functoin": "x"})
     with pytest.raises(PlmEmbedError, match="no record is chosen"):
         export(campaign.master, "npy", out, where={"function": "x"})
+    several: Any = {"function": ["a", "b"]}
+    with pytest.raises(PlmEmbedError, match=r"where: function: \['a', 'b'\] is not one value"):
+        export(campaign.master, "npy", out, where=several)
     assert not list(tmp_path.iterdir())
     master = with_column(campaign, tmp_path, "embedding")
     with pytest.raises(PlmEmbedError, match="has a column 'embedding' of its own"):
@@ -179,7 +182,7 @@ def test_what_cannot_be_chosen_is_said(campaign: Campaign, tmp_path: Path) -> No
 
 def test_ids_keep_the_blanks_that_they_begin_and_end_with(tmp_path: Path) -> None:
     listed = tmp_path / "ids.txt"
-    listed.write_bytes(" a \r\nb\tmore\n\n \t\n c\u2028d".encode())
+    listed.write_bytes("\ufeff a \r\nb\tmore\n\n \t\n c\u2028d".encode())  # a mark, as of Excel
     assert _ids(str(listed)) == [" a ", "b", " c\u2028d"]
     assert _ids(" a ") == [" a "]
     assert _ids("a, b,") == ["a", "b"]

@@ -177,7 +177,7 @@ def _ids(given: str) -> list[str]:
     blanks: those of a list alone, where they follow commas, are left out.
     """
     try:
-        lines = Path(given).read_text(encoding="utf-8").split("\n")
+        lines = Path(given).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         # what no file can be called is a list
         listed = isinstance(error, OSError) and error.errno in (ENOENT, ENOTDIR, ENAMETOOLONG)

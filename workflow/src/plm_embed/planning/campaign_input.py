@@ -115,7 +115,7 @@ def read_lengths(path: Path) -> Input:
     otherwise.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(
             f"--lengths: {path}: not text",

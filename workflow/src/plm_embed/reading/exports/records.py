@@ -71,7 +71,7 @@ class Records:
     part: Part
 
     def __post_init__(self) -> None:
-        for column in self.part.where:
+        for column, value in self.part.where.items():
             if column not in self.schema.names:
                 raise PlmEmbedError(
                     f"{self.embeddings.index}: no column {column!r}"
@@ -79,6 +79,8 @@ class Records:
                     f"{', '.join(self.schema.names)}",
                     path=self.embeddings.index,
                 )
+            if not isinstance(value, str | int | float):
+                raise PlmEmbedError(f"where: {column}: {value!r} is not one value, as text")
         if self.part != Part() and not self.count:
             raise PlmEmbedError(
                 f"{self.embeddings.index}: no record is chosen", path=self.embeddings.index
