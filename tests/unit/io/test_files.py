@@ -24,6 +24,7 @@ from plm_embed.io.files import (
     whole_files,
     write_json,
 )
+from plm_embed.io.paths import unusable_path
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -37,6 +38,14 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         raise RuntimeError
     assert final.read_text() == "new"
     assert [path.name for path in final.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_place_where_no_folder_can_be_made() -> None:
+    """As below a folder that an automounter fills: the system says that it is not there."""
+    with pytest.raises(OSError) as raised, atomic_path(Path("/proc/nobody/file")):
+        raise AssertionError
+    said = "/proc/nobody: no folder can be made there; name another place"
+    assert unusable_path(raised.value) == said
 
 
 def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_weights_that_lie_nowhere_have_to_be_named(monkeypatch: pytest.MonkeyPat
         ({"inputs": []}, "inputs: []: must not be empty"),
         (
             {"inputs": ["a.fasta", "a.fasta"]},
-            'inputs: ["a.fasta", "a.fasta"]: names something twice',
+            'inputs: ["a.fasta", "a.fasta"]: names "a.fasta" twice',
         ),
         ({"results": ""}, 'results: "": must not be empty'),
         ({"speed": 3}, "speed: 3: must be a block of keys"),

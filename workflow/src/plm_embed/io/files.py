@@ -83,7 +83,11 @@ def atomic_path(final: Path) -> Iterator[Path]:
     A rename within a folder is atomic on POSIX and network filesystems, so a reader (or a rerun
     after a kill) sees the whole file or none. The temporary name starts with `.tmp-`.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:  # as below a folder that an automounter fills
+        said = "no folder can be made there; name another place"
+        raise NotADirectoryError(errno.ENOTDIR, said, str(final.parent)) from None
     temporary = final.with_name(temporary_prefix() + final.name)
     try:
         yield temporary

@@ -5,6 +5,7 @@ words.
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,10 @@ def in_words(error: "ValidationError") -> Iterator[str]:
         case "maximum":
             yield f"{place}: {value}: must be at most {rule}"
         case "uniqueItems":
-            yield f"{place}: {value}: names something twice"
+            items: Any = error.instance
+            counts = Counter(json.dumps(item, default=str, ensure_ascii=False) for item in items)
+            twice = [item for item, count in counts.items() if count > 1]
+            yield f"{place}: {value}: names {', '.join(twice) or 'something'} twice"
         case _:
             yield f"{place}: {error.message}"
 
