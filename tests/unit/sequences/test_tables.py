@@ -84,6 +84,16 @@ def test_ragged_rows_are_faults_that_name_the_line(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("last", ["c,MK,x\n", "ragged\n"])
+def test_the_header_of_a_table_that_was_joined_is_no_peptide(tmp_path: Path, last: str) -> None:
+    """As Arrow reads rows, and, because of a ragged one, as Python does."""
+    names = "id,sequence,note\n"
+    content = f"{names}a,MK,x\n{names}b,sequence,x\n\ufeffid, sequence ,note\nid,MK,x\n{last}"
+    found = read(write(tmp_path / "joined.csv", content), Table("id", "sequence", ("note",)))
+    headers = [place for place, (why, _) in found.faults.items() if why == "repeated_header"]
+    assert headers == [1, 3]
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -23,7 +23,13 @@ from plm_embed.sequences.fasta import (
 )
 from plm_embed.sequences.formats import LARGEST_RECORD
 from plm_embed.sequences.tables import Table
-from plm_embed.sequences.tables.cells import MISSING, NO_VALUE, in_batches
+from plm_embed.sequences.tables.cells import (
+    MISSING,
+    NO_VALUE,
+    REPEATED_HEADER,
+    in_batches,
+    repeats_header,
+)
 
 _CHARACTER_BYTES = 4  # at most, in UTF-8
 _LF, _CR, _QUOTE = b'\n\r"'
@@ -150,6 +156,8 @@ class DelimitedText:
                 residues = row[residues_place]
                 if residues.strip() in MISSING:
                     batch.faults[batch.count] = NO_VALUE
+                elif repeats_header(row[id_place], residues, table):
+                    batch.faults[batch.count] = REPEATED_HEADER
             else:
                 residues = ""
                 where = f"line {line}" if line == start else f"lines {start} to {line}"
