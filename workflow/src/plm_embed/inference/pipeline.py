@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
+from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
 from plm_embed.models.packed_batch import TOKENS, Batch, Engine
 from plm_embed.models.packing import Packer
@@ -172,7 +173,7 @@ class Prefetch:
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            give_up(self._pool)
 
     def next(self) -> tuple[list[int], Batch] | None:
         """The next batch's indices and the batch; None when there are no more, until some are put

@@ -50,16 +50,15 @@ def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
             waiting.append(pool.submit(next, items, _END))
             yield item
     finally:
-        # Without a wait: what nobody reads to its end may be collected as garbage in the middle of
-        # `submit`, which holds a lock of all pools, and `items` may need it for a pool of their own
-        pool.shutdown(wait=False, cancel_futures=True)
+        give_up(pool)
 
 
 def spread(call: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """What a function makes of each item, in their order, made in threads, which are at most two
     items each ahead; errors come in their place.
     """
-    with ThreadPoolExecutor(threads) as pool:
+    pool = ThreadPoolExecutor(threads)
+    try:
         waiting: deque[Future[Result]] = deque()
         for item in items:
             if len(waiting) == 2 * threads:
@@ -67,6 +66,18 @@ def spread(call: Callable[[Item], Result], items: Iterable[Item], threads: int) 
             waiting.append(pool.submit(call, item))
         while waiting:
             yield waiting.popleft().result()
+    finally:
+        give_up(pool)
+
+
+def give_up(pool: ThreadPoolExecutor) -> None:
+    """Let the calls that have begun end by themselves, and make no other: for pools of generators.
+
+    A generator that nobody reads to its end may be collected as garbage at any instant, also while
+    a lock is held that its threads need to go on, or to end: where another pool takes a call, or
+    another thread starts. Who waits there for them waits for ever.
+    """
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def cores() -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from plm_embed.io.threads import give_up
 from plm_embed.models.packed_batch import Batch, Engine
 from plm_embed.models.tokenizer_file import Ids
 
@@ -115,7 +116,7 @@ class TokensAhead:
             while waiting:
                 yield self._finished(waiting.popleft())
         finally:
-            pool.shutdown(cancel_futures=True)
+            give_up(pool)
 
     def _cut(self, pieces: Sequence[int], letters: int) -> Iterator[list[int]]:
         """Runs of pieces with at most so many letters, or one piece that has more."""
