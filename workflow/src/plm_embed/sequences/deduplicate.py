@@ -56,7 +56,7 @@ def deduplicate(
         raise InputError(what, path=path)
     output.mkdir(parents=True, exist_ok=True)
     _clear(output, names)
-    tally = Tally(buckets, table.keep, policy)
+    tally = Tally(buckets, table.keep, policy, table.read)
     working = int((memory_mb - OWN_MEMORY_MB) * 1e6)
     total = sum(reader.bytes for reader in readers)
     try:

@@ -65,6 +65,7 @@ class Tally:
     buckets: int
     keep: tuple[str, ...]
     policy: ResiduePolicy | None
+    columns: tuple[str, str] | None
     records: int = 0
     accepted: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -75,6 +76,11 @@ class Tally:
     inputs: list[InputFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def like(cls, other: Summary) -> Self:
+        """Nothing counted yet, of what was read as that was."""
+        return cls(other.buckets, other.keep, other.policy, other.columns)
 
     def warn(self, message: str) -> None:
         """Note a warning, and log it."""
@@ -236,7 +242,7 @@ def scan(
     reader = Reader(path, table)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    tally = Tally(buckets, table.keep, policy)
+    tally = Tally(buckets, table.keep, policy, table.read)
     bounds = range_bounds(buckets)
     files = [output / range_file(each) for each in range(len(bounds) - 1)]
     with (

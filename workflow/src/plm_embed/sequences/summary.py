@@ -68,6 +68,8 @@ class Summary:
     """SHA-256 of each file that was written, by its name relative to the summary."""
     policy: ResiduePolicy | None = field(default=None, metadata=IF_KNOWN)
     """What was done with residues; None of version 0.1, which knew proteins alone."""
+    columns: tuple[str, str] | None = field(default=None, metadata=IF_KNOWN)
+    """Which columns of tables were read as ids and as residues; None of version 0.1."""
 
     def has(self, alphabet: AlphabetName, strand: Strand) -> bool:
         """Whether these are sequences of this alphabet and strand."""

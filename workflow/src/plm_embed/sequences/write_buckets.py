@@ -164,7 +164,7 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     process.
     """
     stated = read_scans(scans)
-    buckets, keep, policy = stated[0].buckets, stated[0].keep, stated[0].policy
+    buckets, keep = stated[0].buckets, stated[0].keep
     sources = pa.array([entry.path for each in stated for entry in each.inputs], pa.string())
     low, high = range_bounds(buckets)[number : number + 2]
     names = bucket_ranges(bucket_names(buckets))[number]
@@ -172,7 +172,7 @@ def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -
     total = sum(path.stat().st_size for path in files)
     output.mkdir(parents=True, exist_ok=True)
     (output / SUMMARY).unlink(missing_ok=True)
-    tally = Tally(buckets, keep, policy)
+    tally = Tally.like(stated[0])
     read = 0
     with (
         quick_turns(),
@@ -200,7 +200,7 @@ def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summ
     repeated.
     """
     stated = read_scans(scans)
-    tally = Tally(stated[0].buckets, stated[0].keep, stated[0].policy)
+    tally = Tally.like(stated[0])
     for each in stated:
         tally.add(each)
     for folder in splits:

@@ -29,5 +29,10 @@ class Table:
     ] = ()
 
     @property
+    def read(self) -> tuple[str, str]:
+        """The columns that say what a record is."""
+        return self.id, self.sequence
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.id, self.sequence, *self.keep)))
