@@ -3,13 +3,13 @@ for.
 """
 
 from dataclasses import replace
-from typing import Protocol, get_args
+from typing import Protocol
 
 import torch
 
-from plm_embed.errors import ConfigError, whole_number
-from plm_embed.fingerprint import Fingerprint, LongPolicy, LongSequences
-from plm_embed.inference.settings import Settings, known
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.settings import Settings, within_limit
 from plm_embed.kernels import devices
 from plm_embed.models.family import Family, pooling_problems
 from plm_embed.models.manifest import Manifest
@@ -45,7 +45,7 @@ def resolved(settings: Settings, model: Shape, name: str) -> Settings:
         raise ConfigError(problem, key="embedding.pooling")
     if settings.strand == "canonical" and not model.family.alphabet.complements:
         raise ConfigError(ONE_STRAND, key="residues.strand")
-    within = _within_limit(settings.long_sequences, model.max_residues, name)
+    within = within_limit(settings.long_sequences, name, model.max_residues)
     return replace(settings, layers=layers, long_sequences=within)
 
 
@@ -65,40 +65,4 @@ def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device)
         storage_dtype=settings.storage_dtype,
         engine=manifest.family.engine_name(manifest, device, dtype),
         strand=settings.strand,
-    )
-
-
-def _within_limit(long: LongSequences, limit: int | None, name: str) -> LongSequences:
-    """Models with learned positions have a hard limit: `whole` then means that longer sequences are
-    skipped.
-    """
-    known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
-    for number in ("max_residues", "overlap"):
-        whole_number(f"embedding.long_sequences.{number}", getattr(long, number))
-    for number, policies in (
-        ("max_residues", ("window", "crop", "skip")),
-        ("overlap", ("window",)),
-    ):
-        if getattr(long, number) and long.policy not in policies:
-            raise ConfigError(
-                f"embedding.long_sequences.{number}: {getattr(long, number)}: means nothing with "
-                f"policy {long.policy}",
-                key=f"embedding.long_sequences.{number}",
-                remedy=f"choose {' or '.join(policies)}, or 0",
-            )
-    if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
-        raise ConfigError(
-            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "
-            "overlap below it "
-            f"(max_residues {long.max_residues}, overlap {long.overlap})",
-            key="embedding.long_sequences",
-        )
-    if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
-        return long
-    if long == LongSequences("whole"):
-        return LongSequences("skip", limit)
-    raise ConfigError(
-        f"embedding.long_sequences: {name} takes at most {limit} residues\n"
-        f"set max_residues to {limit} or less, with policy window, crop or skip",
-        key="embedding.long_sequences",
     )

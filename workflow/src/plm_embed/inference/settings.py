@@ -5,12 +5,13 @@ workers stays light.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from plm_embed.errors import ConfigError
+from plm_embed.errors import ConfigError, whole_number
 from plm_embed.fingerprint import (
     ComputeDtype,
     Fingerprint,
+    LongPolicy,
     LongSequences,
     Pooling,
     StorageDtype,
@@ -113,3 +114,36 @@ def known(name: str, value: object, words: Sequence[str]) -> None:
     if value not in words:
         hint = did_you_mean(str(value), words)
         raise ConfigError(f"{name}: {value!r} is not one of {', '.join(words)}{hint}", key=name)
+
+
+def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequences:
+    """What happens to long sequences in a model that takes at most `limit` residues, as models with
+    learned positions do: `whole` then means that longer ones are skipped.
+    """
+    known("embedding.long_sequences.policy", long.policy, get_args(LongPolicy))
+    for name in ("max_residues", "overlap"):
+        whole_number(f"embedding.long_sequences.{name}", getattr(long, name))
+    for name, policies in (("max_residues", ("window", "crop", "skip")), ("overlap", ("window",))):
+        if getattr(long, name) and long.policy not in policies:
+            raise ConfigError(
+                f"embedding.long_sequences.{name}: {getattr(long, name)}: means nothing with "
+                f"policy {long.policy}",
+                key=f"embedding.long_sequences.{name}",
+                remedy=f"choose {' or '.join(policies)}, or 0",
+            )
+    if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
+        raise ConfigError(
+            f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "
+            "overlap below it "
+            f"(max_residues {long.max_residues}, overlap {long.overlap})",
+            key="embedding.long_sequences",
+        )
+    if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):
+        return long
+    if long == LongSequences("whole"):
+        return LongSequences("skip", limit)
+    raise ConfigError(
+        f"embedding.long_sequences: {model} takes at most {limit} residues\n"
+        f"set max_residues to {limit} or less, with policy window, crop or skip",
+        key="embedding.long_sequences",
+    )

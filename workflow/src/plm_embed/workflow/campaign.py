@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_embed.errors import InputError, PlmEmbedError
-from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings
+from plm_embed.inference.settings import MEANING, RECIPE, Proof, Settings, within_limit
 from plm_embed.jobs.completion_record import savings
 from plm_embed.keys import bucket_names, bucket_ranges
 from plm_embed.models.manifest import read_manifest
@@ -259,9 +259,9 @@ def check_reuse(config: Config) -> None:
 def known_settings(config: Config) -> Config:
     """What of the fingerprint is known before anything is computed."""
     model = find_model(config["model"])
-    known: Config = to_plain(from_config(Settings, config).recipe | {"model": model.name})
-    if model.max_residues is not None:
-        del known["long_sequences"]
+    asked = from_config(Settings, config)
+    long = within_limit(asked.long_sequences, model.name, model.max_residues)
+    known: Config = to_plain(asked.recipe | {"model": model.name, "long_sequences": long})
     with suppress(
         PlmEmbedError
     ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
