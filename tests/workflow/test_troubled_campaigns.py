@@ -17,7 +17,7 @@ import pytest
 
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
-from support.campaign_runs import snakemake, snakemake_command, working_folder
+from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
 from support.demo import (
     GATHERED,
     MASTER,
@@ -30,6 +30,7 @@ from support.demo import (
     rows_in_store,
 )
 
+GOLDEN = ROOT / "tests/data/esm2_golden/esm2_t3_tiny_random.pt"
 pytestmark = pytest.mark.workflow
 
 
@@ -276,6 +277,8 @@ def test_a_proof_that_names_other_bytes_is_made_again(copy: Path) -> None:
         ({"embedding": {"pooling": ["max"]}}, "has vectors of other settings (pooling is "),
         ({"inputs": ["config/demo/proteins.fasta"]}, "has the sequences of other inputs"),
         ({"table": {"keep": []}}, "has sequences that were read with other settings"),
+        ({"table": {"id": "assembly_id"}}, "has sequences that were read with other settings"),
+        ({"weights": str(GOLDEN), "weights_folder": "other"}, "has vectors of other weights"),
     ],
 )
 def test_results_without_snakemakes_notes_are_those_of_the_configuration_or_made_so(

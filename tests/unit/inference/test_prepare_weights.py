@@ -176,7 +176,10 @@ def test_a_folder_never_becomes_other_weights(tmp_path: Path) -> None:
     with pytest.raises(PlmEmbedError, match="holds other weights"):
         prepare(TINY_ESM2, folder, out)
     edit_config(folder, token_dropout=True)
-    assert prepare(TINY_ESM2, folder, out) == made  # the same weights in another container
+    # the same weights in another container
+    again = prepare(TINY_ESM2, folder, out)
+    assert replace(again, source=made.source) == read_manifest(out) == made
+    assert (again.source.layout, again.source.path) == ("hugging-face", str(folder))
     for path, known in before.items():
         assert (
             path.name == "manifest.json" or (path.stat().st_ino, path.stat().st_mtime_ns) == known

@@ -8,7 +8,7 @@ imported where weights are made.
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from plm_embed.io.files import (
     remove_abandoned,
     sha256_file,
     temporary_prefix,
+    touched,
 )
 from plm_embed.models import published
 from plm_embed.models.family import Layout
@@ -58,9 +59,11 @@ def prepare(
 
     `source` is the authors' file or a Hugging Face folder (config.json, files of tensors);
     `adapter` a LoRA adapter in PEFT's layout, which is merged into it. Does nothing when `output`
-    is intact and made from the same source. Raises WeightsError when the source cannot be read, is
-    not `model`, or is not what `output` holds. Of several processes with one `output`, one works
-    and the others wait for it. `naming`: what to do with weights that could not be downloaded.
+    is intact and made from the same source. Returns its manifest, with the source and the adapter
+    that were named here, for equal tensors may have come from others. Raises WeightsError when the
+    source cannot be read, is not `model`, or is not what `output` holds. Of several processes with
+    one `output`, one works and the others wait for it. `naming`: what to do with weights that could
+    not be downloaded.
     """
     source = source or model.shipped
     with exclusive(output):
@@ -88,6 +91,35 @@ def prepare(
             raise
         discard(path)  # all of it that is used is in model.safetensors now
         return made
+
+
+def is_made_from(made: Manifest, model: Model, source: str, adapter: str, since: int) -> bool:
+    """Whether weights that were made at `since` (in nanoseconds) are those of a source, '' for a
+    download, with an adapter, '' for none.
+
+    Files are not read where they were named then, unless one was touched later. WeightsError when
+    they are not what they are called.
+    """
+    if made.model != model.name or bool(made.adapter) != bool(adapter):
+        return False
+    if made.adapter:
+        folder = Path(adapter).absolute()
+        same = str(folder) == made.adapter.path and _older(folder.glob("adapter_*"), since)
+        if not same and _digest(_adapter(folder, model)) != made.adapter.sha256:
+            return False
+    if not source:
+        return made.source.url is not None or made.published == "sha256"
+    path = Path(source).absolute()
+    layout = source_files.layout_of(path, model)
+    files = source_files.files_of(path, layout, model)
+    if str(path) == made.source.path and _older(files, since):
+        return True
+    digests = {file: sha256_file(file) for file in files}
+    return (made.source.layout, made.source.sha256) == (layout, _combined(digests))
+
+
+def _older(files: Iterable[Path], since: int) -> bool:
+    return all(touched(file) <= since for file in files)
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -153,7 +185,7 @@ def _adopt(  # noqa: PLR0917
     ):
         if not (wrong := _damage(output, made)):
             log.info("%s: already made from %s and intact", output, path)
-            return made
+            return replace(made, source=source, adapter=adapter)
         log.info("%s", wrong)
     from plm_embed.models import weights
     from plm_embed.models.sources import adapters, checkpoints
@@ -210,7 +242,7 @@ def _adopt(  # noqa: PLR0917
     log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, origin, size, sha256)
     if caveat := published.caveat(model.name, manifest):
         log.warning("weights of %s: %s", model.name, caveat)
-    return manifest
+    return replace(manifest, source=source, adapter=adapter)  # as they were asked for here
 
 
 def _digests(path: Path, model: Model) -> tuple[Layout, dict[Path, str]]:

@@ -183,6 +183,13 @@ def size(path: Path) -> int:
     return total
 
 
+def touched(path: Path) -> int:
+    """When a file, or a link in its place, was changed, renamed or put there last, in nanoseconds.
+    A time of change can be set to anything, this one cannot.
+    """
+    return max(path.stat().st_ctime_ns, path.lstat().st_ctime_ns)
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hexadecimal digits."""
     with path.open("rb") as handle:

@@ -9,14 +9,16 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.files import sha256_file
+from plm_embed.inference.prepare_weights import is_made_from
+from plm_embed.io.files import sha256_file, touched
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.master.gather_record import outdated
 from plm_embed.master.validation_record import PROOF
-from plm_embed.models.manifest import MANIFEST, RECORD
+from plm_embed.models.manifest import MANIFEST, RECORD, read_record
 from plm_embed.models.registry import find_model
 from plm_embed.reading.find import GATHERED
 from plm_embed.sequences.settings import Reading, ResiduePolicy
@@ -27,6 +29,9 @@ from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.campaign import known_settings
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.ending import REFERENCE
+
+_SMALL, _LARGE = 1 << 26, 1 << 30
+"""Bytes of all inputs together that are hashed each time, and of one that is if it was touched."""
 
 
 def forget(config: Config, looking: bool) -> list[str]:
@@ -72,10 +77,14 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     other = other_sequences(config)
     if other:
         yield [sequences / SUMMARY], f"{sequences} has {other}"
+    elif other := _replaced_input(sequences):
+        yield [sequences / SUMMARY], f"{other} is not the file that was read"
     ended, why = _other_vectors(config, folder)
     if ended:
         yield [*ended, folder / REFERENCE], f"{folder} has vectors of other settings ({why})"
-    if (folder / RECORD).exists() and not (weights / MANIFEST).exists():
+    if _other_weights(config, folder):
+        yield [folder / RECORD], f"{folder} has vectors of other weights"
+    elif (folder / RECORD).exists() and not (weights / MANIFEST).exists():
         proven = proof.exists() and (folder / REFERENCE).exists() and not wrong
         if not proven or other or ended or _changed_inputs(sequences):
             yield [folder / RECORD], f"{weights} holds no weights now"
@@ -91,7 +100,9 @@ def other_sequences(config: Config) -> str:
     alphabet = find_model(config["model"]).family.alphabet.name
     asked = from_config(Reading, config, alphabet=alphabet)
     done = summary.buckets, summary.keep, summary.policy or ResiduePolicy()
-    if done != (asked.buckets, asked.table.keep, asked.policy):
+    tables = any(entry.format != "fasta" for entry in summary.inputs)
+    columns = (summary.columns if tables else None) or asked.table.read
+    if (*done, columns) != (asked.buckets, asked.table.keep, asked.policy, asked.table.read):
         return "sequences that were read with other settings"
     return ""
 
@@ -109,8 +120,53 @@ def _changed_inputs(sequences: Path) -> bool:
         with suppress(FileNotFoundError):  # another workflow has yet to make it
             found = path.stat()
             newer = found.st_mtime_ns > read
-            if found.st_size != entry.bytes or (newer and sha256_file(path) != entry.sha256):
+            if found.st_size != entry.bytes or (newer and _sha256(path) != entry.sha256):
                 return True
+    return False
+
+
+def _replaced_input(sequences: Path) -> str:
+    """An input in whose place lies another file than was read, with a time at which Snakemake takes
+    it for that one; or ''.
+
+    Small inputs are hashed each time, larger ones where they were touched since.
+    """
+    summary = known_summary(sequences)
+    if summary is None:
+        return ""
+    read = (sequences / SUMMARY).stat().st_mtime_ns
+    small = sum(entry.bytes for entry in summary.inputs) <= _SMALL
+    for entry in summary.inputs:
+        path = Path(entry.path)
+        with suppress(FileNotFoundError):  # another workflow has yet to make it
+            found = path.stat()
+            if found.st_mtime_ns > read:
+                continue
+            hashed = small or (entry.bytes <= _LARGE and touched(path) > read)
+            if found.st_size != entry.bytes or (hashed and _sha256(path) != entry.sha256):
+                return entry.path
+    return ""
+
+
+def _sha256(path: Path) -> str:
+    return _sha256_once(path, path.stat().st_mtime_ns, touched(path))
+
+
+@cache
+def _sha256_once(path: Path, *_: int) -> str:
+    """Every model of a campaign asks for it."""
+    return sha256_file(path)
+
+
+def _other_weights(config: Config, folder: Path) -> bool:
+    """Whether the weights that the campaign has used are not those of the configuration."""
+    record = folder / RECORD
+    with suppress(PlmEmbedError, FileNotFoundError):  # the rule `weights` says what is wrong
+        made = read_record(folder)
+        if made is None:
+            return False
+        since, model = record.stat().st_mtime_ns, find_model(config["model"])
+        return not is_made_from(made, model, config["weights"], config["adapter"], since)
     return False
 
 
