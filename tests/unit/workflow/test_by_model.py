@@ -126,7 +126,9 @@ def test_memory_and_time_are_those_of_the_model(tmp_path: Path) -> None:
 
 def earlier(folder: str, model: str) -> str:
     """A store with vectors of a model, by its fingerprint alone."""
-    settings = {"storage_dtype": "float16", "long_sequences": LongSequences()}
+    limit = MODELS[model].max_residues
+    long = LongSequences("skip", limit) if limit else LongSequences()
+    settings = {"storage_dtype": "float16", "long_sequences": long}
     layers = (MODELS[model].layers,)
     made: Fingerprint = replace(MEAN, model=model, layers=layers, pooling=("mean",), **settings)  # type: ignore[arg-type]
     (Path(folder) / made.id / "parts").mkdir(parents=True)
