@@ -74,7 +74,7 @@ def test_a_part_of_a_run_leaves_a_campaign_unfinished(copy: Path) -> None:
         fasta.write(">new\nMKVLAAGIVGLLLAQWERTY\n")
     run = snakemake(copy, *ONE_THREAD, "--until", "deduplicate")
     assert run.returncode == 0, run.stdout
-    assert f"{MODEL}: no validated result of these sequences yet" in run.stdout
+    assert f"{MODEL}: no validated result of these sequences and settings yet" in run.stdout
     assert "validated:" not in run.stdout
     look = Watch(copy / "results").look()
     assert not look.finished

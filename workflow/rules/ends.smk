@@ -4,6 +4,7 @@ import shlex
 from plm_embed.workflow import (
     REASONS,
     end_unfinished,
+    known_settings,
     note_end,
     note_start,
     other_sequences,
@@ -47,7 +48,8 @@ onsuccess:
     if not workflow.storage_settings.notemp:
         remove_scans(first)
     note_end(RESULTS, "complete")
-    tell(*said_of_success(RESULTS, list(MODELS)))
+    known = {name: known_settings(settings) for name, settings in MODELS.items()}
+    tell(*said_of_success(RESULTS, list(MODELS), known))
 
 
 onerror:

@@ -60,3 +60,17 @@ def test_a_reference_that_is_waited_for_is_shown(tmp_path: Path) -> None:
     assert "validate at work" in shown(tmp_path)
     written(model / "reference.npz")
     assert "validate waits" in shown(tmp_path)
+
+
+def test_weights_that_could_not_be_made_again_leave_a_campaign_unfinished(tmp_path: Path) -> None:
+    """Snakemake has removed the record of the earlier ones; their vectors are all there."""
+    model = begun(tmp_path, 1)
+    for file in ("gathered.json", "checksums.sha256", "report.html"):
+        written(model / file, at=-30)
+    assert look(tmp_path).finished
+    (model / "weights.json").unlink()
+    assert look(tmp_path).finished  # nothing says that others were asked for
+    log = tmp_path / "logs" / MODEL / "weights.log"
+    written(log, "# plm-embed weights\nplm-embed: error: holds other weights\n", at=-10)
+    assert not look(tmp_path).finished
+    assert "weights failed" in shown(tmp_path)

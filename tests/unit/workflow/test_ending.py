@@ -8,10 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from plm_embed.master.gather_record import write_record
-from plm_embed.master.validation_record import Counts, Validation, write_validation
+from plm_embed.master.validation_record import (
+    Counts,
+    Validation,
+    read_validation,
+    write_validation,
+)
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.ending import end_unfinished, said_of_failure, said_of_success
 from plm_embed.workflow.run_note import NOTE, note_start, read_call
+from support.campaigns import MEAN
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"
@@ -63,11 +69,27 @@ def test_a_warning_about_the_input_is_repeated(tmp_path: Path) -> None:
 
 
 def test_what_was_asked_for_in_part_is_no_result(tmp_path: Path) -> None:
-    assert "no validated result of these sequences yet" in next(said_of_success(tmp_path, [MODEL]))
+    assert "no validated result of these sequences and settings yet" in next(
+        said_of_success(tmp_path, [MODEL])
+    )
     proven(tmp_path)
     first, _, open_, after = said_of_success(tmp_path, [MODEL, "prot_bert"])
     assert first.startswith(f"result   {MODEL}: 1,200 vectors") and "prot_bert: no" in open_
     assert after == f"next     plm-embed watch {tmp_path} --once"
+
+
+def test_what_was_validated_with_other_settings_is_no_result_of_these(tmp_path: Path) -> None:
+    proven(tmp_path)
+    path = tmp_path / MODEL / "validation.json"
+    validation = read_validation(path)
+    assert validation
+    write_validation(path, replace(validation, fingerprint=MEAN))
+    for pooling in (["mean"], ["max"]):
+        lines = list(said_of_success(tmp_path, [MODEL], {MODEL: {"pooling": pooling}}))
+        assert ("validated:" in lines[0]) == (pooling == ["mean"])
+        assert ("no validated result of these sequences and settings" in lines[0]) == (
+            pooling == ["max"]
+        )
 
 
 def test_a_cause_is_said_once(tmp_path: Path) -> None:

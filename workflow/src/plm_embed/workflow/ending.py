@@ -15,6 +15,7 @@ from plm_embed.master.validation_record import PROOF, VALIDATION, Validation, re
 from plm_embed.reading.find import GATHERED
 from plm_embed.sequences.summary import Summary, known_summary
 from plm_embed.store.replaced import stored_vectors
+from plm_embed.store.reuse import differing
 from plm_embed.workflow.failures import Failure, alike, failures
 from plm_embed.workflow.run_note import began_at, note_end
 
@@ -28,13 +29,20 @@ STOPS = {
 AGAIN = "when it is mended, run the same command again: what is finished stays"
 
 
-def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
-    """Lines about a run without a failure. What was not asked for may still be open."""
+def said_of_success(
+    results: Path, models: Sequence[str], known: Mapping[str, Mapping[str, object]] | None = None
+) -> Iterator[str]:
+    """Lines about a run without a failure. What was not asked for may still be open.
+
+    known: by model what was asked for, as fields of the fingerprint.
+    """
     summary = known_summary(results / "sequences")
     proven = [
         model
         for model in models
-        if (results / model / PROOF).is_file() and not _stale(results / model, summary)
+        if (results / model / PROOF).is_file()
+        and not _stale(results / model, summary)
+        and not _otherwise(results / model, (known or {}).get(model, {}))
     ]
     for model in proven:
         yield _line("result", _result(results / model, named=len(models) > 1))
@@ -49,7 +57,8 @@ def said_of_success(results: Path, models: Sequence[str]) -> Iterator[str]:
     open_ = ", ".join(model for model in models if model not in proven)
     yield _line(
         "open",
-        f"{open_}: no validated result of these sequences yet; this run was asked for a part only",
+        f"{open_}: no validated result of these sequences and settings yet; this run was asked for "
+        "a part only",
     )
     yield _line("next", f"plm-embed watch {shlex.quote(str(results))} --once")
 
@@ -142,6 +151,15 @@ def _stale(folder: Path, summary: Summary | None) -> bool:
         return summary is not None and not all(
             is_of(gathered_from(path), summary) for path in _masters(folder)
         )
+    return False
+
+
+def _otherwise(folder: Path, known: Mapping[str, object]) -> bool:
+    """Whether what was validated has other settings than was asked for."""
+    with suppress(PlmEmbedError):  # `_result` says what is wrong with it
+        validation = read_validation(folder / VALIDATION)
+        found = validation.fingerprint if validation else None
+        return found is not None and bool(differing(found, known))
     return False
 
 

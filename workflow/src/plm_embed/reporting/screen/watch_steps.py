@@ -43,8 +43,9 @@ class Steps:
         self.results, self._kept = results, kept
 
     def weights(self, model: str, used: bool, began: int) -> Step:
-        done = used or time_of(self.results / model / RECORD) is not None
-        return self._step("weights", done, [self._log(model, "weights")], began)
+        done = time_of(self.results / model / RECORD) is not None
+        step = self._step("weights", done, [self._log(model, "weights")], began)
+        return Step("weights", "done") if used and step.status == "waits" else step
 
     def sequences(self, began: int) -> Step:
         done = time_of(self.results / "sequences" / "summary.json") is not None
