@@ -4,6 +4,7 @@ import shlex
 from plm_embed.workflow import (
     REASONS,
     end_unfinished,
+    inputs_changed,
     known_settings,
     note_end,
     note_start,
@@ -49,7 +50,8 @@ onsuccess:
         remove_scans(first)
     note_end(RESULTS, "complete")
     known = {name: known_settings(settings) for name, settings in MODELS.items()}
-    tell(*said_of_success(RESULTS, list(MODELS), known))
+    other = inputs_changed(RESULTS)
+    tell(*said_of_success(RESULTS, list(MODELS), known, inputs_changed=other))
 
 
 onerror:

@@ -92,6 +92,12 @@ def test_what_was_validated_with_other_settings_is_no_result_of_these(tmp_path: 
         )
 
 
+def test_what_was_validated_before_the_inputs_changed_is_no_result_of_them(tmp_path: Path) -> None:
+    proven(tmp_path)
+    first, *_ = said_of_success(tmp_path, [MODEL], inputs_changed=True)
+    assert "no validated result of these sequences" in first
+
+
 def test_a_cause_is_said_once(tmp_path: Path) -> None:
     for bucket in range(12):
         failed(tmp_path, f"{MODEL}/embed/{bucket:04d}.log", f"bucket {bucket:04d}: no GPU", bucket)

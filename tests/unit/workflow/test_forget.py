@@ -17,13 +17,14 @@ from plm_embed.models.manifest import RECORD, write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.adapters import CONFIG, TENSORS
 from plm_embed.sequences.deduplicate import deduplicate
+from plm_embed.sequences.first_pass import scan
 from plm_embed.sequences.settings import Reading
 from plm_embed.sequences.summary import SUMMARY
 from plm_embed.sequences.tables import Table
 from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.campaign import known_settings
 from plm_embed.workflow.config import Config, checked
-from plm_embed.workflow.forget import forget
+from plm_embed.workflow.forget import forget, inputs_changed
 from support.checkpoints import random_state, write_fair_esm, write_hugging_face
 
 MODEL = MODELS["esm2_t3_untrained"]
@@ -106,6 +107,25 @@ def test_an_older_file_in_the_place_of_an_input_is_read(content: str) -> None:
     assert said() == f"plm-embed: a.csv is not the file that was read: a run makes {SUMMARY} again"
     forget(settings(), looking=False)
     assert not (SEQUENCES / SUMMARY).exists()
+
+
+def test_a_scan_of_a_file_that_was_replaced_is_removed() -> None:
+    """It is left where the run ended before its sequences were collected."""
+    folder = SEQUENCES / "scans" / "00000-abc"
+    scan(Path("a.csv"), 0, folder, **vars(Reading(buckets=1)))
+    assert said() == "" and not inputs_changed(Path("results"))
+    Path("a.csv").write_text(TABLE.replace("LA", "LG"), encoding="utf-8")
+    os.utime("a.csv", (LONG_AGO, LONG_AGO))
+    assert "a.csv is not the file that was read: a run makes 00000-abc again" in said()
+    forget(settings(), looking=False)
+    assert not folder.exists()
+
+
+def test_inputs_that_have_grown_since_are_other_ones() -> None:
+    with Path("a.csv").open("a", encoding="utf-8") as file:
+        file.write("b,c,MKV,MKV\n")
+    assert said() == ""  # Snakemake sees it by the time
+    assert inputs_changed(Path("results"))
 
 
 @pytest.mark.parametrize("touched", [True, False])

@@ -41,7 +41,7 @@ from plm_embed.workflow.config_handover import (
     quote_words,
 )
 from plm_embed.workflow.ending import end_unfinished, said_of_success
-from plm_embed.workflow.forget import forget, other_sequences, remove_scans
+from plm_embed.workflow.forget import forget, inputs_changed, other_sequences, remove_scans
 from plm_embed.workflow.repeated_keys import check_repeated_keys
 from plm_embed.workflow.resources import (
     buckets_per_job,
@@ -91,6 +91,7 @@ __all__ = [
     "host_memory_mb",
     "input_bytes",
     "input_size",
+    "inputs_changed",
     "instead_of_plain",
     "job_memory_mb",
     "job_minutes",

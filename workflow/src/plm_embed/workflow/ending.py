@@ -30,17 +30,23 @@ AGAIN = "when it is mended, run the same command again: what is finished stays"
 
 
 def said_of_success(
-    results: Path, models: Sequence[str], known: Mapping[str, Mapping[str, object]] | None = None
+    results: Path,
+    models: Sequence[str],
+    known: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    inputs_changed: bool = False,
 ) -> Iterator[str]:
     """Lines about a run without a failure. What was not asked for may still be open.
 
-    known: by model what was asked for, as fields of the fingerprint.
+    known: by model what was asked for, as fields of the fingerprint. inputs_changed: since they
+    were read.
     """
     summary = known_summary(results / "sequences")
     proven = [
         model
         for model in models
         if (results / model / PROOF).is_file()
+        and not inputs_changed
         and not _stale(results / model, summary)
         and not _otherwise(results / model, (known or {}).get(model, {}))
     ]

@@ -22,7 +22,7 @@ from plm_embed.models.manifest import MANIFEST, RECORD, read_record
 from plm_embed.models.registry import find_model
 from plm_embed.reading.find import GATHERED
 from plm_embed.sequences.settings import Reading, ResiduePolicy
-from plm_embed.sequences.summary import SUMMARY, known_summary
+from plm_embed.sequences.summary import SUMMARY, Summary, known_summary, read_scan
 from plm_embed.setting import from_config
 from plm_embed.store.reuse import differing
 from plm_embed.workflow.by_model import weights_folder
@@ -46,7 +46,7 @@ def forget(config: Config, looking: bool) -> list[str]:
         found = list(_no_longer(config))
         for paths, _ in found:
             for path in [] if looking else paths:
-                path.unlink(missing_ok=True)
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     does = "a run makes" if looking else "this run makes"
     return [
         f"plm-embed: {why}: {does} {paths[0].name if len(paths) == 1 else 'them'} again"
@@ -77,8 +77,12 @@ def _no_longer(config: Config) -> Iterator[tuple[list[Path], str]]:
     other = other_sequences(config)
     if other:
         yield [sequences / SUMMARY], f"{sequences} has {other}"
-    elif other := _replaced_input(sequences):
+    elif other := _replaced_input(sequences, known_summary(sequences)):
         yield [sequences / SUMMARY], f"{other} is not the file that was read"
+    for scan in sorted(sequences.glob("scans/*")):
+        with suppress(PlmEmbedError):  # not whole: who reads it says so
+            if replaced := _replaced_input(scan, read_scan(scan)):
+                yield [scan], f"{replaced} is not the file that was read"
     ended, why = _other_vectors(config, folder)
     if ended:
         yield [*ended, folder / REFERENCE], f"{folder} has vectors of other settings ({why})"
@@ -107,6 +111,13 @@ def other_sequences(config: Config) -> str:
     return ""
 
 
+def inputs_changed(results: Path) -> bool:
+    """Whether an input is not the file that was read for these results."""
+    with suppress(OSError):
+        return _changed_inputs(results / "sequences")
+    return False
+
+
 def _changed_inputs(sequences: Path) -> bool:
     """Whether an input is not the file that was read, or nothing says which that was. A file is
     hashed only where its time, but not its size, is another.
@@ -125,16 +136,15 @@ def _changed_inputs(sequences: Path) -> bool:
     return False
 
 
-def _replaced_input(sequences: Path) -> str:
-    """An input in whose place lies another file than was read, with a time at which Snakemake takes
-    it for that one; or ''.
+def _replaced_input(folder: Path, summary: Summary | None) -> str:
+    """An input of a folder of sequences, or of a scan, in whose place lies another file than was
+    read, with a time at which Snakemake takes it for that one; or ''.
 
     Small inputs are hashed each time, larger ones where they were touched since.
     """
-    summary = known_summary(sequences)
     if summary is None:
         return ""
-    read = (sequences / SUMMARY).stat().st_mtime_ns
+    read = (folder / SUMMARY).stat().st_mtime_ns
     small = sum(entry.bytes for entry in summary.inputs) <= _SMALL
     for entry in summary.inputs:
         path = Path(entry.path)
