@@ -30,19 +30,8 @@ from plm_embed.jobs import dispatch
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import costs
 
-LENGTHS = (
-    759,
-    757,
-    716,
-    566,
-    498,
-    470,
-    252,
-    230,
-    121,
-    97,
-    90,
-)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+# PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
 MODEL = MODELS["esm2_t33_650M_UR50D"]
 GPUS_PER_NODE = 4
@@ -96,9 +85,8 @@ class Waiting:
     def wait_until_ready(self) -> None: ...
 
     def embed(self, bucket: Path, output: Path) -> bool:
-        if (
-            output.exists()
-        ):  # another node was done just before the claim: the real worker looks, too
+        if output.exists():
+            # another node was done just before the claim: the real worker looks, too
             return False
         time.sleep(Waiting.seconds[bucket.stem] / self.speed)
         temporary = output.with_suffix(".new")

@@ -31,19 +31,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-LENGTHS = (
-    759,
-    757,
-    716,
-    566,
-    498,
-    470,
-    252,
-    230,
-    121,
-    97,
-    90,
-)  # PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+# PB2 PB1 PA HA NP NA M1 NS1 NEP M2 PB1-F2
+LENGTHS = (759, 757, 716, 566, 498, 470, 252, 230, 121, 97, 90)
 WIDTH = 80
 FORMATS = ["fasta", "csv", "quoted", "parquet"]
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)

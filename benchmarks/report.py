@@ -132,9 +132,8 @@ def make(results: Path) -> None:
             busy=0.97,
         )
         write_completion(model / "embedded" / f"{bucket:04d}.json", record)
-        for failed in (False, True)[
-            : 1 + (bucket % 10 == 0)
-        ]:  # every tenth bucket had an attempt that failed
+        for failed in (False, True)[: 1 + (bucket % 10 == 0)]:
+            # every tenth bucket had an attempt that failed
             at = began - timedelta(seconds=90) if failed else began
             attempt = Attempt(
                 submission=f"{bucket:04d}",

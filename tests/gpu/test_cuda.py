@@ -50,11 +50,8 @@ def test_every_layer_and_residue_agrees_with_the_cpu(shape: str, dtype: str) -> 
         for layer in layers:
             assert ours[layer].shape == (len(sequence) + 2, model.dim)
             a, b = ours[layer].cpu(), theirs[layer]
-            for part in (
-                slice(None),
-                slice(1, 2),
-                slice(-2, -1),
-            ):  # all, the first and the last residue
+            for part in (slice(None), slice(1, 2), slice(-2, -1)):
+                # all, the first and the last residue
                 if dtype == "float32":
                     assert torch.allclose(a[part], b[part], atol=5e-5, rtol=1e-5), (
                         len(sequence),

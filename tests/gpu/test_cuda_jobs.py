@@ -124,9 +124,8 @@ def test_float16_falls_back_to_fp32_for_what_it_cannot_hold(tmp_path: Path) -> N
     sequences = [random_sequence(length, length) for length in (5, 50, 200)]
     settings = Settings(device="cuda", compute_dtype="float16", storage_dtype="float32", scratch="")
     embedder = Embedder(folder, tmp_path / "store", settings)
-    embedder._model = Engine(
-        *weights.load(folder), CUDA, "float16"
-    )  # its self-test would refuse such weights
+    # its self-test would refuse such weights
+    embedder._model = Engine(*weights.load(folder), CUDA, "float16")
     embedder._budget = ROWS["cuda"]
     record = embedder.embed(write_bucket(tmp_path, sequences), tmp_path / "0000.json")
     assert record.exact == 3

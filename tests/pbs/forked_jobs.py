@@ -92,9 +92,8 @@ class Node:
 def prepare_process() -> None:
     """Have all processes forked, and clocks of claims that fit campaigns of seconds."""
     torch.set_num_threads(1)
-    one_at_a_time = (
-        threading.Lock()
-    )  # a sibling forked in between would keep the worker's end of the pipe open
+    # a sibling forked in between would keep the worker's end of the pipe open
+    one_at_a_time = threading.Lock()
     start = worker.Worker.__init__
 
     def serve(connection: Connection, *arguments: Any) -> None:

@@ -179,9 +179,8 @@ class Cluster(Daemons):
                     "--no-canonicalize",
                     str(folder),
                 )
-                subprocess.run(
-                    unmount, check=False, capture_output=True
-                )  # what stays ends with the node
+                # what stays ends with the node
+                subprocess.run(unmount, check=False, capture_output=True)
 
 
 def remove_abandoned() -> None:

@@ -117,9 +117,8 @@ class Daemons:
         }
 
     def _start_all(self) -> None:
-        Path("/etc/slurm").mkdir(
-            exist_ok=True
-        )  # Where each daemon sees this cluster's own files; elsewhere untouched.
+        # Where each daemon sees this cluster's own files; elsewhere untouched.
+        Path("/etc/slurm").mkdir(exist_ok=True)
         folder, etc = self.folder, self.folder / "etc"
         install = (
             "mariadb-install-db",

@@ -50,9 +50,8 @@ class Disk:
     def repair(self) -> None:
         """Unmount, check and mount again; all that uses it must have ended."""
         self._unmount()
-        subprocess.run(
-            ["fsck.ext4", "-y", self._device], check=False, capture_output=True
-        )  # 1: errors corrected
+        # 1: errors corrected
+        subprocess.run(["fsck.ext4", "-y", self._device], check=False, capture_output=True)
         self._mount()
 
     def __enter__(self) -> Self:

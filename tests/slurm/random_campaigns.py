@@ -104,9 +104,8 @@ def disturbed(
         if any(getattr(what, "__wrapped__", what) in ON_A_DISK for _, what in planned):
             disk = leave.enter_context(Disk(cluster, folder.with_name(f"{folder.name}-disk")))
             results = folder / "results"
-            shutil.copytree(
-                results, disk.folder, dirs_exist_ok=True
-            )  # the record of the weights is there already
+            # the record of the weights is there already
+            shutil.copytree(results, disk.folder, dirs_exist_ok=True)
             os.sync()  # it is older than the disturbance, and must not be lost with it
             shutil.rmtree(results)
             results.symlink_to(disk.folder)
@@ -155,10 +154,8 @@ def main() -> int:
         cluster = leave.enter_context(Cluster())
         temporary = Path(leave.enter_context(tempfile.TemporaryDirectory(prefix="plm-campaigns-")))
         folder = options.keep or temporary
-        for partition, minutes in (
-            ("gpu", 30),
-            ("cpu", 60),
-        ):  # short enough for retries to run into it
+        for partition, minutes in (("gpu", 30), ("cpu", 60)):
+            # short enough for retries to run into it
             cluster.run("scontrol", "update", f"partitionname={partition}", f"MaxTime={minutes}")
         undisturbed = Campaign(
             folder / "undisturbed", cluster, sequences=SEQUENCES, lengths=LENGTHS

@@ -177,7 +177,8 @@ def test_kills_at_random(embedding: Callable[..., Campaign], undisturbed: Campai
     with (
         plm_embed.open(campaign.folder / MASTER) as found,
         plm_embed.open(undisturbed.folder / MASTER) as expected,
-    ):  # the first of its sequences
+    ):
+        # the first of its sequences
         assert len(found) == campaign.sequences
         assert all(np.array_equal(found[name], expected[name]) for name in expected.ids)
     print(f"work done twice, in seconds per kill: {sorted(lost)}")

@@ -236,9 +236,8 @@ class Trial:
             return [] if status else steps_from(command[0], self.steps)[1:]
         if self._by_snakemake:
             run_step(self.folder, way["step"])
-        if (
-            way["step"] == "deduplicate" and "deduplicate" not in self.steps
-        ):  # by hand it does as well
+        if way["step"] == "deduplicate" and "deduplicate" not in self.steps:
+            # by hand it does as well
             return steps_from("deduplicate", ONE_JOB)
         return self._rule(way["step"])
 

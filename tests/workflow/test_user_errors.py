@@ -211,9 +211,8 @@ def test_two_runs_at_once_and_a_lock_that_stays(folder: Path) -> None:
         while not (folder / "results" / "run.json").exists():
             assert run.poll() is None
             time.sleep(0.05)
-        os.killpg(
-            run.pid, signal.SIGSTOP
-        )  # however slowly the second one starts, the first is still there
+        # however slowly the second one starts, the first is still there
+        os.killpg(run.pid, signal.SIGSTOP)
         try:
             second = snakemake(folder, "--cores", "1")
         finally:

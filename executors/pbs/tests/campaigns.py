@@ -159,9 +159,8 @@ def problems(pbs: StandIn, folder: Path, code: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # in the background it is ignored, and that is inherited
+    # in the background it is ignored, and that is inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     first, last_seed = map(int, sys.argv[1:])
     for number in range(first, last_seed + 1):
         print(campaign(number), flush=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 from snakemake_executor_plugin_pbs.commands import Answer, Pbs
 from standin import StandIn
 
-PATIENCE = float(
-    os.environ.get("PBS_TEST_PATIENCE", "300")
-)  # seconds after which a test is given up
+# seconds after which a test is given up
+PATIENCE = float(os.environ.get("PBS_TEST_PATIENCE", "300"))
 
 
 def until(true: Callable[[], bool], seconds: float = PATIENCE) -> None:

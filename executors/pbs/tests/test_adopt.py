@@ -52,9 +52,8 @@ def test_the_ledger_forgets_jobs_that_ended_while_nobody_looked(
         first.add(first.request(name))
         first.wait(name)
     first.ledger.end("embed-0").write_text("1.pbs01 0\n")
-    first.ledger.write(
-        Entry("embed-9", "w", "workq", "/log", time.time() - 90_000)
-    )  # killed in qsub, yesterday
+    # killed in qsub, yesterday
+    first.ledger.write(Entry("embed-9", "w", "workq", "/log", time.time() - 90_000))
     run("qdel -W force 1", tmp_path)
     second = drivers()
     second.add(second.request("embed-2"))

@@ -40,9 +40,8 @@ def facts(attributes: dict[str, Any]) -> dict[str, Any]:
         key: shown.get(key)
         for key in ("job_state", "substate", "Exit_status", "Hold_Types", "run_count")
     }
-    kept["substate"] = (
-        "42" if kept["substate"] == "41" else kept["substate"]
-    )  # 41 is the first second of 42
+    # 41 is the first second of 42
+    kept["substate"] = "42" if kept["substate"] == "41" else kept["substate"]
     comment = re.sub(r"run at .*? on \(.*?\)", "run", shown.get("comment", ""))
     return {**kept, "comment": comment.replace("root@", "user@").rstrip()}
 

@@ -169,9 +169,8 @@ def test_a_qsub_that_never_reached_the_server_is_repeated_after_two_looks(
     pbs: StandIn, drivers: Make
 ) -> None:
     driver = drivers()
-    driver.ledger.write(
-        Entry("embed-0", "w", "workq", "/log", time.time())
-    )  # left by a driver killed in qsub
+    # left by a driver killed in qsub
+    driver.ledger.write(Entry("embed-0", "w", "workq", "/log", time.time()))
     driver.add(driver.request())
     assert driver.wait() == ("1.pbs01", False)
     looks = [words for _, name, words in pbs.calls if name == "qselect" and "-N" in words]

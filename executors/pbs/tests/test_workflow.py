@@ -119,9 +119,8 @@ def test_folders_of_any_name_work(
     assert code == 0, out
     assert (folder / "out größe (it's) & so; [x] $HOME" / "0.txt").read_text() == "1.pbs01\n"
     assert len(pbs.jobs) == 1
-    logs = list(
-        (tmp_path / "home" / ".snakemake" / "pbs_logs").rglob("*.log")
-    )  # qsub takes no other letters in -o
+    # qsub takes no other letters in -o
+    logs = list((tmp_path / "home" / ".snakemake" / "pbs_logs").rglob("*.log"))
     assert len(logs) == 1
 
 

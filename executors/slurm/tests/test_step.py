@@ -193,8 +193,7 @@ def test_the_rule_is_told_when_slurm_tells_only_its_snakemake() -> None:
     )
     assert job.stdout and job.stdout.readline() == "up\n"
     job.send_signal(signal.SIGTERM)
-    said = job.communicate(timeout=300)[
-        0
-    ]  # by both at the same time: in any order, even in one line
+    # by both at the same time: in any order, even in one line
+    said = job.communicate(timeout=300)[0]
     assert "told" in said
     assert "the rule, too" in said

@@ -132,11 +132,9 @@ def test_what_goes_wrong_while_preparing_is_raised_where_the_batch_is_asked_for(
 
 def test_budgets_from_memory() -> None:
     gigabyte = 1 << 30
-    assert (
-        budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768
-    )  # no more than is of use
+    # no more than is of use
+    assert budget_from(100 * gigabyte, 2 * gigabyte, 16384, 32768) == 32768
     assert budget_from(3 * gigabyte, 2 * gigabyte, 16384, 32768) == 16384
-    assert (
-        budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
-    )  # the smallest batch is tried anyhow
+    # the smallest batch is tried anyhow
+    assert budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
     assert budget_from(gigabyte, 0, 16384, 32768) == 32768

@@ -39,9 +39,8 @@ def content(path: Path) -> bytes:
 def test_streams_are_read_one_after_the_other(
     pieces: list[bytes], codec: str, padding: int
 ) -> None:
-    zeros = (
-        bytes(4 * padding) if codec in ("xz", "gzip") else b""
-    )  # what may lie between and behind these
+    # what may lie between and behind these
+    zeros = bytes(4 * padding) if codec in ("xz", "gzip") else b""
     with TemporaryDirectory() as folder:
         path = write(
             Path(folder, "many"), b"".join(COMPRESS[codec](piece) + zeros for piece in pieces)

@@ -37,9 +37,8 @@ def test_out_of_memory_halves_the_budget_and_gives_up_only_what_never_fits(
     def short_of_memory(
         self: Engine, batch: Batch, layers: Sequence[int], _: bool = False
     ) -> dict[int, torch.Tensor]:
-        if (
-            len(batch.tokens) > fits and max(layers) == MODEL.layers
-        ):  # the self-test's pair stays below
+        if len(batch.tokens) > fits and max(layers) == MODEL.layers:
+            # the self-test's pair stays below
             raise torch.OutOfMemoryError
         return forward(self, batch, layers)
 

@@ -63,13 +63,8 @@ def test_pals_mpiexec_is_told_not_to_end_the_others(
     (words,) = commands(["a", "b"], ["python", "-m", "plm_embed"], {"TMPDIR": "/tmp"}, ["a", "b"])
     assert words[:2] == ["mpiexec", "--no-abort-on-failure"]
     assert words[words.index("-n") + 1] == "2" and words[words.index("--ppn") + 1] == "1"
-    assert words[-5:] == [
-        "env",
-        "TMPDIR=/tmp",
-        "python",
-        "-m",
-        "plm_embed",
-    ]  # not the long one that PALS sets
+    # not the long one that PALS sets
+    assert words[-5:] == ["env", "TMPDIR=/tmp", "python", "-m", "plm_embed"]
 
 
 def test_other_mpiexecs_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +123,8 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
         job.terminate()
         job.wait(timeout=300)
         when_it_ended = published(tmp_path)
-        _, errors = job.communicate(
-            timeout=300
-        )  # ends when the nodes' processes, too, have closed the pipe
+        # ends when the nodes' processes, too, have closed the pipe
+        _, errors = job.communicate(timeout=300)
     assert job.returncode == 1
     assert "stopped by a signal" in errors and "Traceback" not in errors
     before = published(tmp_path)
@@ -142,9 +136,8 @@ def test_a_signal_to_the_launcher_stops_every_node_in_order(tmp_path: Path, prep
     assert again.returncode == 0, errors
     done = records(tmp_path).values()
     assert all(record.found + record.computed == 500 for record in done)
-    assert (
-        sum(record.found for record in done) >= before
-    )  # what was published was not computed again
+    # what was published was not computed again
+    assert sum(record.found for record in done) >= before
 
 
 @pytest.mark.workflow
@@ -195,7 +188,6 @@ def test_two_nodes_of_which_one_lives_dies_hangs_is_slow_or_has_no_gpu(
     if other == "hangs":
         assert "a node does not answer" in errors
     if other == "broken":
-        assert (
-            errors.count("no usable CUDA device") >= 2
-        )  # said by each of its workers, before any claim
+        # said by each of its workers, before any claim
+        assert errors.count("no usable CUDA device") >= 2
         assert 1 <= len(summary.workers) <= 2

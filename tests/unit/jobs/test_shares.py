@@ -26,9 +26,8 @@ def test_waiting_between_buckets_and_for_the_last_worker_is_idle_and_loading_is_
     tmp_path: Path,
 ) -> None:
     records = [
-        write(
-            tmp_path / "0", "0", 10, 60, busy=39, loading=10
-        ),  # 1 s of its own for reading and publishing
+        # 1 s of its own for reading and publishing
+        write(tmp_path / "0", "0", 10, 60, busy=39, loading=10),
         write(tmp_path / "1", "0", 62, 110, busy=48, loading=0),  # 2 s after the first
         write(tmp_path / "2", "1", 10, 90, busy=70, loading=10),  # and then 20 s of waiting
     ]

@@ -55,9 +55,8 @@ def test_a_bucket_that_fails_does_not_stop_the_others(tmp_path: Path, prepared: 
     with start(tmp_path, prepared, buckets) as again:
         _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
-    assert not re.search(
-        r"\b0000\b", errors.split("\n", 1)[1]
-    )  # complete already: not even looked at again
+    # complete already: not even looked at again
+    assert not re.search(r"\b0000\b", errors.split("\n", 1)[1])
 
 
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), RuntimeError("anything")])

@@ -119,9 +119,8 @@ def test_a_kernel_that_fails_or_errs_is_passed_over(monkeypatch: pytest.MonkeyPa
 
     offered[:] = [Kernel("d", "broken", broken), Kernel("c", "right", sdpa)]
     assert choose.__wrapped__(CPU, torch.float32, 2, 8).name == "right"
-    monkeypatch.setattr(
-        devices, "synchronize", broken
-    )  # the device is lost: the next kernel would not help
+    # the device is lost: the next kernel would not help
+    monkeypatch.setattr(devices, "synchronize", broken)
     with pytest.raises(RuntimeError, match="CUDA error"):
         choose.__wrapped__(CPU, torch.float32, 2, 8)
 

@@ -7,11 +7,8 @@ from plm_embed.master.check_spans import wrong_spans
 
 # three sequences, as stored: letters between the token before and this one, and letters of it
 WHOLE = [(0, 5), (0, 1), (0, 6)]  # of 12 letters in one piece
-WINDOWS = [
-    (0, 6),
-    (-2, 6),
-    (1, 4),
-]  # of 15 letters; those of two windows overlap
+# of 15 letters; those of two windows overlap
+WINDOWS = [(0, 6), (-2, 6), (1, 4)]
 CROPPED = [(0, 6), (0, 4)]  # the first 10 of more
 STORED = np.array(WHOLE + WINDOWS + CROPPED, dtype=np.float16)
 EDGES = np.array([0, 3, 6, 8])

@@ -223,9 +223,8 @@ def test_a_key_in_two_parts_is_taken_once_from_the_first_by_name(tmp_path: Path)
     again = make_campaign(tmp_path / "two", buckets=1, parts=3)
     sequences = {record["key"]: record["sequence"] for record in make_records() if record["key"]}
     publish(Store(again.store, MEAN), [sequences[key] for key in sorted(sequences)[5:50:3]])
-    publish(
-        Store(again.store, MEAN), [*sequences.values(), "NEVERASKEDFR", "NQRASKEDFRAAG"]
-    )  # keys of another campaign
+    # keys of another campaign
+    publish(Store(again.store, MEAN), [*sequences.values(), "NEVERASKEDFR", "NQRASKEDFRAAG"])
     write_completion(again, "0000", sorted(sequences), {})
     again.gather()
     assert digests(again) == expected

@@ -124,9 +124,8 @@ def test_rows_that_cannot_be_told_or_used_are_left_out(tmp_path: Path, prepared:
     long = sum(len(sequence) > 78 for sequence in [*SEQUENCES[3:5], *SEQUENCES[6:]])
     done = adopted(files, prepared)
     assert done.left_out["a sequence that may have been cut"] == long
-    assert (
-        done.left_out["no sequence for its key or id"] == 4
-    )  # three removed, one id of two sequences
+    # three removed, one id of two sequences
+    assert done.left_out["no sequence for its key or id"] == 4
     assert done.rows == 48 - sum(done.left_out.values())
 
 

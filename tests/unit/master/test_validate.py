@@ -74,9 +74,8 @@ def campaign(sound: Campaign, tmp_path: Path) -> Campaign:
 )
 def test_a_sound_campaign_passes_and_gets_checksums(tmp_path: Path, fingerprint) -> None:
     campaign = gathered_campaign(tmp_path, fingerprint=fingerprint, buckets=4, out_of_memory=1)
-    half_written = (
-        campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"
-    )  # by a job that was killed
+    # by a job that was killed
+    half_written = campaign.parts / ".tmp-0123-00000000-ffffffff-1-0123456789abcdef.h5"
     half_written.write_bytes(b"\x89HDF")
     assert check(campaign) == []
     found = report(campaign)

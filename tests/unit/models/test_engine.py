@@ -272,9 +272,8 @@ def golden() -> tuple[Engine, dict[str, str], dict[str, np.ndarray]]:
     for key in sorted({name.rsplit("|", 1)[0] for name in expected}):
         record, variant = key.rsplit("|", 1)
         sequence = sequences[record]
-        if set(sequence) <= set(
-            PROTEIN.letters
-        ):  # '-', '.' and <mask> are tokens to the model, but no residues here
+        if set(sequence) <= set(PROTEIN.letters):
+            # '-', '.' and <mask> are tokens to the model, but no residues here
             cases[key] = sequence[:1022] if variant == "first1022" else sequence
     return engine, cases, expected
 

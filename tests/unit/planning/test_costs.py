@@ -87,9 +87,8 @@ def test_every_job_starts_anew_and_the_last_round_is_as_long_as_the_first() -> N
     speed = costs.Speed("CPU", 10.0, "measured here", "", startup=5.0, workers=2)
     todo = costs.Work(sequences=30, tokens=1000, flops=1.0)
     assert speeds.device_hours(todo, speed, 3) == pytest.approx((3 * 5 + 100) / 3600)
-    assert speeds.local_hours(Forecast(speed, 3.0), 3) == pytest.approx(
-        2.0
-    )  # three jobs, two at a time
+    # three jobs, two at a time
+    assert speeds.local_hours(Forecast(speed, 3.0), 3) == pytest.approx(2.0)
     assert speeds.device_hours(replace(todo, sequences=1), speed, 3) == pytest.approx(
         (5 + 100) / 3600
     )

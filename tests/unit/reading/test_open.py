@@ -101,10 +101,8 @@ def test_an_empty_master_and_bfloat16(tmp_path: Path) -> None:
         with pytest.raises(PlmEmbedError, match="no vector"):
             embeddings.by_key(["f" * 64])
     half = gathered_campaign(tmp_path / "half", fingerprint=replace(MEAN, storage_dtype="bfloat16"))
-    with (
-        h5py.File(half.master) as file,
-        plm_embed.open(half.master) as embeddings,
-    ):  # in a notebook both are open
+    with h5py.File(half.master) as file, plm_embed.open(half.master) as embeddings:
+        # in a notebook both are open
         assert embeddings[:].dtype == np.float32
         np.testing.assert_array_equal(embeddings[:], file["emb"][...])
 

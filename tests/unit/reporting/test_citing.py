@@ -79,9 +79,8 @@ def test_what_is_not_known_to_be_published_is_said_to_be_so_everywhere(
         )
     facts = collect(copy)
     assert facts.weights is not None
-    other = replace(
-        facts.weights, published="sha256", weights_sha256="0" * 64
-    )  # of other weights: proves nothing
+    # of other weights: proves nothing
+    other = replace(facts.weights, published="sha256", weights_sha256="0" * 64)
     facts.model = "esm2_t6_8M_UR50D"
     for weights, word in (
         (None, "nothing here says where they came from"),

@@ -259,18 +259,16 @@ def test_a_full_disk_is_named(
     with pytest.raises(OSError) as raised:
         run(inputs, tmp_path / "out")
     assert f"no space left on the disk, or no quota ({tmp_path / 'out'})" in no_space(raised.value)
-    assert set(files(tmp_path / "out")) <= {
-        "records.parquet"
-    }  # which was whole when the disk was full
+    # which was whole when the disk was full
+    assert set(files(tmp_path / "out")) <= {"records.parquet"}
 
 
 def test_the_bytes_do_not_depend_on_the_memory(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = run(inputs, tmp_path / "much")
-    monkeypatch.setattr(
-        "plm_embed.sequences.deduplicate.OWN_MEMORY_MB", 499.999
-    )  # a thousand bytes are left: all is spilled
+    # a thousand bytes are left: all is spilled
+    monkeypatch.setattr("plm_embed.sequences.deduplicate.OWN_MEMORY_MB", 499.999)
     check(tmp_path / "much", run(inputs, tmp_path / "little"), inputs)
     check(tmp_path / "little", summary, inputs)
     assert files(tmp_path / "much") == files(tmp_path / "little")

@@ -93,9 +93,8 @@ def test_fewer_parts_hold_the_same_and_records_stay_true(tmp_path: Path, fingerp
     done = compact(campaign.store, 10_000_000, 24)
     assert (done.merged, done.published, done.removed) == (20, 1, 0)
     assert len(listed(campaign)) == 1
-    assert before < {
-        path.name for path in campaign.parts.iterdir()
-    }  # still there for those who read them
+    # still there for those who read them
+    assert before < {path.name for path in campaign.parts.iterdir()}
     assert digest(campaign) == expected
     done = compact(campaign.store, 10_000_000, 0)
     assert (done.merged, done.published, done.removed) == (0, 0, 20)

@@ -107,10 +107,8 @@ def test_time_and_memory_grow_only_when_they_were_short(fail: Any, tmp_path: Pat
     again = Job(submission="0001")
     assert asked(tmp_path, again) == (20, 1000)
     fail(again)
-    assert asked(tmp_path, again) == (
-        20,
-        1000,
-    )  # what an earlier run noted of its first attempt counts no more
+    # what an earlier run noted of its first attempt counts no more
+    assert asked(tmp_path, again) == (20, 1000)
 
 
 def test_never_more_than_the_site_gives(fail: Any, tmp_path: Path) -> None:

@@ -196,19 +196,14 @@ def no_space(error: BaseException, written: str = "") -> str:
     while seen is not None and id(seen) not in before:
         before.add(id(seen))
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            path = (
-                seen.filename2 or seen.filename or written
-            )  # of a copy, the second one is written
+            # of a copy, the second one is written
+            path = seen.filename2 or seen.filename or written
             where = f" ({path})" if path else ""
             if seen.errno == errno.EROFS:
-                return (
-                    f"the disk is read-only{where}\nhave it mended and run "
-                    "again: what is finished stays"
-                )
-            return (
-                f"no space left on the disk, or no quota{where}\nmake room and "
-                "run again: what is finished stays"
-            )
+                wrong, remedy = "the disk is read-only", "have it mended"
+            else:
+                wrong, remedy = "no space left on the disk, or no quota", "make room"
+            return f"{wrong}{where}\n{remedy} and run again: what is finished stays"
         seen = seen.__cause__ or seen.__context__
     return ""
 

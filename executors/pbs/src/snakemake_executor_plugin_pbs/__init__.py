@@ -63,9 +63,8 @@ class Executor(RemoteExecutor):
     def __init__(
         self, workflow: WorkflowExecutorInterface, logger: LoggerExecutorInterface
     ) -> None:
-        self._stopping = (
-            threading.Event()
-        )  # these two before the base class, whose status loop starts at once
+        # these two before the base class, whose status loop starts at once
+        self._stopping = threading.Event()
         self._interval = 0.1
         self._cancelling = False
         super().__init__(workflow, logger)

@@ -57,9 +57,8 @@ class Living:
             self.ledger.write(replace(entry, deleted=True))
         elif number(job_id) not in self.pbs.live():
             return None
-        self.pbs.call(
-            "qdel", job_id
-        )  # again at every attempt: an earlier one may have met no server
+        # again at every attempt: an earlier one may have met no server
+        self.pbs.call("qdel", job_id)
         raise NotYetError(f"{job_id} of the same name is being deleted and is not gone yet")
 
     def _sort_ledger(self, live: dict[str, str]) -> None:

@@ -4,9 +4,8 @@ those.
 
 from .commands import Answer
 
-_FULL = frozenset(
-    {38, 39, 173}
-)  # over a limit of jobs, over a limit of resources, queue switched off for now
+# over a limit of jobs, over a limit of resources, queue switched off for now
+_FULL = frozenset({38, 39, 173})
 # Of the script, usage, array size, -l beside select, unreadable script, a site's hook, attribute,
 # not authorized, illegal value, unknown queue, user, unknown resource, limits of the queue, not
 # rerunnable.

@@ -66,9 +66,8 @@ def job_name(job: JobExecutorInterface, workdir: str) -> str:
     Rule, wildcards and outputs decide; the attempt does not, since a second attempt must find the
     first one if that still lives.
     """
-    specs: Any = (
-        job.get_target_spec()
-    )  # the interface says str; it is a list of (rulename, wildcards_dict)
+    # the interface says str; it is a list of (rulename, wildcards_dict)
+    specs: Any = job.get_target_spec()
     targets = sorted((spec.rulename, sorted(spec.wildcards_dict.items())) for spec in specs)
     digest = _digest([workdir, targets, sorted(map(str, job.output))])
     readable = "-".join(

@@ -197,9 +197,8 @@ class Submitter:
                 request.queue,
                 f"queue {request.queue} is to hold {request.max_jobs} of our jobs at most",
             )
-        request.log.parent.mkdir(
-            parents=True, exist_ok=True
-        )  # PBS holds for ever, or loses, what it cannot log
+        # PBS holds for ever, or loses, what it cannot log
+        request.log.parent.mkdir(parents=True, exist_ok=True)
         self.ledger.end(request.name).unlink(missing_ok=True)
         entry = Entry(
             request.name,
@@ -211,9 +210,8 @@ class Submitter:
         )
         self.ledger.write(entry)
         entry = replace(entry, id=self._qsub(pending))
-        with contextlib.suppress(
-            OSError
-        ):  # the job is there; without its id in the ledger its name finds it
+        with contextlib.suppress(OSError):
+            # the job is there; without its id in the ledger its name finds it
             self.ledger.write(entry)
         return entry, False
 
@@ -222,9 +220,8 @@ class Submitter:
         pending.in_doubt = True
         answer = self.pbs.call("qsub", *request.words, str(request.script))
         if answer.away:
-            if (
-                answer.code != TIMED_OUT
-            ):  # then the entry stays: a server that hung may have queued the job
+            if answer.code != TIMED_OUT:
+                # then the entry stays: a server that hung may have queued the job
                 self._not_queued(pending)
             raise WaitError("", f"PBS does not answer ({answer.words})")
         if passes(answer):

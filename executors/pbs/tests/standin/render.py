@@ -239,9 +239,8 @@ def _old_object(value: dict[str, Any], depth: int) -> str:
 def _quoted(value: str) -> str:
     if _NUMBER.match(value):
         return value
-    plain = re.sub(
-        r"\\(.)", r"\1", value, flags=re.DOTALL
-    )  # the server's own escapes are taken off first
+    # the server's own escapes are taken off first
+    plain = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
     return (
         '"'
         + "".join(

@@ -139,9 +139,8 @@ def embed(
     from plm_embed.sites.scheduler import job_id
 
     if nodes > 1:
-        on_all_nodes(
-            nodes, [*sys.argv[1:], "--nodes", "1"], output
-        )  # of a repeated option the last counts
+        # of a repeated option the last counts
+        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)
         return
     for bucket in buckets:
         present(bucket)

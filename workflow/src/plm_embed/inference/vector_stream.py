@@ -122,9 +122,8 @@ class VectorStream:
                     if taken:
                         batch = taken[0]
                         launched.append((batch, inference.launch(texts(batch), taken[1])))
-                        if (
-                            len(launched) <= cuda
-                        ):  # a GPU has one batch in hand while the host looks at the one before
+                        if len(launched) <= cuda:
+                            # a GPU has one batch in hand while the host looks at the one before
                             continue
                     batch, waited_for = launched.popleft()
                     vectors = inference.collect(waited_for)

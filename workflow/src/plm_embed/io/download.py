@@ -15,10 +15,8 @@ from plm_embed.io.sealed_json import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = (
-    10,
-    60,
-)  # seconds to connect, and between two blocks: a firewall that drops packets must not hang a run
+# seconds to connect, and between two blocks: a firewall that drops packets must not hang a run
+TIMEOUT = (10, 60)
 BLOCK = 1 << 16  # a lost connection costs at most one block that was not yet whole
 
 

@@ -22,9 +22,8 @@ from plm_embed.io.files import atomic_path
 
 _GROUP_BYTES = 1 << 23
 _CELL_BYTES = 8  # what a cell counts for besides its text
-_KEYS = frozenset(
-    {"key", "cache_key"}
-)  # random digits: compressing them would take longer than all else together
+# random digits: compressing them would take longer than all else together
+_KEYS = frozenset({"key", "cache_key"})
 _LONG = _KEYS | {"sequence", "id", "header"}  # seldom repeated: no dictionary
 _COUNTED = frozenset({"number", "row"})  # mostly one more than the row before
 _BOUNDED = _KEYS | _COUNTED | {"length"}  # the least and the largest of a group tell where to look

@@ -140,9 +140,8 @@ def _expanded(candidates: tuple[str, ...]) -> list[str]:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock for as long as this process lives: the sign that the folder is in use."""
     with (folder / ".lock").open("w") as handle:
-        with suppress(
-            OSError
-        ):  # some network filesystems know no locks; then nobody cleans up there either
+        with suppress(OSError):
+            # some network filesystems know no locks; then nobody cleans up there either
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 

@@ -30,9 +30,8 @@ class Range:
         self.bytes = 0
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, schema)
-        self._keys: set[bytes] = (
-            set()
-        )  # the first two that differ: enough to tell one key from several
+        # the first two that differ: enough to tell one key from several
+        self._keys: set[bytes] = set()
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows)

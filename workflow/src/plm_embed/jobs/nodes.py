@@ -56,9 +56,8 @@ def on_all_nodes(nodes: int, arguments: Sequence[str], output: Path) -> None:
             "to 1"
         )
     command = [sys.executable, "-m", "plm_embed", *arguments]
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal")
-    )  # by way of `finally`
+    # by way of `finally`
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("plm-embed: stopped by a signal"))
     lines = Path(os.environ["PBS_NODEFILE"]).read_text().split()
     started = [
         subprocess.Popen(words) for words in commands(hosts[:nodes], command, os.environ, lines)
@@ -137,13 +136,8 @@ def commands(
             call = {
                 "pbs_tmrsh": ["pbs_tmrsh", host, *shell],
                 "pbsdsh": ["pbsdsh", "-n", str(lines.index(host)), "--", *shell],
-                "ssh": [
-                    "ssh",
-                    "-o",
-                    "BatchMode=yes",
-                    host,
-                    script,
-                ],  # which hands its words to a shell
+                # which hands its words to a shell
+                "ssh": ["ssh", "-o", "BatchMode=yes", host, script],
             }
             found.append(call[remote])
     return found

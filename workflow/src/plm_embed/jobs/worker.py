@@ -136,9 +136,8 @@ def serve(
     """
     startup.spare_collector()
     log_to_stderr()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the parent too, which ends the workers in order
+    # Ctrl-C reaches the parent too, which ends the workers in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     if gpu is not None:
         _take(gpu)

@@ -124,9 +124,8 @@ def _variable_length() -> Iterator[Kernel]:
     except ImportError:  # torch before 2.10
         pass
     else:
-        logging.getLogger("torch.nn.attention.varlen").setLevel(
-            logging.WARNING
-        )  # it would log every call
+        # it would log every call
+        logging.getLogger("torch.nn.attention.varlen").setLevel(logging.WARNING)
         # Splitting keys among blocks would depend on the batch. Where torch cannot be told, it
         # never splits.
         one: Callable[..., Any] = partial(varlen_attn, num_splits=1)

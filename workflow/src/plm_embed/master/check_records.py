@@ -21,16 +21,10 @@ from plm_embed.master.gather import INDEX_COLUMNS
 from plm_embed.master.validation_record import Counts
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, verified
 
-_DECIDED = (
-    "status",
-    "reason",
-    "detail",
-    "events",
-    "row",
-)  # what gather may change in a record, or add
-_SEEN = np.dtype(
-    [("row", "<i8"), ("key", "S64"), ("length", "<i4"), ("text", "<u4")]
-)  # row counts from 1; 0: none
+# what gather may change in a record, or add
+_DECIDED = ("status", "reason", "detail", "events", "row")
+# row counts from 1; 0: none
+_SEEN = np.dtype([("row", "<i8"), ("key", "S64"), ("length", "<i4"), ("text", "<u4")])
 
 
 class RecordCheck:

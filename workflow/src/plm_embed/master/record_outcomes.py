@@ -15,9 +15,8 @@ from plm_embed.io.parquet import RowGroupWriter, read_groups, read_schema
 from plm_embed.sequences.summary import RecordNumbers, RecordTable, read_again
 
 _ROW = pa.field("row", pa.int64())
-_FATE = np.dtype(
-    [("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")]
-)  # row and reason count from 1; 0: none
+# row and reason count from 1; 0: none
+_FATE = np.dtype([("row", "<i8"), ("windows", "<i4"), ("reason", "<i4")])
 
 
 class Fates:

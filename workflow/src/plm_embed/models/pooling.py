@@ -11,8 +11,7 @@ def pool(pooling: Pooling, hidden: Tensor, residues: tuple[int, int]) -> Tensor:
     """Reduce one sequence's representations (tokens, D) in fp32.
 
     `residues`: the first row that is no special token's, and one past the last. Returns (D,), or
-    (L, D) for `per_residue` and
-    `per_token`.
+    (L, D) for `per_residue` and `per_token`.
     """
     hidden = hidden.float()
     if pooling == "bos":

@@ -39,10 +39,9 @@ def _esm2(layers: int, size: str, dim: int, heads: int) -> Model:
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
+        # config/demo: for trying things out
+        Model("esm2_t3_untrained", ESM2, 3, 32, 2, trained=False),
         # name or size, layers, dim, heads
-        Model(
-            "esm2_t3_untrained", ESM2, 3, 32, 2, trained=False
-        ),  # config/demo: for trying things out
         _esm2(6, "8M", 320, 20),
         _esm2(12, "35M", 480, 20),
         _esm2(30, "150M", 640, 20),

@@ -52,9 +52,8 @@ def write_report(facts: Facts, output: Path) -> None:
         autoescape=True,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: (
-            printable(value) if type(value) is str else value
-        ),  # markup is of another type
+        # markup is of another type
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["shown"] = _shown
     page = environment.get_template("report.html.j2").render(

@@ -44,9 +44,8 @@ def deduplicate(
     columns) sorted by key, then in input order. A file for every bucket, empty ones too. The bytes
     depend on the inputs and options, not on `memory_mb`, which bounds the memory of the process.
     PlmEmbedError: an input that cannot be read (see `records`) or is of another kind (see
-    `LetterCheck`), columns that cannot be kept,
-    `memory_mb` below 500, `buckets` out of range. OSError: a full disk. After an error there is no
-    summary.json.
+    `LetterCheck`), columns that cannot be kept, `memory_mb` below 500, `buckets` out of range.
+    OSError: a full disk. After an error there is no summary.json.
     """
     names = bucket_names(buckets)
     _check(inputs, table, memory_mb)
@@ -79,9 +78,8 @@ def deduplicate(
                     writing.do(records.write, rows.records)
                     sort(rows.accepted, sorting, sorter.add)
             tally.end()
-            ending = pool.submit(
-                stack.pop_all().close
-            )  # the disk is waited for while the buckets are written
+            # the disk is waited for while the buckets are written
+            ending = pool.submit(stack.pop_all().close)
             write_buckets(
                 sorter.sorted(), output, names, pa.array(map(str, inputs), pa.string()), tally
             )

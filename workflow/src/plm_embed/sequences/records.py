@@ -124,9 +124,8 @@ def _parsed(
 
 def _by_line(block: bytes, number: int) -> Iterator[Batch]:
     """The records of a block, numbered from `number`, whatever it holds."""
-    from Bio.SeqIO.FastaIO import (
-        SimpleFastaParser,
-    )  # takes long to load, and seldom is it needed
+    # takes long to load, and seldom is it needed
+    from Bio.SeqIO.FastaIO import SimpleFastaParser
 
     text = as_text(io.BytesIO(block), newline=None)
     header, strays = "", 0

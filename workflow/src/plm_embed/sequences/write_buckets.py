@@ -23,9 +23,7 @@ from plm_embed.sequences.first_pass import BEHIND, Tally, range_file, read_scans
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
 
 OWN_MEMORY_MB = 420
-"""The interpreter, libraries, batches and row groups that wait for a
-thread, fragmentation.
-"""
+"""The interpreter, libraries, batches and row groups that wait for a thread, fragmentation."""
 
 _SEQUENCES = pa.schema([("key", pa.string()), ("sequence", pa.string()), ("length", pa.int32())])
 
@@ -98,9 +96,8 @@ class _Files:
         for name in names:
             self._open.close()
             path = self._folder / f"{name}.parquet"
-            self._open.callback(
-                self._note, f"{self._folder.name}/{path.name}"
-            )  # called after the file is closed
+            # called after the file is closed
+            self._open.callback(self._note, f"{self._folder.name}/{path.name}")
             self._writer = self._open.enter_context(row_group_writer(path, self._schema))
 
     def _note(self, name: str) -> None:

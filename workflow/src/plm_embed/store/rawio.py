@@ -26,11 +26,9 @@ _PREADV.argtypes, _PREADV.restype = (
 )
 _PIECES = 1000  # that one call reads into; systems allow 1,024
 _FLUSH = 1 << 27  # bytes after which the system is told to begin to write them to the disk
-_WRITE = (
-    1 << 19
-    # bytes per call: Linux 6 fills its page cache several times slower in calls of 8 MiB (ext4,
-    # measured)
-)
+# bytes per call: Linux 6 fills its page cache several times slower in calls of 8 MiB (ext4,
+# measured)
+_WRITE = 1 << 19
 
 
 class Extents(NamedTuple):
@@ -179,9 +177,8 @@ def write_block(descriptor: int, where: Extents, row: int, block: Array) -> None
         while done < len(piece):
             done += os.pwrite(descriptor, piece[done : done + _WRITE], place + done)
         begin, end = (edge // _FLUSH * _FLUSH for edge in (place, place + len(piece)))
-        if end > begin and hasattr(
-            os, "posix_fadvise"
-        ):  # so that less is left to wait for at the end
+        if end > begin and hasattr(os, "posix_fadvise"):
+            # so that less is left to wait for at the end
             os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 

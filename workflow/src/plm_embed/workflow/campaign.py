@@ -195,9 +195,8 @@ def _standing(config: Config) -> str:
 
     try:
         manifest = read_manifest(Path(weights_folder(config)))
-    except (
-        PlmEmbedError
-    ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+    except PlmEmbedError:
+        # not prepared, or damaged: the rule `weights` or each embed job will say so
         return ""
     found = caveat(config["model"], manifest)
     return f" ({found.partition(':')[0]})" if found else ""
@@ -262,9 +261,8 @@ def known_settings(config: Config) -> Config:
     asked = from_config(Settings, config)
     long = within_limit(asked.long_sequences, model.name, model.max_residues)
     known: Config = to_plain(asked.recipe | {"model": model.name, "long_sequences": long})
-    with suppress(
-        PlmEmbedError
-    ):  # not prepared, or damaged: the rule `weights` or each embed job will say so
+    with suppress(PlmEmbedError):
+        # not prepared, or damaged: the rule `weights` or each embed job will say so
         known["weights_sha256"] = read_manifest(Path(weights_folder(config))).weights_sha256
     return known
 

@@ -53,9 +53,8 @@ def completed(value: Any, schema: Mapping[str, Any]) -> Any:
         value = int(value)  # 1e3 and 64.0
     if isinstance(value, Mapping) and "properties" in schema:
         properties = schema["properties"]
-        given = {
-            key: item for key, item in value.items() if item is not None
-        }  # `weights:` and nothing after it
+        # `weights:` and nothing after it
+        given = {key: item for key, item in value.items() if item is not None}
         for key, sub in properties.items():
             if key not in given and ("default" in sub or "properties" in sub):
                 given[key] = sub.get("default", {})
@@ -73,13 +72,8 @@ def _parsed(text: str) -> Any:
     for parse in (json.loads, yaml.safe_load):  # JSON first: YAML takes 1e-3 for text
         try:
             value = parse(text)
-        except (
-            ValueError,
-            RecursionError,
-            LookupError,
-            AttributeError,
-            yaml.YAMLError,
-        ):  # of PyYAML, for bad tags
+        except (ValueError, RecursionError, LookupError, AttributeError, yaml.YAMLError):
+            # of PyYAML, for bad tags
             continue
         return text if outsized(value) else value
     return text

@@ -125,9 +125,8 @@ def _slurm(given: Given, buckets: int) -> Layer:
     site: dict[str, Any] = {"description": "SLURM"}
     try:
         site = read_site(here.site) if here.site else site
-    except (
-        PlmEmbedError
-    ) as error:  # no partition with GPUs, for instance: the rest is as the user wrote it
+    except PlmEmbedError as error:
+        # no partition with GPUs, for instance: the rest is as the user wrote it
         if given.site:
             raise
         here = Here("", str(error).removeprefix("site: slurm: "))

@@ -155,9 +155,8 @@ def _check_claims(
     if problems:
         raise StoreError(f"{path}: cannot be adopted: {'; '.join(problems)}", path=path)
     longest = int(said.get("max_length", 0) or 0)
-    return (
-        longest - manifest.family.extra_tokens if longest > 0 else float("inf")
-    )  # it may count special tokens
+    # it may count special tokens
+    return longest - manifest.family.extra_tokens if longest > 0 else float("inf")
 
 
 def _means(states: Array, family: Family) -> dict[str, Array]:

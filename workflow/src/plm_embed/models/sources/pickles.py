@@ -23,9 +23,8 @@ def unpickle(path: Path) -> Any:
     with path.open("rb") as file:
         start = file.read(4)
     mapped = start == b"PK\x03\x04"
-    if start.startswith(
-        pickle.PROTO
-    ):  # the format before torch 1.6, which was no zip file, cannot be memory-mapped
+    if start.startswith(pickle.PROTO):
+        # the format before torch 1.6, which was no zip file, cannot be memory-mapped
         log.info(
             "%s is in torch's old format, which has no checksums: all %.2f GB go into memory",
             path,

@@ -20,7 +20,7 @@ from plm_embed.reporting.plots.charts import (
     linear,
     logarithmic,
     short,
-)  # fmt: skip
+)
 from plm_embed.reporting.runs import Run, moment, without_end, workers_of
 from plm_embed.wording import duration
 
