@@ -195,7 +195,7 @@ def hugging_face(  # noqa: PLR0917
     whole = whole.eval().to(device, DTYPES[dtype])  # type: ignore[index]
 
     def run(sequences: list[str]) -> tuple[np.ndarray, int]:
-        from plm_embed.models.families.esm.tokens import tokenize
+        from plm_embed.models.families.esm.tokens import VOCABULARY
 
         order = list(range(len(sequences)))
         if budget is not None:
@@ -210,7 +210,7 @@ def hugging_face(  # noqa: PLR0917
                 longest = max(len(sequences[i]) + 2 for i in at)
                 tokens = np.full((len(at), longest), 1, dtype=np.int64)
                 for row, i in enumerate(at):
-                    tokens[row, : len(sequences[i]) + 2] = tokenize(sequences[i])
+                    tokens[row, : len(sequences[i]) + 2] = VOCABULARY.tokenize(sequences[i])
                 computed += tokens.size
                 inputs = torch.from_numpy(tokens).to(device)
                 mask = (inputs != 1).long()

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from plm_embed.io.files import sha256_file
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
-from plm_embed.models.families.esm.tokens import MASK, VOCABULARY
+from plm_embed.models.families.esm.tokens import MASK, ROWS
 from plm_embed.models.manifest import MANIFEST, SELF_TEST, read_manifest, write_manifest
 from plm_embed.models.model import Model
 from plm_embed.models.pooling import pool
@@ -159,7 +159,7 @@ def write_hugging_face(
         "position_embedding_type": "rotary" if model.architecture == "esm2" else "absolute",
         "emb_layer_norm_before": "emb_layer_norm_before.weight" in tensors,
         "token_dropout": True,
-        "vocab_size": VOCABULARY,
+        "vocab_size": ROWS,
     }
     (folder / "config.json").write_text(json.dumps(config))
     if shards == 1:
@@ -215,7 +215,7 @@ def edit_json(path: Path, **values: Any) -> None:
 def _head(dim: int) -> dict[str, torch.Tensor]:
     """The language-model head, which embedding never uses."""
     return {
-        "lm_head.bias": torch.zeros(VOCABULARY),
+        "lm_head.bias": torch.zeros(ROWS),
         "lm_head.dense.weight": torch.eye(dim),
         "lm_head.dense.bias": torch.zeros(dim),
         "lm_head.layer_norm.weight": torch.ones(dim),

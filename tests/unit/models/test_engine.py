@@ -20,7 +20,7 @@ from plm_embed.kernels import attention, torch_attention
 from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.families.esm.family import ESM2
-from plm_embed.models.families.esm.tokens import tokenize
+from plm_embed.models.families.esm.tokens import VOCABULARY
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
 from plm_embed.models.packed_batch import ROWS
@@ -121,7 +121,8 @@ def test_every_layer_of_whole_models_equals_fair_esm(
 
 def test_a_token_that_is_lost_is_noticed() -> None:
     engine = copy(random_engine(checkpoints.TINY_ESM2))
-    engine._tokens = engine._tokens._replace(tokenize=lambda sequence: tokenize(sequence)[1:])
+    shorter = engine._tokens._replace(tokenize=lambda text: VOCABULARY.tokenize(text)[1:])
+    engine._tokens = shorter
     with pytest.raises(RuntimeError, match="another number of residue tokens"):
         engine.prepare(["MKT"])
 

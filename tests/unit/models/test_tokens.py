@@ -4,7 +4,7 @@ from esm.data import Alphabet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plm_embed.models.families.esm.tokens import CLS, EOS, MASK, PAD, UNK, tokenize
+from plm_embed.models.families.esm.tokens import CLS, EOS, MASK, PAD, VOCABULARY
 from plm_embed.sequences.alphabet import PROTEIN
 
 
@@ -12,23 +12,16 @@ from plm_embed.sequences.alphabet import PROTEIN
 def test_equals_fair_esm(sequence: str) -> None:
     alphabet = Alphabet.from_architecture("ESM-1b")
     _, _, expected = alphabet.get_batch_converter()([("", sequence)])
-    np.testing.assert_array_equal(tokenize(sequence), expected[0].numpy())
+    np.testing.assert_array_equal(VOCABULARY.tokenize(sequence), expected[0].numpy())
 
 
 def test_special_tokens_are_fair_esms() -> None:
     alphabet = Alphabet.from_architecture("ESM-1b")
-    assert tuple(
-        alphabet.get_idx(f"<{name}>") for name in ("cls", "pad", "eos", "unk", "mask")
-    ) == (
-        CLS,
-        PAD,
-        EOS,
-        UNK,
-        MASK,
-    )
+    names = ("cls", "pad", "eos", "mask")
+    assert tuple(alphabet.get_idx(f"<{name}>") for name in names) == (CLS, PAD, EOS, MASK)
 
 
 @pytest.mark.parametrize("letter", ["J", "-", ".", "*", "m", "<", " "])
 def test_refuses_what_is_no_residue(letter: str) -> None:
     with pytest.raises(ValueError, match="not a normalized sequence"):
-        tokenize(f"MK{letter}T")
+        VOCABULARY.tokenize(f"MK{letter}T")

@@ -30,6 +30,11 @@ class Vocabulary:
             ids[ord(letter)] = self.first + self.letters.index(shown)
         return ids
 
+    @cached_property
+    def _around(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The special tokens before and after."""
+        return np.array(self.prefix, dtype=np.uint8), np.array(self.suffix, dtype=np.uint8)
+
     def tokenize(self, sequence: str) -> NDArray[np.uint8]:
         """Ids of a normalized sequence, special tokens included: (prefix + L + suffix,).
 
@@ -38,5 +43,5 @@ class Vocabulary:
         ids = self._ids[np.frombuffer(sequence.encode("ascii"), dtype=np.uint8)]
         if (ids == 255).any():
             raise ValueError(f"not a normalized sequence: {sequence[:60]!r}")
-        prefix, suffix = (np.array(each, dtype=np.uint8) for each in (self.prefix, self.suffix))
-        return np.concatenate((prefix, ids, suffix))
+        before, after = self._around
+        return np.concatenate((before, ids, after))

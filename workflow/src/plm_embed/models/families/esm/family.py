@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plm_embed.models.encoder.description import Encoder, Learned, Rotary
 from plm_embed.models.families.esm import layouts
-from plm_embed.models.families.esm.tokens import LEADING, MASK, PAD, TRAILING, VOCABULARY, tokenize
+from plm_embed.models.families.esm.tokens import MASK, PAD, ROWS, VOCABULARY
 from plm_embed.models.family import Family
 from plm_embed.sequences.alphabet import PROTEIN
 
@@ -40,9 +40,9 @@ def _clear_mask(tensors: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]
     return tensors | {"embed_tokens.weight": embedding}
 
 
-_ESM2 = Encoder(VOCABULARY, Rotary())
+_ESM2 = Encoder(ROWS, Rotary())
 _ESM1B = Encoder(
-    VOCABULARY,
+    ROWS,
     Learned(1026, offset=PAD + 1),  # 1,024 tokens after the padding index
     embedding_norm="if found",  # of ESM-1b and ESM-1v only some checkpoints have it
 )
@@ -51,11 +51,11 @@ ESM2 = Family(
     name="esm2",
     architecture="esm2",
     alphabet=PROTEIN,
-    leading=LEADING,
-    trailing=TRAILING,
+    leading=len(VOCABULARY.prefix),
+    trailing=len(VOCABULARY.suffix),
     max_residues=None,
     fill=PAD,
-    tokenizer=tokenize,
+    tokenizer=VOCABULARY.tokenize,
     encoder=_ESM2,
     file="fair-esm",
     describe=layouts.describe,

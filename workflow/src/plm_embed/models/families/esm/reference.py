@@ -12,7 +12,7 @@ import torch
 from esm.modules import ESM1bLayerNorm, LearnedPositionalEmbedding, TransformerLayer
 from torch import Tensor
 
-from plm_embed.models.families.esm.tokens import PAD, tokenize
+from plm_embed.models.families.esm.tokens import PAD, VOCABULARY
 from plm_embed.models.manifest import Manifest
 
 
@@ -25,7 +25,8 @@ def all_states(
 ) -> list[dict[int, Tensor]]:
     """Representations (L + 2, D) of each sequence after each of `layers`, fp32."""
     found: list[dict[int, Tensor]] = [{} for _ in sequences]
-    tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64))[None] for sequence in sequences]
+    ids = [VOCABULARY.tokenize(sequence).astype(np.int64) for sequence in sequences]
+    tokens = [torch.from_numpy(row)[None] for row in ids]
     states = [_embed(manifest, tensors, row) for row in tokens]  # each (1, T, D)
     _keep(found, states, 0, layers)
     block = TransformerLayer(
