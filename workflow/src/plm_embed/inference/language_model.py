@@ -28,8 +28,8 @@ from plm_embed.inference.vector_stream import LeftOut, VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.kernels import devices
 from plm_embed.models import weights as weights_folders
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import read_manifest
-from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import span_ends, spans
 from plm_embed.sequences.settings import OnError
 

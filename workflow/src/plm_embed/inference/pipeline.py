@@ -21,7 +21,8 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
-from plm_embed.models.packed_batch import TOKENS, Batch, Engine
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.packed_batch import TOKENS, Batch
 from plm_embed.models.packing import Packer
 from plm_embed.models.pooling import pool_batch
 

@@ -35,8 +35,8 @@ from plm_embed.jobs.heartbeats import Heartbeat
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys, key_array, keys_sha256
 from plm_embed.models import weights
+from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import read_manifest
-from plm_embed.models.packed_batch import Engine
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import bucket_table, check_kind
 from plm_embed.sites.scheduler import job_id

@@ -17,8 +17,8 @@ from plm_embed.sequences.alphabet import Alphabet
 if TYPE_CHECKING:  # planning and reports count tokens, and wait for no torch
     import torch
 
+    from plm_embed.models.encoder.engine import Engine
     from plm_embed.models.manifest import Manifest
-    from plm_embed.models.packed_batch import Engine
 
 Layout = Literal["fair-esm", "hugging-face", "tensors"]
 """How a source holds weights: a .pt file of fair-esm, a folder with config.json and files of

@@ -1,8 +1,8 @@
-"""Packed sequences: what every engine takes, the sizes of its batches, and what it is asked for."""
+"""Packed sequences: what the engine takes, and the sizes of its batches."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import ComputeDtype
-from plm_embed.kernels import attention, elementwise
 from plm_embed.models.tokenizer_file import Ids
-
-if TYPE_CHECKING:
-    from plm_embed.models.manifest import Manifest
 
 ROWS = {"cpu": 256, "cuda": 16384}
 """Rows of one matrix product. Fixed, because a library may choose another summation order for
@@ -96,51 +92,3 @@ def pack(
     return Batch(
         staged(tokens), staged(positions), staged(ends), staged(segments), lengths, tuple(residues)
     )
-
-
-class Engine(Protocol):
-    """A model on one device, as each family makes one.
-
-    It knows tokens and kernels; pooling, storage and policies stay outside.
-    """
-
-    manifest: "Manifest"
-    device: torch.device
-    precision: ComputeDtype
-    dtype: torch.dtype
-    rows: int
-    """Rows of one matrix product: tokens of a batch are a multiple of them."""
-    attention: attention.Kernel
-    elementwise: elementwise.Elementwise
-
-    def tokenize(self, sequence: str) -> Ids:
-        """Token ids of a normalized sequence, special tokens included.
-
-        May run in threads beside all else.
-        """
-        ...
-
-    def spans(self, ids: Ids) -> NDArray[np.float32]:
-        """The letters of a sequence's own tokens, as `Family.spans`."""
-        ...
-
-    def pack(self, pieces: Sequence[Ids]) -> Batch:
-        """Pack tokenized sequences, in the order given, in the CPU's memory.
-
-        May run in a thread beside `forward`.
-        """
-        ...
-
-    def prepare(self, sequences: Sequence[str]) -> Batch:
-        """Tokenize and pack normalized sequences."""
-        ...
-
-    def forward(
-        self, batch: Batch, layers: Collection[int], exact: bool = False
-    ) -> dict[int, Tensor]:
-        """Representations (T, D), fp32, after each of `layers`.
-
-        0 is the embedding; the last has the final norm. `exact` computes in fp32 with the weights
-        at hand, for what overflows in half precision.
-        """
-        ...

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import torch
 
 from plm_embed.io.threads import give_up
-from plm_embed.models.packed_batch import Batch, Engine
+from plm_embed.models.encoder.engine import Engine
+from plm_embed.models.packed_batch import Batch
 from plm_embed.models.tokenizer_file import Ids
 
 BATCHES_AHEAD = 16
