@@ -19,6 +19,7 @@ from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import local_resources, visible_gpus
 from plm_embed.models.registry import find_model
 from plm_embed.planning.campaign_input import read_config
+from plm_embed.sequences.summary import SUMMARY
 from plm_embed.workflow.campaign import check_inputs
 from plm_embed.workflow.config import Config, checked, schema, source_of
 from plm_embed.workflow.schema import completed
@@ -144,7 +145,7 @@ def _compare(path: Path, wanted: Config, command: Command) -> Config:
     """The settings of the campaign in the folder, none without one. ConfigError when it has begun
     with other ones than these. Inputs and models may come to it.
     """
-    begun = (path.parent / "sequences" / "summary.json").exists()
+    begun = (path.parent / "sequences" / SUMMARY).exists()
     if not path.exists():
         if begun:
             raise ConfigError(

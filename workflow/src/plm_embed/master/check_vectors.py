@@ -11,7 +11,7 @@ import numpy as np
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import SPANS, has_matrix
 from plm_embed.jobs.finished_bucket import Bucket, load_bucket
-from plm_embed.keys import bucket_bounds
+from plm_embed.keys import SPACE, bucket_bounds
 from plm_embed.master.check_spans import wrong_spans
 from plm_embed.master.findings import Findings, Problem, text
 from plm_embed.master.norms import distribution
@@ -158,7 +158,7 @@ class MasterCheck:
         # 2**64 in hexadecimal would sort first: the end of the last bucket is the end of the file
         low, high = (
             self.count
-            if bound == 1 << 64
+            if bound == SPACE
             else bisect_left(self._file["emb_keys"], f"{bound:016x}".encode())
             for bound in bounds
         )

@@ -27,7 +27,7 @@ from plm_embed.models.manifest import MANIFEST, read_manifest
 from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import open_hdf5
-from plm_embed.store.store import store_folder
+from plm_embed.store.store import FINGERPRINT, store_folder
 
 
 def validate(
@@ -103,7 +103,7 @@ def check_settings(
     """The store's note and the weights are those of the fingerprint."""
     fingerprint = plan.fingerprint
     with findings.check("fingerprints in the store") as problem:
-        note = store_folder(store, fingerprint) / "fingerprint.json"
+        note = store_folder(store, fingerprint) / FINGERPRINT
         if not note.is_file() or note.read_bytes().strip() != fingerprint.to_json().encode():
             again = embed_again(embedded.parent)
             problem(f"{note}: missing, or not the fingerprint of the completion records; {again}")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from plm_embed.errors import ConfigError, InputError
-from plm_embed.sequences.summary import Summary, read_summary, summary_file
+from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, summary_file
 from plm_embed.sites.data import laid_over
 from plm_embed.workflow.config import Config, checked, input_reading
 from plm_embed.workflow.repeated_keys import check_repeated_keys
@@ -91,7 +91,7 @@ def given_input(config: Config, lengths: Path | None, measure: bool) -> Iterator
     wanted = sorted((path, Path(path).stat().st_size) for path in config["inputs"])
     reading = input_reading(config)
     policy = reading.policy
-    if (folder / "summary.json").is_file():
+    if (folder / SUMMARY).is_file():
         summary = read_summary(folder)
         same = summary.has(policy.alphabet, policy.strand) and summary.policy in (None, policy)
         if same and sorted((one.path, one.bytes) for one in summary.inputs) == wanted:

@@ -23,6 +23,7 @@ from plm_embed.setting import from_config
 from plm_embed.store.parts import read_part
 from plm_embed.store.replaced import PartList
 from plm_embed.store.reuse import fingerprints
+from plm_embed.store.store import FINGERPRINT
 from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
@@ -108,7 +109,7 @@ def _fingerprints(config: Config) -> Iterator[Fingerprint]:
     digest = read_manifest(folder).weights_sha256 if (folder / MANIFEST).is_file() else None
     stored = (
         list(fingerprints(Path(config["store"])))
-        if any(Path(config["store"]).glob("*/fingerprint.json"))
+        if any(Path(config["store"]).glob(f"*/{FINGERPRINT}"))
         else []
     )
     for found in dict.fromkeys(

@@ -18,7 +18,7 @@ from plm_embed.reading.vectors import KEY, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
 from plm_embed.store.replaced import PartList, was_compacted
-from plm_embed.store.store import FINGERPRINT, read_fingerprint
+from plm_embed.store.store import fingerprint_folders, read_fingerprint
 
 if TYPE_CHECKING:
     import anndata
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
 def is_store(path: Path) -> bool:
     """Whether a folder is a store of one fingerprint, or holds such stores."""
-    return path.is_dir() and bool(_folders(path))
-
-
-def _folders(path: Path) -> list[Path]:
-    return (
-        [path]
-        if (path / FINGERPRINT).is_file()
-        else sorted(note.parent for note in path.glob(f"*/{FINGERPRINT}"))
-    )
+    return path.is_dir() and bool(fingerprint_folders(path))
 
 
 class StoreVectors(Vectors):
@@ -42,7 +34,7 @@ class StoreVectors(Vectors):
 
     def __init__(self, path: Path, embedder: Embedder | None = None) -> None:
         self.embedder = embedder
-        folders = _folders(path)
+        folders = fingerprint_folders(path)
         if len(folders) > 1:
             listed = ", ".join(folder.name for folder in folders)
             raise StoreError(

@@ -33,7 +33,7 @@ from plm_embed.store.replaced import (
     read_note,
     write_note,
 )
-from plm_embed.store.store import Store, read_fingerprint
+from plm_embed.store.store import FINGERPRINT, Store, read_fingerprint
 from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ def compact(root: Path, part_bytes: int, keep_hours: float) -> Compacted:
     Replaced parts stay for `keep_hours`, and are removed by the first run after that; so is, after
     a day, what killed jobs left half copied.
     """
-    notes = sorted(root.glob("*/fingerprint.json"))
+    notes = sorted(root.glob(f"*/{FINGERPRINT}"))
     if not notes:
         raise StoreError(
             f"{root}: no store",
             path=root,
-            remedy="give the folder that holds the folders with fingerprint.json",
+            remedy=f"give the folder that holds the folders with {FINGERPRINT}",
         )
     done = Compacted()
     for note in notes:

@@ -23,7 +23,7 @@ from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.replaced import PartList
-from plm_embed.store.store import Store, read_fingerprint
+from plm_embed.store.store import Store, fingerprint_folders, read_fingerprint
 from plm_embed.store.write_parts import PartRows, write_part
 
 log = logging.getLogger(__name__)
@@ -52,14 +52,7 @@ def fingerprints(path: Path) -> dict[Fingerprint, Path]:
     if path.is_file():
         with _open(path) as part:
             return {part.fingerprint: path}
-    notes = (
-        [path / "fingerprint.json"]
-        if (path / "fingerprint.json").is_file()
-        else path.glob("*/fingerprint.json")
-    )
-    found = {}
-    for note in notes:
-        found[read_fingerprint(note.parent)] = note.parent / "parts"
+    found = {read_fingerprint(one): one / "parts" for one in fingerprint_folders(path)}
     if not found:
         what = "neither a master .h5 nor a store" if path.exists() else "not found"
         raise ConfigError(

@@ -35,6 +35,13 @@ def store_folder(root: Path, fingerprint: Fingerprint) -> Path:
     return root / fingerprint.id
 
 
+def fingerprint_folders(store: Path) -> list[Path]:
+    """The folders of the fingerprints that a store holds, by name; of such a folder, itself."""
+    own = store / FINGERPRINT
+    notes = [own] if own.is_file() else sorted(store.glob(f"*/{FINGERPRINT}"))
+    return [note.parent for note in notes]
+
+
 class Store:
     """The parts of one fingerprint below `root`; makes the folder when it is new."""
 

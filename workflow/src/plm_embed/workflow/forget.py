@@ -16,6 +16,7 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import is_made_from
 from plm_embed.io.files import sha256_file, touched
 from plm_embed.jobs.completion_record import read_completion
+from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.master.gather_record import outdated
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import MANIFEST, RECORD, read_record
@@ -190,7 +191,7 @@ def _other_vectors(config: Config, folder: Path) -> tuple[list[Path], str]:
     as these are known before anything is computed; and how they differ.
     """
     known, ended, why = known_settings(config), [], ""
-    for path in sorted(folder.glob("submissions/*.json")):
+    for path in sorted(folder.glob(f"{SUBMISSIONS}/*.json")):
         with suppress(PlmEmbedError):  # gone or damaged: gather says so
             first = read_completion(folder / "embedded" / path.name)
             if differences := differing(first.fingerprint, known):

@@ -22,7 +22,7 @@ from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_lin
 from plm_embed.reporting.screen.watch_workers import STUCK_AFTER_SECONDS, WorkerState
 from plm_embed.reporting.screen.watch_workers import workers as workers_of
 from plm_embed.reporting.small_files import Kept, names, time_of
-from plm_embed.sequences.summary import Summary, read_summary
+from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs
 from plm_embed.workflow.run_note import NOTE, Call, read_call
@@ -122,8 +122,8 @@ class Watch:
     def _sequences(self) -> Summary | None:
         """The sequences of the campaign, once they were read."""
         folder = self.results / "sequences"
-        summary = self._kept.read(folder / "summary.json", lambda _: read_summary(folder))
-        changed = time_of(folder / "summary.json") or 0
+        summary = self._kept.read(folder / SUMMARY, lambda _: read_summary(folder))
+        changed = time_of(folder / SUMMARY) or 0
         if changed != self._buckets.since or summary is None:
             self._buckets.renew(summary, changed)
         return summary

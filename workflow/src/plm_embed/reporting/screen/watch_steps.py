@@ -48,7 +48,7 @@ class Steps:
         return Step("weights", "done") if used and step.status == "waits" else step
 
     def sequences(self, began: int) -> Step:
-        done = time_of(self.results / "sequences" / "summary.json") is not None
+        done = time_of(self.results / "sequences" / SUMMARY) is not None
         return self._step("sequences", done, [] if done else reading_logs(self.results), began)
 
     def after_embed(
