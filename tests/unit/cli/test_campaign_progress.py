@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from plm_embed.cli import campaign_call
+from plm_embed.cli import campaign_call, campaign_progress
 from plm_embed.cli.campaign_progress import progress_told
 from plm_embed.cli.campaign_run import Command
 from support.watched import MODEL, beat, campaign, written
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_progress, "IN_LOG", 0.02)
+
+
 def told(results: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The first line."""
-    with progress_told(results, 0.05):
+    with progress_told(results):
         said, until = "", time.monotonic() + 20
         while not said and time.monotonic() < until:
             time.sleep(0.05)
@@ -44,7 +49,7 @@ def test_nothing_is_said_of_what_is_idle_or_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    with progress_told(results, 0.02):
+    with progress_told(results):
         time.sleep(0.2)
         campaign(results, 2)
         time.sleep(0.2)

@@ -18,13 +18,13 @@ IN_LOG = 600.0
 
 
 @contextmanager
-def progress_told(results: Path, seconds: float = 0) -> Iterator[None]:
-    """While the `with` block lasts, say every so many seconds what is at work in this results
-    folder, and the time left; 0: as often as stderr bears.
+def progress_told(results: Path) -> Iterator[None]:
+    """While the `with` block lasts, say now and then, as often as stderr bears, what is at work in
+    this results folder, and the time left.
 
     What cannot be read is left out: no run fails for it.
     """
-    between = seconds or (ON_TERMINAL if sys.stderr.isatty() else IN_LOG)
+    between = ON_TERMINAL if sys.stderr.isatty() else IN_LOG
     ended = threading.Event()
     thread = threading.Thread(target=_tell, args=(results, between, ended), daemon=True)
     thread.start()
