@@ -14,7 +14,7 @@ from plm_embed.fingerprint import Fingerprint, has_matrix, storage_bytes
 from plm_embed.keys import Keys
 from plm_embed.reading.exports.as_anndata import make_anndata
 from plm_embed.reading.rows import Rows
-from plm_embed.reading.vectors import KEY, Embedder, Vectors
+from plm_embed.reading.vectors import KEY_TEXT, Embedder, Vectors
 from plm_embed.store.hdf5 import Array, decode
 from plm_embed.store.parts import Part, read_part
 from plm_embed.store.replaced import PartList, was_compacted
@@ -70,7 +70,7 @@ class StoreVectors(Vectors):
         """Whether a key has a vector."""
         return (
             isinstance(key, str)
-            and bool(KEY.fullmatch(key))
+            and bool(KEY_TEXT.fullmatch(key))
             and int(self._locate(np.array([key], "S64"))[0]) >= 0
         )
 

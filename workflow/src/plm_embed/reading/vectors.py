@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 
-KEY = re.compile("[0-9a-f]{64}")
-
+KEY_TEXT = re.compile("[0-9a-f]{64}")
 
 Embedder = Callable[
     [Fingerprint, str, Any, str | Path | None, OnError], tuple[list[str], NDArray[np.float32]]
@@ -253,7 +252,7 @@ class Vectors(Matrices):
     def _rows_of_keys(self, keys: Iterable[str] | Keys) -> Rows:
         if not (isinstance(keys, np.ndarray) and keys.dtype == "S64"):
             texts = [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in keys]
-            if wrong := [text for text in texts if not KEY.fullmatch(text)]:
+            if wrong := [text for text in texts if not KEY_TEXT.fullmatch(text)]:
                 raise UnknownIdError(
                     f"{self.path}: no vector for {some(wrong)}: a key is the SHA-256 of a "
                     "sequence, 64 digits 0-9 a-f",
