@@ -214,7 +214,7 @@ class Stream:
 
 @contextmanager
 def named_errors(path: Path, complete: Callable[[], int] | None = None) -> Iterator[None]:
-    """Turn what an unreadable or damaged file raises into a InputError that names it and says how
+    """Turn what an unreadable or damaged file raises into an InputError that names it and says how
     far it was read.
 
     `complete` tells how many records had been read whole by then; without it, that is not said.

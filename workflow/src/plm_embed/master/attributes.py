@@ -14,9 +14,7 @@ from plm_embed.typed_json import to_plain
 
 
 def attributes(plan: Plan, summary: Summary, provenance: Mapping[str, str]) -> dict[str, Any]:
-    """Attributes of the master: what a vector depends on, what computed it, and from which
-    inputs.
-    """
+    """All of them, by name."""
     counted = to_plain(summary)
     told = ("inputs", "records", "accepted", "skipped", "unique", "policy")
     inputs = {name: counted[name] for name in told if name in counted}

@@ -43,7 +43,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Numbers in the layers' matrices."""
+        """Numbers in the layers' matrices, each of which takes 2 FLOP per token."""
         matrices = 3 if self.family.encoder.gated else 2
         return self.layers * self.dim * (4 * self.inner + matrices * self.hidden)
 

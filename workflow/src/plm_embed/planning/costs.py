@@ -84,7 +84,8 @@ def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal
     peak = gpu["peaks"].get(used)
     if peak is None:
         return Speed(name, None, "not known", f"it is not made for {used}")
-    needed = model.parameters * (2 if used in ("bfloat16", "float16") else 4) / 1e9
+    size = 2 if used in ("bfloat16", "float16") else 4
+    needed = model.parameters * size / 1e9
     if needed > gpu["memory_gb"]:
         return Speed(
             name,
@@ -95,7 +96,6 @@ def _estimate(name: str, model: Model, todo: Work, dtype: ComputeDtype | Literal
     if not todo.tokens:
         return Speed(name, None, "not known", "there is nothing to compute")
     rates, common = gpu_time.rates(table, name, used), table["kernels"]
-    size = 2 if used in ("bfloat16", "float16") else 4
     seconds = gpu_time.seconds_per_token(model, _mean_keys(model, todo), size, rates)
     seconds = seconds / common["reserve"] + common["host"] * todo.sequences / todo.tokens
     flops = todo.flops / todo.tokens

@@ -160,11 +160,10 @@ def announce(bucket: Path, weights: Path, settings: Settings) -> None:
     size = per_residue_bytes(lengths, manifest.dim, settings, letters) / 1e9
     log.info("per-residue output: %.3g GB in the master, and as much in the store", size)
     if size > settings.per_residue_limit_gb:
-        agreed = -(-size // 1)
         raise ConfigError(
             f"embedding.pooling: {' and '.join(asked)} makes {size:,.4g} GB, twice: in the master "
             "and in the store. "
-            f"To agree, write `per_residue_limit_gb: {agreed:.0f}` below `embedding:` in the "
+            f"To agree, write `per_residue_limit_gb: {math.ceil(size)}` below `embedding:` in the "
             f"config (now {settings.per_residue_limit_gb:g})",
             key="embedding.per_residue_limit_gb",
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import InputError, PlmEmbedError
-from plm_embed.io.streams import Stream, named_errors
+from plm_embed.io.streams import Stream, as_text, named_errors
 from plm_embed.wording import did_you_mean
 
 Format = Literal["fasta", "csv", "tsv", "parquet"]
@@ -108,9 +108,7 @@ def _kind(path: Path, columns: Sequence[str], head: bytes, compression: str) -> 
         return Kind("parquet", compression)
     if _UNMARKED_UTF_16.match(head):
         raise InputError(f"{path}: this is {_UTF_16}", path=path)
-    text = io.TextIOWrapper(
-        io.BytesIO(head), encoding="utf-8-sig", errors="plm_embed.latin1", newline=""
-    ).read()
+    text = as_text(io.BytesIO(head), newline="").read()
     if not text.strip():
         raise InputError(
             f"{path}: holds nothing but white space{packed}: no record 1; leave it out",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from plm_embed.fingerprint import storage_bytes
 from plm_embed.keys import bucket_names
-from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.summary import SUMMARY, known_summary
 from plm_embed.workflow.config import Config
@@ -30,7 +29,7 @@ def host_memory_mb(model_name: str) -> int:
     """Main memory that one worker may need, in MB: libraries, batches, and the weights while they
     load.
     """
-    return WORKER_MB + round(6 * _parameters(find_model(model_name)) / 1e6)
+    return WORKER_MB + round(6 * find_model(model_name).parameters / 1e6)
 
 
 def job_memory_mb(config: Config, buckets: Sequence[str], workers: int = 1) -> int:
@@ -65,7 +64,7 @@ def job_minutes(config: Config, buckets: Sequence[str]) -> int:
     share = sum(every.get(name, 0) for name in buckets) / total
     residues = share * known.residues if known else 0
     rate = CPU_FLOPS_PER_SECOND if config["speed"]["device"] == "cpu" else FLOPS_PER_SECOND
-    seconds = residues * 2 * _parameters(find_model(config["model"])) / rate
+    seconds = residues * 2 * find_model(config["model"]).parameters / rate
     return 10 + round(1.5 * seconds / 60)
 
 
@@ -76,7 +75,7 @@ def buckets_per_job(config: Config, *models: str) -> int:
     By the bytes of the inputs, so that the jobs of a campaign stay the same after its sequences are
     counted. models: of which the largest decides.
     """
-    parameters = max(_parameters(find_model(name)) for name in models)
+    parameters = max(find_model(name).parameters for name in models)
     seconds = 2 * parameters * input_bytes(config) / CPU_FLOPS_PER_SECOND
     buckets: int = config["buckets"]
     return max(1, min(buckets, int(buckets * JOB_SECONDS / seconds) if seconds else 1))
@@ -110,9 +109,8 @@ def validate_memory_mb(config: Config) -> int:
 
 def reference_minutes(config: Config) -> int:
     """Time for the reference: half an hour, and 1,000 residues per check at 50 GFLOP/s."""
-    flops: float = (
-        config["validate"]["spot_checks"] * 1000 * 2 * _parameters(find_model(config["model"]))
-    )
+    parameters = find_model(config["model"]).parameters
+    flops: float = config["validate"]["spot_checks"] * 1000 * 2 * parameters
     return LEAST_MINUTES + round(flops / CPU_FLOPS_PER_SECOND / 60)
 
 
@@ -151,11 +149,6 @@ def input_size(config: Config, path: str) -> int:
 def input_bytes(config: Config) -> int:
     """Bytes of all inputs."""
     return sum(input_size(config, path) for path in config["inputs"])
-
-
-def _parameters(model: Model) -> int:
-    """Weights of the layers; a forward pass takes 2 FLOP each per token."""
-    return model.parameters
 
 
 def _sizes(config: Config) -> Mapping[str, int]:
