@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def duration(seconds: float) -> str:
         return f"{minutes // 60} h {minutes % 60} min"
     hours = round(minutes / 60)
     return f"{hours // 24} d {hours % 24} h"
+
+
+def now() -> str:
+    """The present time as notes have it: ISO 8601, with its zone, in seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def some(names: list[str]) -> str:

@@ -15,13 +15,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from plm_embed.sites.scheduler import job_id
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
+from plm_embed.wording import now
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +123,8 @@ class Heartbeat:
             eta_seconds=None,
             sequences=0,
             progressed=None,
-            started=_now(),
-            updated=_now(),
+            started=now(),
+            updated=now(),
             memory_bytes=0,
         )
 
@@ -142,7 +142,7 @@ class Heartbeat:
     def begin(self, tokens: int) -> None:
         """The model is loaded and `tokens` are to be computed."""
         self._began = time.monotonic()
-        self._beat = replace(self._beat, tokens_total=tokens, progressed=_now())
+        self._beat = replace(self._beat, tokens_total=tokens, progressed=now())
 
     def advance(self, tokens: int, sequences: int) -> None:
         """A batch is done: `tokens` more, `sequences` in all."""
@@ -156,7 +156,7 @@ class Heartbeat:
             tokens_per_second=rate,
             eta_seconds=left / rate if rate else None,
             sequences=sequences,
-            progressed=_now(),
+            progressed=now(),
         )
 
     def _go_on(self) -> None:
@@ -165,7 +165,7 @@ class Heartbeat:
 
     def _write(self) -> None:
         load = self._gpu.load() if self._gpu else Load()
-        beat = replace(self._beat, updated=_now(), memory_bytes=self._memory(), **vars(load))
+        beat = replace(self._beat, updated=now(), memory_bytes=self._memory(), **vars(load))
         try:
             write_beat(self.path, beat)
         except OSError as error:
@@ -210,7 +210,3 @@ class _Gpu:
                 milliwatts = pynvml.nvmlDeviceGetPowerUsage(self._handle)
                 load = replace(load, watts=milliwatts / 1000)
         return load
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

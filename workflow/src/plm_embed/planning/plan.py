@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +41,7 @@ from plm_embed.planning.weights import weights_bytes, weights_in_words
 from plm_embed.sites import slurm
 from plm_embed.sites.data import read_site
 from plm_embed.sites.recognize import Here, recognize, scheduler_here
+from plm_embed.wording import now
 from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.config import Config
 from plm_embed.workflow.site import account_of, account_words
@@ -213,7 +213,7 @@ def _plan(
     local = chosen.hours is not None and mine and alone
     buckets = draft.config["buckets"] if local else ways[0].buckets
     return Plan(
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        made=now(),
         model=draft.model.name,
         weights=weights,
         verified=verified,

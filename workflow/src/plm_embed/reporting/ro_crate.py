@@ -4,7 +4,6 @@ in JSON-LD.
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from plm_embed._version import __version__
@@ -12,6 +11,7 @@ from plm_embed.io.files import write_json
 from plm_embed.models.registry import find_model
 from plm_embed.reporting.facts import Facts
 from plm_embed.reporting.outputs import CRATE, outputs
+from plm_embed.wording import now
 
 SOFTWARE, WEIGHTS, TERMS = "#plm-embed", "#weights", "#terms-of-the-data"
 MIT = "https://spdx.org/licenses/MIT"
@@ -45,9 +45,7 @@ def write_crate(facts: Facts) -> None:
         for name, version in sorted(facts.metadata.get("library_versions", {}).items())
         if name != "plm-embed"
     ]
-    ended = max(
-        (run.ended for run in facts.runs), default=datetime.now(UTC).isoformat(timespec="seconds")
-    )
+    ended = max((run.ended for run in facts.runs), default=now())
     action: Entity = {
         "@id": "#embedding",
         "@type": "CreateAction",

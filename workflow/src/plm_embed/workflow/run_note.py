@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from plm_embed.io.files import exclusive, write_json
 from plm_embed.io.paths import not_writable
 from plm_embed.jobs.claims import alive
 from plm_embed.typed_json import from_json, to_plain
+from plm_embed.wording import now
 
 NOTE = "run.json"
 Outcome = Literal["complete", "failed", "stopped", "no end"]
@@ -49,7 +50,7 @@ class Call:
 
 def note_start(results: Path, models: Sequence[str]) -> None:
     """Say that this process has begun to run these models. Errors as `refuse_beside_another`."""
-    call = Call(host=socket.gethostname(), pid=os.getpid(), models=tuple(models), started=_now())
+    call = Call(host=socket.gethostname(), pid=os.getpid(), models=tuple(models), started=now())
     with ExitStack() as stack:
         with suppress(OSError):
             # of two that begin in the same instant, one sees the other's note
@@ -103,7 +104,7 @@ def note_end(results: Path, outcome: Outcome, reason: str = "") -> None:
     with suppress(OSError):
         call, began = read_call(path), path.stat().st_mtime_ns
         if call:
-            ended = replace(call, ended=_now(), outcome=outcome, reason=reason)
+            ended = replace(call, ended=now(), outcome=outcome, reason=reason)
             write_json(path, to_plain(ended))
             # its time stays that of the start, by the clock that the logs beside it go by
             os.utime(path, ns=(began, began))
@@ -124,7 +125,3 @@ def read_call(path: Path) -> Call | None:
         return from_json(Call, path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
