@@ -190,6 +190,13 @@ def touched(path: Path) -> int:
     return max(path.stat().st_ctime_ns, path.lstat().st_ctime_ns)
 
 
+def last_bytes(path: Path, count: int) -> bytes:
+    """The end of a file, of at most so many bytes."""
+    with path.open("rb") as handle:
+        handle.seek(max(0, handle.seek(0, os.SEEK_END) - count))
+        return handle.read()
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hexadecimal digits."""
     with path.open("rb") as handle:

@@ -2,20 +2,19 @@
 error.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.io.files import whole_files
+from plm_embed.io.files import last_bytes, whole_files
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 
 READING = ("deduplicate", "scan", "split", "collect")
 """Steps, by the names of their logs, that the models of a campaign share."""
 STOPPED = "stopped by a signal"
-"""In what the embed jobs of a run say that somebody stopped."""
+"""What embed jobs say when somebody stopped the run."""
 _TAIL_BYTES = 4096
 _ERROR = re.compile("plm-embed: (?:error|unfinished): |^Error: ", re.M)
 """Ours, and what the command line says of an argument, such as a path that is not there."""
@@ -70,9 +69,7 @@ def alike(found: Sequence[Failure]) -> Iterator[list[Failure]]:
 
 def error_at_the_end(log: Path) -> str:
     """The first two lines of the error that a log ends with; '' when it ends otherwise."""
-    with log.open("rb") as handle:
-        handle.seek(max(0, handle.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        tail = handle.read().decode("utf-8", "replace")
+    tail = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
     if _ERROR.search(tail):
         return "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
     if "Traceback (most recent call last)" in tail:

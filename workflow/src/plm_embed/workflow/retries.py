@@ -15,6 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from plm_embed.io.files import last_bytes
 from plm_embed.typed_json import from_json, to_plain
 from plm_embed.workflow.failures import error_at_the_end
 
@@ -172,9 +173,9 @@ def _last_words(logs: Iterable[Any], notes: Path) -> str:
 def _users_error(logs: Iterable[Any], notes: Path) -> bool:
     """Whether a log that is younger than this run ends with what a user has to mend."""
     for log in _of_this_run(logs, notes):
-        with suppress(OSError), log.open("rb") as handle:
-            handle.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            if any(line.startswith(USERS_ERROR) for line in handle):
+        with suppress(OSError):
+            lines = last_bytes(log, TAIL_BYTES).split(b"\n")
+            if any(line.startswith(USERS_ERROR) for line in lines):
                 return True
     return False
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
+from plm_embed.io.files import last_bytes
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.master.attributes import gathered_from, is_of
 from plm_embed.master.gather_record import read_record
@@ -126,7 +127,5 @@ def _read_summary(path: Path) -> Summary:
 
 def last_line(log: Path) -> str:
     """Of what a step says; '' while there is nothing but the command."""
-    with log.open("rb") as handle:
-        handle.seek(max(0, handle.seek(0, 2) - _TAIL_BYTES))
-        lines = handle.read().decode("utf-8", "replace").strip().splitlines()
+    lines = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace").strip().splitlines()
     return lines[-1].strip() if lines and not lines[-1].startswith("#") else ""
