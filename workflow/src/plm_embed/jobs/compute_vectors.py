@@ -1,13 +1,9 @@
 """Sequences of one bucket on their way through the model into parts of the store."""
 
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +15,7 @@ from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import Work
 from plm_embed.jobs.heartbeats import Heartbeat
+from plm_embed.jobs.stop_signals import on_stop
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.sequence_windows import span_ends, stored_residues, window_count
@@ -100,9 +97,10 @@ class Computation:
         heartbeat.begin(total)
         began = flushed = time.monotonic()
         computed = tokens = 0
+        stopped: list[bool] = []
         interrupted = False
         with (
-            _stop_signal() as stopped,
+            on_stop(lambda: stopped.append(True)),
             progress("embed", total, "tokens", self.bar) as meter,
             Behind(1) as writer,
         ):
@@ -120,7 +118,7 @@ class Computation:
                     ):
                         writer.do(self._publish, buffer, scratch, provenance)
                         buffer, flushed = Buffer(self.store.fingerprint), time.monotonic()
-                    if interrupted := stopped():
+                    if interrupted := bool(stopped):
                         break
             except Exception as error:
                 problem = error
@@ -155,19 +153,3 @@ class Computation:
         part = self.store.publish(local)
         local.unlink()
         log.info("published %s: %d sequences, %.1f MB", part.name, part.rows, part.bytes / 1e6)
-
-
-@contextmanager
-def _stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether SIGTERM or SIGINT came."""
-    came: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

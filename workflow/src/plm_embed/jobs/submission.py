@@ -3,21 +3,19 @@ and its file `submissions/{submission}.json`.
 """
 
 import logging
-import signal
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 from plm_embed.errors import PassingError, PlmEmbedError
 from plm_embed.inference.settings import Settings
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.jobs.completion_record import Completion, read_completion
 from plm_embed.jobs.dispatch import Dispatch, Plan
+from plm_embed.jobs.stop_signals import on_stop
 
 log = logging.getLogger(__name__)
 FOLDER = "submissions"
@@ -70,7 +68,7 @@ def embed_buckets(plan: Plan, settings: Settings, output: Path) -> None:
     could not be done, and PlmEmbedError when a repetition would not do it either.
     """
     dispatch = Dispatch(plan, settings)
-    with _signals(dispatch):
+    with on_stop(dispatch.stop):
         dispatch.run()
     lacking = [
         bucket.stem
@@ -125,20 +123,3 @@ def _share(host: str, gpu: str, pid: int, records: list[Completion], end: dateti
         loading=round(loading, 3),
         idle=round(max(0.0, 1 - (busy + loading) / seconds), 4) if seconds else 0.0,
     )
-
-
-@contextmanager
-def _signals(dispatch: Dispatch) -> Iterator[None]:
-    """SIGTERM (schedulers) and SIGINT (Ctrl-C) stop the submission in order."""
-
-    def stop(_: int, __: FrameType | None) -> None:
-        dispatch.stop()
-
-    before: dict[int, Any] = {
-        number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
