@@ -8,13 +8,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import COSINE, RELATIVE_L2
+from plm_embed.accuracy import RELATIVE_L2
 from plm_embed.errors import EMBED_AGAIN
 from plm_embed.fingerprint import SPANS, Fingerprint, StorageDtype, has_matrix
 from plm_embed.master.expected_vectors import Expected
 from plm_embed.master.findings import Findings
 from plm_embed.master.validation_record import Spot
-from plm_embed.models.registry import MODELS
+from plm_embed.models.registry import MODELS, least_cosine
 from plm_embed.store.hdf5 import decode, read_bits
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def check_spots(
     """
     spots: list[Spot] = []
     model = MODELS.get(fingerprint.model)
-    least = model.family.cosine if model else COSINE
+    least = least_cosine(fingerprint.model)
     limit = RELATIVE_L2[fingerprint.storage_dtype]
     if model and fingerprint.storage_dtype == fingerprint.compute_dtype == "float32":
         limit = min(limit, model.family.relative_error)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import COSINE, RELATIVE_L2
+from plm_embed.accuracy import RELATIVE_L2
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import IMPORTED, IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
@@ -31,7 +31,7 @@ from plm_embed.master.foreign.files import (
 )
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
-from plm_embed.models.registry import MODELS, find_model
+from plm_embed.models.registry import find_model, least_cosine
 from plm_embed.sequence_windows import spans
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
 from plm_embed.store.store import Store
@@ -165,11 +165,6 @@ def _means(states: Array, family: Family) -> dict[str, Array]:
     return {RIGHT: states[first:stop].mean(0), END: states[first:].mean(0), ENDS: states.mean(0)}
 
 
-def _cosine(name: str) -> float:
-    model = MODELS.get(name)
-    return model.family.cosine if model else COSINE
-
-
 def _check_sample(
     done: Adopted,
     path: Path,
@@ -193,7 +188,7 @@ def _check_sample(
         close = (
             apart[RIGHT] <= limit
             if fingerprint.compute_dtype == "float32"
-            else cosine >= _cosine(fingerprint.model)
+            else cosine >= least_cosine(fingerprint.model)
         )
         distances.append(apart[RIGHT])
         cosines.append(cosine)
