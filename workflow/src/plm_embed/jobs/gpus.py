@@ -14,13 +14,6 @@ from typing import Any
 SYSFS = Path("/sys/bus/pci/devices")
 
 
-def local_resources(gpus: int) -> list[str]:
-    """Options of Snakemake for a machine with so many GPUs: one embed job at a time, with a worker
-    on each. Without them each job would take the first GPU.
-    """
-    return ["--resources", f"gpu={gpus}", "--set-resources", f"embed:gpu={gpus}"] if gpus else []
-
-
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be set to for one worker each."""
     if "CUDA_VISIBLE_DEVICES" in environment:

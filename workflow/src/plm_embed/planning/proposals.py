@@ -12,10 +12,10 @@ import yaml
 
 from plm_embed.io.threads import cores
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
-from plm_embed.jobs.gpus import local_resources
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import Shape, shape
 from plm_embed.typed_json import IF_KNOWN
+from plm_embed.workflow.resources import local_resources
 
 STARTUP_HOURS = 0.05
 """Until a worker's first batch: Python, weights, self-test."""

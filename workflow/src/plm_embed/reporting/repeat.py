@@ -13,7 +13,7 @@ from plm_embed.as_configured import CONFIG, RELATIVE
 from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.attempts import Attempt
-from plm_embed.jobs.gpus import local_resources
+from plm_embed.workflow.resources import local_resources
 
 
 def keep_config(settings: Mapping[str, Any], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a job may need before anybody has seen it run: memory and time. When they grow:
+"""What a job may need before anybody has seen it run: GPUs, memory and time. When they grow:
 `retries`.
 """
 
@@ -23,6 +23,13 @@ WORKER_MB = 6000
 SMALL_BYTES = 50_000_000
 """Of input: a second of reading."""
 RESIDUES_PER_ROW = 300  # the mean of UniRef; also bytes of input per record
+
+
+def local_resources(gpus: int) -> list[str]:
+    """Options of Snakemake for a machine with so many GPUs: one embed job at a time, with a worker
+    on each. Without them each job would take the first GPU.
+    """
+    return ["--resources", f"gpu={gpus}", "--set-resources", f"embed:gpu={gpus}"] if gpus else []
 
 
 def host_memory_mb(model_name: str) -> int:
