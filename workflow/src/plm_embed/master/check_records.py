@@ -18,8 +18,9 @@ from plm_embed.io.parquet import read_batches, read_schema
 from plm_embed.keys import key_array
 from plm_embed.master.findings import Findings, Problem
 from plm_embed.master.gather import INDEX_COLUMNS
+from plm_embed.master.record_places import RecordNumbers, RecordTable
 from plm_embed.master.validation_record import Counts
-from plm_embed.sequences.summary import RecordNumbers, RecordTable, verified
+from plm_embed.sequences.summary import verified
 
 # what gather may change in a record, or add
 _DECIDED = ("status", "reason", "detail", "events", "row")

@@ -24,9 +24,10 @@ from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.planned import Plan, make_plan
 from plm_embed.master.record_outcomes import Fates
+from plm_embed.master.record_places import RecordNumbers
 from plm_embed.master.validation_record import PROOF, VALIDATION
 from plm_embed.sequence_windows import window_counts
-from plm_embed.sequences.summary import RecordNumbers, read_again, verified
+from plm_embed.sequences.summary import read_again, verified
 from plm_embed.store import checksums
 from plm_embed.store.blocks import Block, Located, Memory, blocks, locate, named_parts
 from plm_embed.store.hdf5 import connect, create_column, create_vectors

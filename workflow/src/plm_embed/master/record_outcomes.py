@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import RowGroupWriter, read_groups, read_schema
-from plm_embed.sequences.summary import RecordNumbers, RecordTable, read_again
+from plm_embed.master.record_places import RecordNumbers, RecordTable
+from plm_embed.sequences.summary import read_again
 
 _ROW = pa.field("row", pa.int64())
 # row and reason count from 1; 0: none

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plm_embed.sequences.summary import RecordTable
+from plm_embed.master.record_places import RecordTable
 
 
 def test_zero_at_first_and_bounded_by_the_disk(tmp_path: Path) -> None:
