@@ -91,7 +91,7 @@ class UnknownIdError(PlmEmbedError, KeyError):
 
 
 class PassingError(PlmEmbedError):
-    """What another attempt, later or elsewhere, may well do."""
+    """A failure that another attempt, later or elsewhere, may well not meet."""
 
 
 class DeviceError(PassingError):
@@ -173,8 +173,8 @@ def make_again(file: "str | PathLike[str]") -> str:
 
 
 def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
-    """What to do when a store lacks what the records of a campaign name: by files, as above. Which
-    submission it was is not known to who finds it, and often there are several.
+    """What to do when a store lacks what completion records name. It names files, as `make_again`
+    does, and all submissions: which one it was is not known here, and often there are several.
     """
     named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
     return (
@@ -189,7 +189,7 @@ EMBED_AGAIN = embed_again()
 
 def no_space(error: BaseException, written: str = "") -> str:
     """What to say when `error`, or one that it came from, is a full or read-only disk or a spent
-    quota; else empty. `written`: what was, for an error that names no file.
+    quota; else empty. `written`: what was being written, for an error that names no file.
     """
     seen: BaseException | None = error
     before: set[int] = set()
@@ -209,7 +209,7 @@ def no_space(error: BaseException, written: str = "") -> str:
 
 
 def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -> int:
-    """What a caller gave in memory, as Python's own number. ConfigError for anything else."""
+    """A number that a caller in Python gave, as an int. ConfigError for anything else."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -222,8 +222,8 @@ def whole_number(name: str, value: SupportsIndex, *, above_zero: bool = False) -
 
 
 def some_path(name: str, value: object) -> Path:
-    """What a caller gave in memory, as a path; `~` is the home folder. ConfigError for anything
-    else, for what no file can be called, and for no text at all, which would be the current folder.
+    """A path that a caller in Python gave; `~` is the home folder. ConfigError for anything else,
+    for what no file can be called, and for an empty text, which would be the current folder.
     """
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(text, str):

@@ -12,7 +12,7 @@ from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 
 Pooling = Literal["mean", "mean_special", "bos", "max", "per_residue", "per_token"]
 MATRICES = frozenset[Pooling]({"per_residue", "per_token"})
-"""Of which a sequence has many rows."""
+"""Those that keep a matrix of each sequence, not a vector."""
 ComputeDtype = Literal["float32", "tfloat32", "bfloat16", "float16"]
 """tfloat32: float32 whose linear layers read 10 bits of each mantissa, on a GPU's tensor cores
 (NVIDIA's TF32).
@@ -27,7 +27,7 @@ StrandSetting = Annotated[
         "Of DNA; canonical: a sequence and its reverse complement are one.", key="residues.strand"
     ),
 ]
-"""Of what is read and of what is computed."""
+"""The same setting for the steps that read sequences and for those that compute."""
 AlphabetName = Literal["protein", "dna", "3di"]
 """Of the sequences that a model reads."""
 
@@ -138,7 +138,7 @@ class Fingerprint:
 
     @property
     def stated(self) -> dict[str, Any]:
-        """Every field as JSON has it, also those that `to_json` leaves out as they are usual."""
+        """Every field as JSON has it, also those that `to_json` leaves out at their defaults."""
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return found
 

@@ -17,6 +17,7 @@ from plm_embed.errors import ConfigError, StoreError
 KEY_BYTES = 32
 _DIGITS = 2 * KEY_BYTES
 SPACE = 1 << 64
+"""How many prefixes there are."""
 MOST_RANGES = 64
 MAX_BUCKETS = 20_000
 

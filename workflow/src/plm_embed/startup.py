@@ -10,18 +10,19 @@ from typing import NoReturn
 KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Arrow gives no memory back to the system, which would clear it when it is taken again."""
 NO_HUGE_PAGES = {"MIMALLOC_ALLOW_THP": "0", "NUMPY_MADVISE_HUGEPAGE": "0"}
-"""They are cleared whole, and most buffers of text fill them in part. With the other one a sixth of
-the time of deduplicate; where few large buffers are used again and again, as in gather, huge pages
-are faster."""
+"""A huge page is cleared as a whole when it is taken, and most buffers of text fill a part of one.
+Together with KEEP_MEMORY this spares a sixth of the time of deduplicate; where few large buffers
+are used again and again, as in gather, huge pages are faster.
+"""
 
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""For steps that multiply no matrices: each thread of the library that does spins when it starts,
-0.1 s of a processor.
+"""For steps that multiply no matrices: each thread of the library for that spins when it starts,
+which takes 0.1 s of processor time.
 """
 
 WAIT_IN_SLEEP = {"OMP_WAIT_POLICY": "passive"}
-"""Threads of torch that wait for work leave the processor to others at once. Beside other work it
-is 3.3 s of processor time instead of 4 to 8 for what computes few sequences one by one.
+"""Threads of torch that wait for work leave the processor to others at once. A step that computes
+few sequences one by one, beside other work, then takes 3.3 s of processor time instead of 4 to 8.
 """
 WAIT_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
 """Threads that keep a processor while they wait keep each other from working where others work

@@ -54,7 +54,7 @@ def load(source: Path, *options: str) -> ctypes.CDLL:
         except OSError as error:
             log.info("%s cannot be kept: %s", final, error.strerror or error)
         else:
-            with suppress(OSError):  # nothing is run from there
+            with suppress(OSError):  # a folder from which nothing may be run
                 return ctypes.CDLL(str(final))
         return ctypes.CDLL(str(made))  # stays in memory when the file is gone
 
@@ -63,7 +63,7 @@ def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
     """What was compiled before; compilers may have made several, of which the first serves."""
     with suppress(OSError):  # the folder cannot be read
         for path in sorted(folder.glob(f"{stem}-*.so")):
-            with suppress(OSError):  # nor the file, or nothing is run from there
+            with suppress(OSError):  # nor the file, or nothing may be run from there
                 if path.stem == f"{stem}-{sha256_file(path)[:16]}":
                     return ctypes.CDLL(str(path))
                 log.warning("%s is damaged; it is made again", path)

@@ -26,8 +26,8 @@ def exclusive(final: Path) -> Iterator[None]:
     """Keep other processes from making `final` at the same time: they wait here until this one is
     done.
 
-    A process that ends, however it ends, lets go. On a filesystem without locks nobody waits, nor
-    does who may neither write beside `final` nor read the lock.
+    A process that ends, however it ends, lets go. Nobody waits on a filesystem without locks, nor
+    does a process that may neither write beside `final` nor read the lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     lock = final.with_name(f".{final.name}.lock")

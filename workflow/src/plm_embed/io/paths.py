@@ -22,7 +22,7 @@ _OF_PATHS = (
 
 
 def cache_folder() -> Path:
-    """Where lies what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
+    """The folder for what can be made again: ~/.cache/plm-embed (below XDG_CACHE_HOME)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "plm-embed"
 
 

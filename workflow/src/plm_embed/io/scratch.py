@@ -45,8 +45,8 @@ LONGEST_PATH = 60
 """Longer paths break Unix sockets below them (limit 107 bytes)."""
 
 PREFIX = f"plm.{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}."
-"""With the host, all of whose name counts: on a shared filesystem the locks of another host cannot
-be seen.
+"""It tells hosts apart, by a hash of their whole name: on a shared filesystem the locks of another
+host cannot be seen.
 """
 SECONDS_TO_LOCK = 60
 """A younger folder may belong to a job that is just about to lock it."""

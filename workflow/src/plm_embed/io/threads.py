@@ -1,5 +1,5 @@
-"""Ways to let one thread work while another one reads, writes or compresses: what they do lets go
-of the lock. The threads of the library that multiplies NumPy's matrices, too.
+"""Ways to let one thread work while another one reads, writes or compresses, which all release
+Python's lock; and how many threads multiply NumPy's matrices.
 """
 
 import ctypes
@@ -183,9 +183,7 @@ class Aside(OneAtATime):
 
 
 class _Callers:
-    """Who wants one thread now, in threads of their own; the last one leaves everything as it
-    was.
-    """
+    """Counts who wants a single BLAS thread now; the last one that leaves sets the number back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

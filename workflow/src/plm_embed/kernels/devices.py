@@ -24,7 +24,7 @@ SECONDS_TO_COMPUTE = 3 * 3600.0
 SECONDS_BETWEEN_LOOKS = 0.0005
 """At a GPU that computes: short beside a batch, and another is queued meanwhile."""
 ALONE = threading.Lock()
-"""Held by whoever has told torch how to compute."""
+"""Held while torch's settings, which are those of the whole process, are those of one model."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:

@@ -66,8 +66,8 @@ class Elementwise:
 
     norm: the norm in `dtype` of the residual stream x (n, D) fp32, contiguous; with `keep` x
     becomes it. add: x becomes its sum with a linear layer's result for y. query_key: norms without
-    bias of q and of k in qkv (n, 3, H, d), then their rotation, in place. up: into the
-    feed-forward, its activation, times another linear layer where there is a gate.
+    bias of q and of k in qkv (n, 3, H, d), then their rotation, in place. up: the activated product
+    that leads into the feed-forward; with a gate, the gate's activated product times the other one.
     """
 
     name: str

@@ -97,9 +97,9 @@ def varlen(function: Callable[..., Any], qkv: Tensor, packed: Packed) -> Tensor:
 
 
 def aligned(qkv: Tensor, packed: Packed) -> Tensor:
-    """`sdpa` on a CPU with masked keys up to whole vectors: scores that fill none torch takes one
-    by one, a third of its time at 300 keys. The masked keys are the rows behind a sequence, which
-    are cleared: hence the last sequence first.
+    """`sdpa` on a CPU, with masked keys that fill up the last vector: torch takes the scores of a
+    vector that is not full one by one, a third of its time at 300 keys. The masked keys are the
+    rows behind a sequence, which are cleared: hence the last sequence comes first.
     """
     out = _room(qkv)
     stop = sum(packed.lengths)

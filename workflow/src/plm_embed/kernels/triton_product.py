@@ -90,8 +90,9 @@ Weights = tuple[Tensor, Tensor | None]
 
 
 def up(x: Tensor, by: Weights, gate: Weights | None, activation: str) -> Tensor:
-    """x (n, in), contiguous -> (n, out): its product activated, or with a gate that with its
-    weights, times the other. Both have biases, or neither has.
+    """x (n, in), contiguous -> (n, out): its product with the weights `by`, activated; with a gate,
+    its product with the gate's weights, activated, times that with `by`. Both have biases, or
+    neither has.
     """
     weight, bias = by
     gate_weight, gate_bias = gate or by

@@ -41,7 +41,7 @@ SPOT_TOKENS = 2000
 several times, 2 GB at 40 heads.
 """
 SPOT_MOST = 2500
-"""And where letters do not tell their number, the most after they are counted."""
+"""The same where letters do not tell the number of tokens, once these are counted."""
 SPOT_PIECES = 10
 """Most pieces of a sequence, each as long as that."""
 _ROWS = 1 << 10

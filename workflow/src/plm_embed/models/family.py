@@ -31,7 +31,7 @@ _ONE_EACH = np.ones(256, np.uint8)
 
 @dataclass(frozen=True)
 class Description:
-    """What a source of weights says about its model; None what it does not say."""
+    """What a source of weights says about its model; None for what it does not say."""
 
     architecture: str
     layers: int | None = None

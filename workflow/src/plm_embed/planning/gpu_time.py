@@ -73,7 +73,7 @@ class Rates:
         return max(computing, kernel.bytes / self.memory)
 
     def matrix_rate(self) -> float:
-        """Of a product of 8192 by 8192 by 8192, which shares are told of."""
+        """Of a product of 8192 by 8192 by 8192, the measure of others as shares of it."""
         return self.product / (1 + self.depth / 8192)
 
 

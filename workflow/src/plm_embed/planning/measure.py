@@ -119,7 +119,7 @@ def _some(sequences: Path) -> pa.Table:
 
 
 def _settings(config: Config, threads: int) -> Settings:
-    """Those of the campaign, of which a trial takes nothing and leaves nothing."""
+    """Those of the campaign, without vectors from elsewhere and without scratch."""
     asked = from_config(Settings, config)
     return replace(asked, reuse=(), scratch="", threads=threads)
 

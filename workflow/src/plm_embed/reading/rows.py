@@ -22,7 +22,7 @@ def whole(rows: NDArray[Any]) -> Rows:
 
 
 def within(rows: Rows, count: int) -> Rows:
-    """The same of `count` rows, counted from the end where they are negative. IndexError for what
+    """The same numbers among `count` rows, negative ones counted from the end. IndexError for what
     is not there.
     """
     if len(rows) and not (-count <= rows.min() and rows.max() < count):

@@ -68,7 +68,7 @@ def _of_model(folder: Path) -> str:
 
 
 def _changed(count: int) -> str:
-    """Of so many records more was embedded, or less, than they say letter by letter."""
+    """A word on records of which other letters were embedded, or fewer, or in several pieces."""
     return f", {count:,} of them changed (column `events` says how)" if count else ""
 
 

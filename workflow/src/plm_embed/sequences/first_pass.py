@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 BEHIND = 2
 """Pieces of work that wait for a thread."""
 LARGE_BATCH = 2 * BATCH_CHARACTERS
-"""Characters of a batch that waits for nothing, and nothing for it: of a contig or two, which many
-steps at a time would hold.
+"""Bytes of a batch, such as one of a contig or two, from which on it is sorted before the next one
+is read: else several steps would hold so much at a time.
 """
 
 

@@ -23,10 +23,8 @@ def scheduler_here() -> str:
 
 
 def recognize(scheduler: str) -> Here:
-    """The site of this machine under `scheduler`: of pbs `generic`, of slurm `slurm` where no site
-    file names it.
-
-    '' where no SLURM answers.
+    """The site of this machine under `scheduler`. Where no site file names it: `generic` under pbs,
+    `slurm` under slurm, '' where no SLURM answers.
     """
     return _by_pbs() if scheduler == "pbs" else _by_slurm()
 

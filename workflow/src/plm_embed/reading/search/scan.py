@@ -20,11 +20,13 @@ Metric = Literal["cosine", "dot", "euclidean"]
 PIECE_BYTES = 5 << 18
 """Of the rows, as fp32, that are converted and compared at a time, in a core's cache."""
 PIECES = 16
-"""That are read and ranked at a time, at most: fewer cost more calls."""
+"""So many are read and ranked at a time, at most: fewer cost more calls."""
 SCORES = 1 << 20
-"""Of rows and queries that are ranked at a time: while all are good, each takes 40 bytes."""
+"""Of pairs of a row and a query, that are ranked at a time: as long as all of them may be among the
+best, each takes 40 bytes.
+"""
 _SURELY_FINITE = 2.0**32
-"""A square sum below it: `as_float32` makes 65,536 or more of what is not."""
+"""Of a sum of squares that is below it: `as_float32` makes at least 65,536 of infinity and NaN."""
 _THREADS = 16
 """At most, as each takes 15 MB for 100 queries, and more for many or for vectors in float32."""
 
@@ -93,7 +95,7 @@ class Scan:
 
     @property
     def _piece(self) -> int:
-        """Rows, of which the processor compares 64 as it does any other 64."""
+        """Rows of a piece: whole groups of 64, which the processor compares all in one way."""
         return max(PIECE_BYTES // (4 * self.embeddings.dim) // 64, 1) * 64
 
     def _scores(self, start: int, stop: int, turned: NDArray[np.float32]) -> NDArray[np.float32]:

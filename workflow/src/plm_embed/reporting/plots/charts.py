@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 Cell = str | int | float
-"""Of a table of numbers, as it is, without separators and units."""
+"""Of a table of numbers: the value, without separators and units."""
 TICKS = 6
-"""As many spaces between them on an axis at most, so that their labels fit a telephone."""
+"""At most so many spaces between them on an axis, so that their labels fit a telephone."""
 _MARGIN = 0.04
 """Room at both ends of an axis, of its length."""
 
@@ -148,7 +148,7 @@ def logarithmic(title: str, low: float, high: float) -> Axis:
 
 
 SPACES = 4
-"""The same on an axis of time, whose labels are longer."""
+"""As TICKS, on an axis of time, whose labels are longer."""
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 
 
