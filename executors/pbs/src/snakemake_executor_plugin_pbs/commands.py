@@ -74,9 +74,8 @@ class Pbs:
         ]
         if missing:
             raise WorkflowError(
-                f"PBS commands not found: {', '.join(missing)}. Start Snakemake on a login node "
-                "of the cluster "
-                "(or load the module that brings PBS)."
+                f"PBS commands not found: {', '.join(missing)}. Start Snakemake on a login node of "
+                "the cluster (or load the module that brings PBS)."
             )
 
     def call(self, *words: str) -> Answer:

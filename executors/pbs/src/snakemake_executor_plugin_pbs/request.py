@@ -242,8 +242,7 @@ def _beyond_queue(ask: Ask, queue: Queue, cores: int) -> list[str]:
     if queue.cores_per_gpu and (ask.gpus == 0 or ask.cores > cores):
         problems.append(
             f"queue {queue.name} gives {queue.cores_per_gpu} cores a GPU, the job asks for "
-            f"{ask.cores} cores and "
-            f"{ask.gpus} GPUs"
+            f"{ask.cores} cores and {ask.gpus} GPUs"
         )
     if queue.gpus and ask.gpus * ask.nodes not in queue.gpus:
         problems.append(

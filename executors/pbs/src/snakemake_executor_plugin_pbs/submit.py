@@ -169,8 +169,7 @@ class Submitter:
         if known is None:
             self.say(
                 f"Submission of {pending.request.name} waits: {wait}. Trying again in {length:g} "
-                "s, "
-                f"then after growing pauses of up to {_LONGEST_PAUSE:g} s."
+                f"s, then after growing pauses of up to {_LONGEST_PAUSE:g} s."
             )
 
     def _attempt(self, pending: _Pending) -> tuple[Entry, bool]:

@@ -61,8 +61,7 @@ def judge(record: Record) -> Verdict:
         return Verdict(
             "held",
             f"PBS holds it for ever: {record.comment}. The folder of its log is missing on the "
-            "nodes, "
-            "or a node is broken; it is deleted now",
+            "nodes, or a node is broken; it is deleted now",
         )
     return RUNNING
 

@@ -158,8 +158,7 @@ class Watch:
             return Verdict(
                 "failed",
                 "it has ended without leaving its own record of success (this PBS keeps no "
-                "history, so nothing more "
-                "is known)",
+                "history, so nothing more is known)",
             )
         if self.ledger.began(job.name, job.id):
             return Verdict(
@@ -170,9 +169,8 @@ class Watch:
         return Verdict(
             "failed",
             "PBS does not know it any more. A routing queue drops a job without a word when none "
-            "of its destinations "
-            "takes the job: check nodes and walltime against the limits of queue "
-            f"{job.queue or 'in use'}",
+            "of its destinations takes the job: check nodes and walltime against the limits of "
+            f"queue {job.queue or 'in use'}",
         )
 
     def _decide_unclear(self, job: Job, words: str, now: float) -> Verdict:
@@ -182,9 +180,8 @@ class Watch:
             self._unclear_at = now
             self.say(
                 f"PBS gave an answer on {job.id} ({job.name}) that is not understood: {words}. "
-                "Asking again; a job "
-                f"that gets no other answer in {LOOKS_NOT_UNDERSTOOD} looks counts as unknown to "
-                "PBS."
+                f"Asking again; a job that gets no other answer in {LOOKS_NOT_UNDERSTOOD} looks "
+                "counts as unknown to PBS."
             )
         if job.unclear < LOOKS_NOT_UNDERSTOOD:
             return self._by_end_record(job) or RUNNING

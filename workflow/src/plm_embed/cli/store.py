@@ -40,8 +40,7 @@ def compact(*, store: Path, part_mb: int, keep_hours: float) -> None:
     done = run(store, 1_000_000 * part_mb, keep_hours)
     say(
         f"{done.merged:,} parts merged into {done.published:,}; {done.removed:,} replaced parts "
-        "removed "
-        f"({done.freed / 1e6:,.1f} MB)"
+        f"removed ({done.freed / 1e6:,.1f} MB)"
     )
 
 
@@ -125,8 +124,7 @@ def import_(
     done = adopt(files, store, weights_folder, settings, sample)
     say(
         f"{done.rows:,} rows adopted into {store}; {done.checked} checked: largest relative "
-        "distance to the reference "
-        f"{done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
+        f"distance to the reference {done.relative_l2:.2g}, smallest cosine {done.cosine:.6f}"
     )
     if not done.by_key:
         say(

@@ -134,8 +134,7 @@ def within_limit(long: LongSequences, model: str, limit: int | None) -> LongSequ
     if long.policy != "whole" and not 0 <= long.overlap < long.max_residues:
         raise ConfigError(
             f"embedding.long_sequences: policy {long.policy} needs max_residues above 0 and an "
-            "overlap below it "
-            f"(max_residues {long.max_residues}, overlap {long.overlap})",
+            f"overlap below it (max_residues {long.max_residues}, overlap {long.overlap})",
             key="embedding.long_sequences",
         )
     if limit is None or (long.policy != "whole" and 0 < long.max_residues <= limit):

@@ -65,9 +65,8 @@ class RecordCheck:
                     at = int(np.flatnonzero(bad)[0])
                     problem(
                         f"entry {self.index_rows + at:,} ({_name(table, at)}) has row {row[at]:,} "
-                        "after row "
-                        f"{row[at - 1] if at else last:,}: rows of the master are skipped, "
-                        "repeated or unknown"
+                        f"after row {row[at - 1] if at else last:,}: rows of the master are "
+                        "skipped, repeated or unknown"
                     )
                     return
                 if len(row):

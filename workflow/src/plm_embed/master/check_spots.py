@@ -71,14 +71,12 @@ def check_spots(
                 spots.append(spot)
                 if fingerprint.compute_dtype == "float32" and not relative_l2 <= limit:
                     problem(
-                        f"row {row:,} of {name} (key {key}): relative distance "
-                        f"{relative_l2:.2g} "
+                        f"row {row:,} of {name} (key {key}): relative distance {relative_l2:.2g} "
                         f"to the reference, more than {limit:g}"
                     )
                 if fingerprint.compute_dtype != "float32" and not cosine >= least:
                     problem(
-                        f"row {row:,} of {name} (key {key}): cosine {cosine:.6f} to the "
-                        "reference, "
+                        f"row {row:,} of {name} (key {key}): cosine {cosine:.6f} to the reference, "
                         f"less than {least}"
                     )
     return tuple(spots)

@@ -56,8 +56,7 @@ def show(plans: Sequence[Plan], console: Console) -> None:
         console.print(_submissions([together(*one) for one in _ways(plans)]))
         console.print(
             "  [dim]max: in the queue at a time; size: nodes x GPUs of a job; limit: walltime, in "
-            "hours; "
-            "waste: of the GPU-hours paid[/]",
+            "hours; waste: of the GPU-hours paid[/]",
         )
         for line in _remarks(plans):
             console.print(f"  {line}")

@@ -162,8 +162,7 @@ def announce(bucket: Path, weights: Path, settings: Settings) -> None:
     if size > settings.per_residue_limit_gb:
         raise ConfigError(
             f"embedding.pooling: {' and '.join(asked)} makes {size:,.4g} GB, twice: in the master "
-            "and in the store. "
-            f"To agree, write `per_residue_limit_gb: {math.ceil(size)}` below `embedding:` in the "
-            f"config (now {settings.per_residue_limit_gb:g})",
+            f"and in the store. To agree, write `per_residue_limit_gb: {math.ceil(size)}` below "
+            f"`embedding:` in the config (now {settings.per_residue_limit_gb:g})",
             key="embedding.per_residue_limit_gb",
         )

@@ -272,8 +272,7 @@ def _norm_words(norms: Norms | None) -> str:
     if not norms.rows:
         return "No vectors: every record was skipped."
     return (
-        f"Of all {norms.rows:,} vectors: smallest norm {norms.min:.4g}, median "
-        f"{norms.median:.4g}, "
+        f"Of all {norms.rows:,} vectors: smallest norm {norms.min:.4g}, median {norms.median:.4g}, "
         f"largest {norms.max:.4g}; {norms.outliers:,} unusual, {norms.zero:,} zero."
     )
 

@@ -146,9 +146,8 @@ def _standing(step: Step, look: Look) -> Text:
 def _embedding(state: State) -> Text:
     workers = len(state.workers)
     line = Text(
-        f"{state.done:,} of {state.buckets:,} buckets finished, "
-        f"{workers:,} worker{'s' * (workers != 1)}, "
-        f"{state.queued:,} bucket{'s' * (state.queued != 1)} queued"
+        f"{state.done:,} of {state.buckets:,} buckets finished, {workers:,} "
+        f"worker{'s' * (workers != 1)}, {state.queued:,} bucket{'s' * (state.queued != 1)} queued"
     )
     if state.starting:
         line.append(f" ({state.starting:,} job{'s' * (state.starting != 1)} starting)")
