@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from plm_embed.jobs import gpus
 from plm_embed.jobs.gpus import near_cores, visible_gpus
 
 TOOL = """#!/bin/sh
@@ -45,9 +46,10 @@ def test_without_a_driver_there_is_none(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("nvidia_smi")
-def test_cores_next_to_a_gpu(tmp_path: Path) -> None:
+def test_cores_next_to_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "SYSFS", tmp_path)
     (tmp_path / "0000:c7:00.0").mkdir()
     (tmp_path / "0000:c7:00.0" / "local_cpulist").write_text("24-31,56-63\n")
-    assert near_cores("0", tmp_path) == {*range(24, 32), *range(56, 64)}
-    assert near_cores("1", tmp_path) == set()
-    assert near_cores("GPU-unknown", tmp_path) == set()
+    assert near_cores("0") == {*range(24, 32), *range(56, 64)}
+    assert near_cores("1") == set()
+    assert near_cores("GPU-unknown") == set()

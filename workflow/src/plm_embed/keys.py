@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import ConfigError, StoreError
 
 KEY_BYTES = 32
-_DIGITS = 2 * KEY_BYTES
+KEY_DIGITS = 2 * KEY_BYTES
 SPACE = 1 << 64
 """How many prefixes there are."""
 MOST_RANGES = 64
@@ -88,11 +88,11 @@ def key_array(column: pa.ChunkedArray) -> Keys:
 def _text(column: pa.Array) -> Keys:
     """One piece of a column of keys, where it lies."""
     if column.null_count:
-        column = column.fill_null("-" * _DIGITS)
+        column = column.fill_null("-" * KEY_DIGITS)
     column = column.cast(pa.binary())
     _, edges, text = column.buffers()
     edges = np.frombuffer(edges, "<i4", len(column) + 1, 4 * column.offset)
-    if (np.diff(edges) != _DIGITS).any():
+    if (np.diff(edges) != KEY_DIGITS).any():
         raise StoreError("a key is not 64 characters long")
     return np.frombuffer(text, "S64", len(column), int(edges[0]))
 

@@ -135,7 +135,7 @@ def embed(
     from plm_embed.jobs.nodes import on_all_nodes
     from plm_embed.jobs.submission import embed_buckets
     from plm_embed.models.manifest import check_record
-    from plm_embed.sequences.summary import present
+    from plm_embed.sequences.summary import check_present
     from plm_embed.sites.scheduler import job_id
 
     if nodes > 1:
@@ -143,7 +143,7 @@ def embed(
         on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)
         return
     for bucket in buckets:
-        present(bucket)
+        check_present(bucket)
     check_record(weights_folder, embedded.parent)
     if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.sizes import announce

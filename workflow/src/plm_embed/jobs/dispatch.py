@@ -75,7 +75,7 @@ class Dispatch:
         self._attempt_at = dict.fromkeys(self._claimed(), 0.0)
         self._failures: Counter[Path] = Counter()
         self._broken: list[str] = []  # what retired devices said
-        self._users = False  # whether no device will work before a user has mended something
+        self._users_turn = False  # whether no device will work before a user has mended something
         self._bytes = self._seconds = 0.0  # of what was computed here of the bucket files
         self._workers: dict[int, Worker] = {}
         self._changed = threading.Condition()
@@ -110,7 +110,7 @@ class Dispatch:
             ]
         elif left and not self._stopping:
             self.problems += [*self._broken, f"no working device left for {left}"]
-        self.passing = self.passing or (bool(left) and not self._users) or self._stopping
+        self.passing = self.passing or (bool(left) and not self._users_turn) or self._stopping
 
     def stop(self) -> None:
         """Take no new bucket and ask the workers to publish what they have."""
@@ -169,7 +169,7 @@ class Dispatch:
                 self._note(taken[0], time.monotonic() - began, share, failure)
             elif failure and in_a_row >= FAILURES_IN_A_ROW and not self._stopping:
                 self._broken.append(str(failure))
-                self._users = self._users or failure.blames == "user"
+                self._users_turn = self._users_turn or failure.blames == "user"
         if slot in self._workers:
             self._workers.pop(slot).close()
 

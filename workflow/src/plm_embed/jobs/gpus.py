@@ -32,7 +32,7 @@ def gpu_names() -> list[str]:
     return _ask("--query-gpu=name")
 
 
-def near_cores(gpu: str, sysfs: Path = SYSFS) -> set[int]:
+def near_cores(gpu: str) -> set[int]:
     """CPU cores of the NUMA node that a GPU hangs on; empty when that is not known.
 
     On Polaris the order is reversed (GPU 0 is next to the last cores), so it is looked up, never
@@ -41,7 +41,7 @@ def near_cores(gpu: str, sysfs: Path = SYSFS) -> set[int]:
     for address in _ask("--query-gpu=pci.bus_id", f"--id={gpu}"):
         # nvidia-smi writes a domain of 8 digits, the kernel one of 4: 00000000:C7:00.0,
         # 0000:c7:00.0
-        folder = sysfs / address[-12:].lower()
+        folder = SYSFS / address[-12:].lower()
         try:
             return _cores((folder / "local_cpulist").read_text())
         except (OSError, ValueError):

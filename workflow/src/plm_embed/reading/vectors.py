@@ -46,7 +46,6 @@ class Vectors(Matrices):
     "emb" is the first pooled one. Numbers come as stored (float16 or float32; bfloat16 as float32).
     """
 
-    path: Path
     embedder: Embedder | None = None
     """Computes vectors like these; None in the package's own readers, which look for nothing."""
 
@@ -60,11 +59,6 @@ class Vectors(Matrices):
     @abstractmethod
     def __contains__(self, name: object) -> bool:
         """Whether there is a vector for an id, or for a key where there are no ids."""
-
-    @property
-    @abstractmethod
-    def names(self) -> list[str]:
-        """The representations that are there."""
 
     @property
     @abstractmethod

@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plm_embed.keys import KEY, KEY_BYTES
+from plm_embed.keys import KEY, KEY_BYTES, KEY_DIGITS
 from plm_embed.sequences.alphabet import ALPHABETS
 from plm_embed.sequences.fasta import Batch, PlainBatch, strings, text_and_ends
 from plm_embed.sequences.normalize import Skipped, format_events, normalize
 from plm_embed.sequences.settings import ResiduePolicy
 
-_KEY_DIGITS = 2 * KEY_BYTES
 _ACCEPTED, _SKIPPED = "accepted", "skipped"
 
 
@@ -123,7 +122,7 @@ def hex_keys(keys: pa.FixedSizeBinaryArray) -> pa.StringArray:
     digits = (
         memoryview(keys.buffers()[1])[start : start + KEY_BYTES * len(keys)].hex().encode("ascii")
     )
-    return strings(digits, np.arange(_KEY_DIGITS, len(digits) + 1, _KEY_DIGITS))
+    return strings(digits, np.arange(KEY_DIGITS, len(digits) + 1, KEY_DIGITS))
 
 
 def _clean(batch: PlainBatch) -> Judged:

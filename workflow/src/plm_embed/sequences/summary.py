@@ -156,7 +156,7 @@ def verified(sequences: Path, name: str, command: str = "deduplicate") -> Path:
     return path
 
 
-def present(bucket: Path) -> None:
+def check_present(bucket: Path) -> None:
     """StoreError when there is no file for a bucket; who runs the step by hand may have named what
     never was.
     """
