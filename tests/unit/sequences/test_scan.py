@@ -10,11 +10,12 @@ import pytest
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, range_bounds
+from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.first_pass import scan
+from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
+from plm_embed.sequences.split import split
 from plm_embed.sequences.tables import Table
-from plm_embed.sequences.write_buckets import collect, split
 from support.campaign_runs import snakemake, working_folder
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write
 
@@ -76,8 +77,8 @@ def test_a_range_that_exceeds_the_memory_is_split_the_same(
     tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = files(in_many_jobs(inputs, tmp_path / "much", 2))
-    monkeypatch.setattr("plm_embed.sequences.write_buckets.OWN_MEMORY_MB", 499.999)
-    monkeypatch.setattr("plm_embed.sequences.first_pass.PIECE", 1000)
+    monkeypatch.setattr("plm_embed.sequences.split.OWN_MEMORY_MB", 499.999)
+    monkeypatch.setattr("plm_embed.sequences.scan.PIECE", 1000)
     assert files(in_many_jobs(inputs, tmp_path / "little", 2)) == once
 
 

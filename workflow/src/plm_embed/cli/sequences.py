@@ -53,7 +53,7 @@ def scan(*, sequences: Path, number: int, output: Path, reading: Reading) -> Non
     Example:
       plm-embed scan uniref_1.fasta.gz --number 1 --output scans/1 --buckets 1024
     """
-    from plm_embed.sequences.first_pass import scan as run
+    from plm_embed.sequences.scan import scan as run
 
     run(sequences, number, output, **vars(reading))
 
@@ -79,7 +79,7 @@ def split(*, scans: tuple[Path, ...], number: int, output: Path, memory: Memory)
     Example:
       plm-embed split scans/0 scans/1 --range 7 --output splits/7
     """
-    from plm_embed.sequences.write_buckets import split as run
+    from plm_embed.sequences.split import split as run
 
     run(scans, number, output, **vars(memory))
 
@@ -113,7 +113,7 @@ def collect(*, scans: tuple[Path, ...], splits: tuple[Path, ...], output: Path) 
     Example:
       plm-embed collect --scan scans/0 --scan scans/1 --split splits/0 --output results/sequences
     """
-    from plm_embed.sequences.write_buckets import collect as run
+    from plm_embed.sequences.collect import collect as run
 
     run(scans, splits, output)
 

@@ -1,7 +1,5 @@
 """The second pass: accepted records in key order, cut into buckets/ and members/."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import cycle, pairwise
@@ -11,16 +9,13 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from plm_embed.io.files import atomic_path
-from plm_embed.io.parquet import read_batches, row_group_writer
+from plm_embed.io.parquet import row_group_writer
 from plm_embed.io.progress import progress
-from plm_embed.io.sorting import KeySorter, read_rows
-from plm_embed.io.threads import Behind, quick_turns
-from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, key_words, range_bounds
-from plm_embed.sequences.columns import accepted_schema, hex_keys, records_schema
+from plm_embed.io.threads import Behind
+from plm_embed.keys import bucket_bounds, key_words
+from plm_embed.sequences.columns import accepted_schema, hex_keys
 from plm_embed.sequences.fasta import strings, text_and_ends
-from plm_embed.sequences.first_pass import BEHIND, Tally, range_file, read_scans
-from plm_embed.sequences.summary import SUMMARY, Summary, read_summary, verified, write_summary
+from plm_embed.sequences.first_pass import BEHIND, Tally
 
 OWN_MEMORY_MB = 420
 """The interpreter, libraries, batches and row groups that wait for a thread, fragmentation."""
@@ -150,83 +145,3 @@ def _members(rows: pa.RecordBatch, sources: pa.StringArray) -> pa.RecordBatch:
     columns = {field.name: rows[field.name] for field in rows.schema if field.name != "sequence"}
     columns |= {"key": hex_keys(rows["key"]), "source": sources.take(rows["source"])}
     return pa.record_batch(list(columns.values()), schema=_members_schema(list(columns)[6:]))
-
-
-def split(scans: Sequence[Path], number: int, output: Path, *, memory_mb: int) -> None:
-    """Write the buckets of range `number` from the scans of all inputs, in their order, to the
-    folder `output`.
-
-    buckets/{bucket}.parquet and members/{bucket}.parquet of these buckets, as `deduplicate` writes
-    them; last, summary.json about the unique sequences. `memory_mb` bounds the memory of the
-    process.
-    """
-    stated = read_scans(scans)
-    buckets, keep = stated[0].buckets, stated[0].keep
-    sources = pa.array([entry.path for each in stated for entry in each.inputs], pa.string())
-    low, high = range_bounds(buckets)[number : number + 2]
-    names = bucket_ranges(bucket_names(buckets))[number]
-    files = [verified(folder, range_file(number), "scan") for folder in scans]
-    total = sum(path.stat().st_size for path in files)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / SUMMARY).unlink(missing_ok=True)
-    tally = Tally.like(stated[0])
-    read = 0
-    with (
-        quick_turns(),
-        KeySorter(
-            output,
-            accepted_schema(keep),
-            int((memory_mb - OWN_MEMORY_MB) * 1e6),
-            lambda: read / total,
-            span=(low, high),
-        ) as sorter,
-    ):
-        for path in files:
-            for rows in read_rows(path):
-                read += rows.nbytes
-                sorter.add(rows)
-        write_buckets(sorter.sorted(), output, names, sources, tally)
-    write_summary(output, tally.summary())
-
-
-def collect(scans: Sequence[Path], splits: Sequence[Path], output: Path) -> Summary:
-    """Write what `deduplicate` writes, to the byte, from the scans of all inputs and the splits of
-    all ranges.
-
-    The files of the buckets are linked, or copied where that cannot be, so that this can be
-    repeated.
-    """
-    stated = read_scans(scans)
-    tally = Tally.like(stated[0])
-    for each in stated:
-        tally.add(each)
-    for folder in splits:
-        tally.add(read_summary(folder, "split"))
-    tally.end()
-    output.mkdir(parents=True, exist_ok=True)
-    (output / SUMMARY).unlink(missing_ok=True)
-    for folder in splits:
-        for name in read_summary(folder, "split").files:
-            with atomic_path(output / name) as temporary:
-                _link(verified(folder, name, "split"), temporary)
-    with (
-        progress("collect", len(scans), "inputs") as meter,
-        row_group_writer(output / "records.parquet", records_schema(tally.keep)) as records,
-        Behind(BEHIND) as behind,
-    ):
-        for folder in scans:
-            for table in read_batches(verified(folder, "records.parquet", "scan")):
-                for rows in table.to_batches():
-                    behind.do(records.write, rows)
-            meter.advance(1)
-    tally.files["records.parquet"] = records.sha256
-    summary = tally.summary()
-    write_summary(output, summary)
-    return summary
-
-
-def _link(path: Path, link: Path) -> None:
-    try:
-        os.link(path, link)
-    except OSError:  # another filesystem, or one without links
-        shutil.copyfile(path, link)
