@@ -32,12 +32,12 @@ from plm_embed.master.gather import gather
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning import plan as planning
-from plm_embed.planning.campaign_input import read_config
 from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
 from plm_embed.workflow.by_model import by_model
+from plm_embed.workflow.config_file import read_config
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4

@@ -14,7 +14,8 @@ from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan
-from plm_embed.planning.campaign_input import given_input, read_config
+from plm_embed.planning.campaign_input import given_input
+from plm_embed.workflow.config_file import read_config
 from support import checkpoints
 from support.plans import planned, text
 

@@ -16,7 +16,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
-from plm_embed.planning.campaign_input import given_input, read_config
+from plm_embed.planning.campaign_input import given_input
 from plm_embed.planning.forecast import read_plan
 from plm_embed.planning.plan_view import histogram, show
 from plm_embed.sequences.deduplicate import deduplicate
@@ -25,6 +25,7 @@ from plm_embed.sequences.tables import Table
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
 from plm_embed.workflow.config import input_reading
+from plm_embed.workflow.config_file import read_config
 from support import checkpoints
 from support.made_up_sequences import counted
 from support.nasty_inputs import write

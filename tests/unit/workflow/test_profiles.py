@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from plm_embed.planning import proposals
-from plm_embed.planning.campaign_input import read_config
 from plm_embed.sites.slurm import site_of
+from plm_embed.workflow.config_file import read_config
 from support.campaign_runs import ROOT, snakemake, working_folder
 
 PROFILES = sorted(path.parent.name for path in ROOT.glob("profiles/*/profile.yaml"))

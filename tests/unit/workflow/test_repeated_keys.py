@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from plm_embed.errors import ConfigError
-from plm_embed.planning.campaign_input import read_config
 from plm_embed.workflow import check_repeated_keys
+from plm_embed.workflow.config_file import read_config
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from plm_embed.io.terminal import printable
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.models.registry import find_model
-from plm_embed.planning.campaign_input import read_config
 from plm_embed.sequences.summary import SUMMARY
 from plm_embed.workflow.campaign import check_inputs
 from plm_embed.workflow.config import Config, checked, schema, source_of
+from plm_embed.workflow.config_file import read_config
 from plm_embed.workflow.resources import local_resources
 from plm_embed.workflow.schema import completed
 

@@ -188,12 +188,12 @@ def report(results: Path, output: Path | None, configfile: Path | None) -> None:
     Example:
       plm-embed report results --output so_far.html
     """
-    from plm_embed.planning.campaign_input import read_config
     from plm_embed.reporting.facts import collect, model_folders
     from plm_embed.reporting.repeat import keep_config
     from plm_embed.reporting.report import write_report
     from plm_embed.reporting.ro_crate import write_crate
     from plm_embed.reporting.skipped import NAME, write_skipped
+    from plm_embed.workflow.config_file import read_config
     from plm_embed.workflow.ending import REPORT
 
     # the inputs need not be there any more

@@ -15,7 +15,7 @@ from plm_embed.fingerprint import LongSequences
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
-from plm_embed.planning.campaign_input import Input, existing, given_input, read_config
+from plm_embed.planning.campaign_input import Input, existing, given_input
 from plm_embed.planning.costs import Work
 from plm_embed.planning.forecast import Forecast, Plan
 from plm_embed.planning.proposals import (
@@ -44,6 +44,7 @@ from plm_embed.sites.recognize import Here, recognize, scheduler_here
 from plm_embed.wording import now
 from plm_embed.workflow.by_model import by_model
 from plm_embed.workflow.config import Config
+from plm_embed.workflow.config_file import read_config
 from plm_embed.workflow.site import account_of, account_words
 
 SBATCH_ACCOUNT = "SBATCH_ACCOUNT"
