@@ -9,12 +9,12 @@ import pytest
 import torch
 from cuda_models import CUDA, half_types
 
+from plm_embed.inference.pooling import pool_packed
 from plm_embed.kernels import attention
 from plm_embed.kernels.devices import set_up
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import DTYPES
-from plm_embed.models.pooling import pool_packed
 from plm_embed.models.sources.checkpoints import read
 from plm_embed.models.sources.source_files import layout_of
 from support.families import TINY, golden, relative, source

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from plm_embed.inference.pooling import pool
 from plm_embed.io.files import sha256_file
 from plm_embed.models.encoder.tensors import tensor_shapes
 from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
 from plm_embed.models.families.esm.tokens import MASK, ROWS
 from plm_embed.models.manifest import MANIFEST, SELF_TEST, read_manifest, write_manifest
 from plm_embed.models.model import Model
-from plm_embed.models.pooling import pool
 from plm_embed.models.registry import MODELS
 from plm_embed.models.sources import checkpoints
 from plm_embed.models.sources.source_files import layout_of

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.inference.packing import Packer
 from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
+from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
-from plm_embed.models.packing import Packer
-from plm_embed.models.pooling import pool, pool_packed
 from support import checkpoints
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]

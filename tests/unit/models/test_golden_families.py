@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plm_embed.inference.pooling import pool_batch
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.reference import hidden_states
 from plm_embed.models import weights
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.model import Model
-from plm_embed.models.pooling import pool_batch
 from support.families import LARGER, SHIPPED, TINY, golden, relative, source
 
 CPU = torch.device("cpu")

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix, representation
+from plm_embed.inference.packing import Packer
+from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.packed_batch import TOKENS, Batch
-from plm_embed.models.packing import Packer
-from plm_embed.models.pooling import pool_batch
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""

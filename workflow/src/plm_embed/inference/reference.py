@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plm_embed.fingerprint import SPANS, Fingerprint, representation
+from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
 from plm_embed.models.manifest import Manifest, read_manifest
-from plm_embed.models.pooling import pool
 from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
 

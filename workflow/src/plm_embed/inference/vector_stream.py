@@ -11,11 +11,11 @@ import torch
 
 from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint
+from plm_embed.inference.packing import Packer, TokensAhead
 from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.packed_batch import Batch
-from plm_embed.models.packing import Packer, TokensAhead
 from plm_embed.sequence_windows import Span, spans, whole
 from plm_embed.store.hdf5 import largest
 

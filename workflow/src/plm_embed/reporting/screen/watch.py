@@ -17,11 +17,11 @@ from plm_embed.jobs.attempts import store_of
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
+from plm_embed.reporting.screen.small_files import Kept, names, time_of
 from plm_embed.reporting.screen.watch_buckets import Buckets
 from plm_embed.reporting.screen.watch_steps import Status, Step, Steps, last_line
 from plm_embed.reporting.screen.watch_workers import STUCK_AFTER_SECONDS, WorkerState
 from plm_embed.reporting.screen.watch_workers import workers as workers_of
-from plm_embed.reporting.small_files import Kept, names, time_of
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.store.replaced import stored_vectors
 from plm_embed.workflow.failures import STOPPED, Failure, error_at_the_end, model_logs

@@ -9,7 +9,7 @@ from plm_embed.jobs.completion_record import read_completion
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.jobs.submission import read_submission
 from plm_embed.keys import bucket_names
-from plm_embed.reporting.small_files import Kept, names, time_of
+from plm_embed.reporting.screen.small_files import Kept, names, time_of
 from plm_embed.sequences.summary import Summary
 
 

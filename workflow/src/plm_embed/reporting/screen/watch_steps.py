@@ -15,7 +15,7 @@ from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.reading.find import GATHERED
-from plm_embed.reporting.small_files import Kept, time_of
+from plm_embed.reporting.screen.small_files import Kept, time_of
 from plm_embed.sequences.summary import SUMMARY, Summary, read_summary
 from plm_embed.workflow.ending import REFERENCE, REPORT
 from plm_embed.workflow.failures import Failure, error_at_the_end, reading_logs

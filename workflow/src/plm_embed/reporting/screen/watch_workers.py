@@ -9,7 +9,7 @@ from pathlib import Path
 from plm_embed.jobs.claims import alive
 from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.reporting.runs import moment
-from plm_embed.reporting.small_files import Kept, names
+from plm_embed.reporting.screen.small_files import Kept, names
 from plm_embed.workflow.run_note import Call
 
 SILENT_AFTER_SECONDS = 120.0
