@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.diff import compare
 from plm_embed.reading.exports.export import export
-from plm_embed.reading.opening import open_vectors
 from plm_embed.store import checksums
 from support.campaigns import EVERYTHING, MEAN, Campaign, gathered_campaign
 from support.made_up_sequences import make_records
@@ -43,7 +43,7 @@ def test_swapped_words_rows_and_zeros_show() -> None:
 
 def read_all(path: Path) -> dict[str, bytes]:
     """Everything that a reader of a master, or of a store, can be given."""
-    with open_vectors(path) as vectors:
+    with plm_embed.open(path) as vectors:
         found = {
             "keys": vectors.keys.tobytes(),
             "lengths": vectors.lengths.tobytes(),
@@ -95,7 +95,7 @@ def damage(campaign: Campaign, name: str, row: int) -> None:
 def test_a_changed_row_is_named_by_readers_exports_and_diff(tmp_path: Path) -> None:
     campaign = gathered_campaign(tmp_path)
     damage(campaign, "emb", 5)
-    with open_vectors(campaign.master) as embeddings:
+    with plm_embed.open(campaign.master) as embeddings:
         embeddings[:5]
         for read in (lambda: embeddings[5], lambda: embeddings[[7, 5]], embeddings.to_numpy):
             with pytest.raises(
@@ -114,5 +114,5 @@ def test_masters_without_checksums_are_still_read(tmp_path: Path) -> None:
         del file[checksums.GROUP]
         del file.attrs[checksums.SEAL]
         file["emb"][5] = 0
-    with open_vectors(campaign.master) as embeddings:
+    with plm_embed.open(campaign.master) as embeddings:
         assert not embeddings[5].any()

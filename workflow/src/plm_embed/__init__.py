@@ -86,9 +86,11 @@ def open(path: "str | Path") -> "Embeddings | StoreVectors":
     one master: vectors by id, key and row. Or it is a store: vectors by key and row. StoreError for
     anything else.
     """
-    from plm_embed.reading.opening import open_vectors
+    from plm_embed.reading.master import Embeddings
+    from plm_embed.reading.store_vectors import StoreVectors, is_store
 
-    return open_vectors(_errors.some_path("path", path), _embed_like)
+    place = _errors.some_path("path", path)
+    return (StoreVectors if is_store(place) else Embeddings)(place, _embed_like)
 
 
 def _embed_like(
