@@ -117,14 +117,14 @@ def test_models_with_long_tokens_take_longer_sequences(
 def test_as_many_are_drawn_as_there_are_in_whatever_buckets(
     tmp_path: Path, long: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In 400 buckets, most of which hold nothing that is short enough."""
+    """In 200 buckets, most of which hold nothing that is short enough."""
     random = np.random.default_rng(3)
     letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
     texts = ["".join(random.choice(letters, 2500 if at < long else 40)) for at in range(100)]
     fasta = tmp_path / "in.fasta"
     fasta.write_text("".join(f">p{at}\n{text}\n" for at, text in enumerate(texts)))
     how = {"table": Table(), "policy": ResiduePolicy(), "memory_mb": 1000}
-    deduplicate([fasta], tmp_path / "sequences", buckets=400, **how)
+    deduplicate([fasta], tmp_path / "sequences", buckets=200, **how)
     for count in (7, 16, 100):
         drawn = draw(tmp_path / "sequences", count, MEAN)
         assert len(drawn) == min(count, 100 - long)
@@ -137,7 +137,7 @@ def test_each_sequence_may_be_drawn(campaign: Campaign) -> None:
     """Also those of buckets that hold more than others, and with 3 of them at a time."""
     every = set(draw(campaign.sequences, 1000, MEAN))
     found: set[str] = set()
-    for seed in range(400):
+    for seed in range(200):
         found |= set(draw(campaign.sequences, 3, replace(MEAN, engine=str(seed))))
     assert found == every
 
