@@ -10,8 +10,8 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
-from plm_embed.models.manifest import Manifest, read_manifest
-from plm_embed.models.tokenizer_file import Tokenize, TokenizerFile
+from plm_embed.models.manifest import Manifest
+from plm_embed.models.tokenizer_file import TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
 
 
@@ -39,24 +39,19 @@ def reference_vectors(
     where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(where):
         raise ValueError("the long-sequence policy gives one of these sequences no vector")
-    family = read_manifest(folder).family
-    if most_tokens is not None and not family.token_per_letter:
-        tokenize = _tokenizer(folder)
-        most = min(most_tokens, family.max_tokens or most_tokens)
-        short = [
-            all(len(tokenize(sequence[low:high])) <= most for low, high in cut)
-            for sequence, cut in zip(sequences, where, strict=True)
-        ]
-        kept = [sequence for sequence, fits in zip(sequences, short, strict=True) if fits]
-        each = iter(reference_vectors(folder, kept, fingerprint) if kept else ())
-        return [next(each) if fits else {} for fits in short]
-    pieces = [
-        sequence[low:high]
-        for sequence, cut in zip(sequences, where, strict=True)
-        for low, high in cut
-    ]
     manifest, tensors = weights.load(folder)
-    hidden = family.reference(manifest, tensors, pieces, fingerprint.layers)
+    family = manifest.family
+    cuts = [
+        [sequence[low:high] for low, high in cut]
+        for sequence, cut in zip(sequences, where, strict=True)
+    ]
+    fits = [True] * len(cuts)
+    if most_tokens is not None and not family.token_per_letter:
+        tokenize = family.tokens_of(tensors).tokenize
+        most = min(most_tokens, family.max_tokens or most_tokens)
+        fits = [all(len(tokenize(piece)) <= most for piece in cut) for cut in cuts]
+    pieces = [piece for cut, fit in zip(cuts, fits, strict=True) if fit for piece in cut]
+    hidden = family.reference(manifest, tensors, pieces, fingerprint.layers) if pieces else []
     vectors = [
         {
             representation(pooling, layer): pool(
@@ -72,12 +67,10 @@ def reference_vectors(
             first, stop = np.array(family.tokenizer.spans_within(tensors, piece)).T
             found[SPANS] = stored_spans(first, stop)
     of_pieces = iter(vectors)
-    return [whole(fingerprint, [next(of_pieces) for _ in cut], cut) for cut in where]
-
-
-def _tokenizer(folder: Path) -> Tokenize:
-    manifest, tensors = weights.load(folder)
-    return manifest.family.tokens_of(tensors).tokenize
+    return [
+        whole(fingerprint, [next(of_pieces) for _ in cut], cut) if fit else {}
+        for cut, fit in zip(where, fits, strict=True)
+    ]
 
 
 def last_means(

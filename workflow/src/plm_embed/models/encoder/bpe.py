@@ -2,11 +2,15 @@
 
 import json
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.models.tokenizer_file import TokenizerFile, Tokens, decided
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 LONGEST = 255
 """Letters of a token; the published ones have up to 32."""
@@ -18,19 +22,14 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
     """
 
     def read(content: bytes) -> Tokens:
-        from tokenizers import Tokenizer
-
         try:
-            made = Tokenizer.from_str(content.decode("utf-8"))
+            made = _tokenizer(content)
             said = json.loads(content)
             kind = said["model"]
         except Exception as error:  # the library raises plain Exceptions
             raise ValueError(f"it is damaged ({error})") from None
         if kind.get("type") != "BPE" or kind.get("dropout") or kind.get("fuse_unk"):
             raise ValueError("it is no byte-pair encoding that gives a text one set of tokens")
-        # files in circulation cut sequences off, at 2,000 tokens or other lengths
-        made.no_truncation()
-        made.no_padding()
         # threads of ours share out the sequences; the library's own would outnumber the job's
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         if (found := made.encode("N").tokens) != [prefix, unknown, suffix]:
@@ -58,10 +57,16 @@ def bpe(prefix: str, suffix: str, unknown: str) -> TokenizerFile:
 
 def _spans(content: bytes, sequence: str) -> list[tuple[int, int]]:
     """As the library says that it has cut the text."""
+    cut = _tokenizer(content).encode(sequence, add_special_tokens=False)
+    found: list[tuple[int, int]] = cut.offsets
+    return found
+
+
+def _tokenizer(content: bytes) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     made = Tokenizer.from_str(content.decode("utf-8"))
+    # files in circulation cut sequences off, at 2,000 tokens or other lengths
     made.no_truncation()
     made.no_padding()
-    found: list[tuple[int, int]] = made.encode(sequence, add_special_tokens=False).offsets
-    return found
+    return made
