@@ -17,7 +17,7 @@ from plm_embed.models.manifest import RECORD, write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.adapters import CONFIG, TENSORS
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.first_pass import scan
+from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import Reading
 from plm_embed.sequences.summary import SUMMARY
 from plm_embed.sequences.tables import Table
