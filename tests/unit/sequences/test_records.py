@@ -202,6 +202,10 @@ def packed(kind: str) -> bytes:
         (b"\n<html>", "line 1: this is an HTML or XML page"),
         (b'[{"id": "a", "sequence": "MKV"}]', "line 1: this is JSON, which is not read: convert"),
         (b'{"id": "a", "sequence": "MKV"}\n{"id": "b"}', "line 1: this is JSON, which is not read"),
+        (
+            b"\xef\xbb\xbfsep=;\r\nid;seq;note\r\n1;MK;x\r\n",
+            "line 1: 'sep=;' is for Excel alone: remove this line",
+        ),
         (b"@read1\nACGT\n+\n>III\n", "line 1: starts with '@' like FASTQ"),
         (
             b"MKTAYIAKQR\n",

@@ -161,6 +161,12 @@ def _refuse_foreign(path: Path, head: bytes, text: str) -> None:
             path=path,
             line=1,
         )
+    if text.startswith("sep="):
+        raise InputError(
+            f"{path}, line 1: {text.splitlines()[0]!r} is for Excel alone: remove this line",
+            path=path,
+            line=1,
+        )
     binary = next((name for magic, name in _BINARY.items() if head.startswith(magic)), "")
     if not binary and "\0" in text:
         binary = "a tar archive: unpack it" if head[257:262] == b"ustar" else "a binary file"
