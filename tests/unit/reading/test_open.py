@@ -20,7 +20,7 @@ import plm_embed
 from plm_embed.errors import PlmEmbedError
 from plm_embed.reading.exports.export import export
 from plm_embed.store.compact import compact
-from plm_embed.store.replaced import part_names
+from plm_embed.store.part_name import part_names
 from support.campaigns import (
     DIM,
     EVERYTHING,

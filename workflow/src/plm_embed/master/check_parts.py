@@ -9,8 +9,9 @@ from plm_embed.io.files import sha256_file
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.master.findings import Findings, Problem
 from plm_embed.master.planned import Plan
+from plm_embed.store.part_name import part_names
 from plm_embed.store.parts import read_part
-from plm_embed.store.replaced import PartInfo, current_parts, part_names, was_compacted
+from plm_embed.store.replaced import PartInfo, current_parts, was_compacted
 from plm_embed.store.store import store_folder
 
 

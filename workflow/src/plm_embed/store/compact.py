@@ -22,6 +22,7 @@ from plm_embed.io.files import remove_abandoned, sha256_file, sync
 from plm_embed.io.scratch import scratch_folder
 from plm_embed.store.blocks import Located, blocks
 from plm_embed.store.hdf5 import Array, connect
+from plm_embed.store.part_name import DIGITS, first_digits, last_digits
 from plm_embed.store.parts import read_part
 from plm_embed.store.rawio import VectorWriter, extents
 from plm_embed.store.replaced import (
@@ -37,7 +38,6 @@ from plm_embed.store.store import FINGERPRINT, Store, read_fingerprint
 from plm_embed.store.write_parts import Columns, create_part, write_checksums
 
 log = logging.getLogger(__name__)
-_PREFIX = 8  # hexadecimal digits of a key in a part's name
 
 
 @dataclass
@@ -80,23 +80,23 @@ def _groups(parts: list[Path], part_bytes: int) -> Iterator[list[Path]]:
     group: list[Path] = []
     total, last = 0, ""
     for path in [*sorted(parts), None]:
-        if group and (path is None or (total >= part_bytes and path.name[:_PREFIX] > last)):
+        if group and (path is None or (total >= part_bytes and first_digits(path.name) > last)):
             if len(group) > -(-total // part_bytes):
                 yield group
             group, total, last = [], 0, ""
         if path is not None:
             group.append(path)
             total += path.stat().st_size
-            last = max(last, path.name.split("-")[1])
+            last = max(last, last_digits(path.name))
 
 
 def _merge(store: Store, group: list[Path], part_bytes: int, done: Compacted) -> None:
     replaced = store.infos(group)
     count = -(-sum(part.bytes for part in replaced) // part_bytes)
     # keys are hashes, so that equal ranges hold about equally many
-    first = int(min(path.name[:_PREFIX] for path in group), 16)
-    stop = int(max(path.name.split("-")[1] for path in group), 16) + 1
-    edges = [f"{first + (stop - first) * number // count:08x}" for number in range(count)]
+    first = int(min(first_digits(path.name) for path in group), 16)
+    stop = int(max(last_digits(path.name) for path in group), 16) + 1
+    edges = [f"{first + (stop - first) * number // count:0{DIGITS}x}" for number in range(count)]
     published = []
     with scratch_folder("", 2 * part_bytes, store.folder / "scratch") as scratch:
         for low, high in pairwise([*edges, None]):

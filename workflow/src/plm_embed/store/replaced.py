@@ -5,8 +5,6 @@ compact`, `compacted/{digest}.json` beside the parts. No part is opened.
 import hashlib
 import json
 import logging
-import os
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,12 +16,12 @@ from typing import TypeVar
 from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.io.files import whole_files
 from plm_embed.io.sealed_json import read_sealed, write_sealed
+from plm_embed.store.part_name import DIGITS, first_digits, last_digits, part_names, rows_in
 from plm_embed.typed_json import to_plain
 
 NOTES = "compacted"
 """Folder, beside the parts, of the notes."""
 
-_PART_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{8}-\d+-[0-9a-f]{16}\.h5")
 Found = TypeVar("Found")
 _log = logging.getLogger(__name__)
 
@@ -134,14 +132,6 @@ def despite_compact(work: Callable[[], Found]) -> Found:
             _log.info("%s was compacted meanwhile; what replaces it is read", path)
 
 
-def part_names(folder: Path) -> list[str]:
-    """The names of the parts in a folder, sorted; not of what is being copied there under a hidden
-    name, or was set aside.
-    """
-    # names alone: of 100,000 parts a path each takes four times as long
-    return sorted(filter(_PART_NAME.fullmatch, os.listdir(folder))) if folder.is_dir() else []  # noqa: PTH208
-
-
 def stored_vectors(store: Path) -> int:
     """Vectors in a store, of the settings that were written to last; by names alone."""
     folders = [path for path in store.glob("*/parts") if path.is_dir()]
@@ -164,19 +154,20 @@ class PartList:
             if name not in replaced or not there.issuperset(part.name for part in replaced[name])
         ]
         # the greatest last key of a part and all before it
-        self._reach = list(accumulate((name[9:17] for name in self._names), max))
+        self._reach = list(accumulate(map(last_digits, self._names), max))
 
     def between(self, first_key: str, last_key: str) -> list[Path]:
         """Those that can hold a key of the inclusive range: their names say so, none is opened."""
-        first, last = first_key[:8], last_key[:8]
+        first, last = first_key[:DIGITS], last_key[:DIGITS]
         start = bisect_left(self._reach, first)
-        stop = bisect_right(self._names, last, start, key=lambda name: name[:8])
-        return [self._folder / name for name in self._names[start:stop] if first <= name[9:17]]
+        stop = bisect_right(self._names, last, start, key=first_digits)
+        names = self._names[start:stop]
+        return [self._folder / name for name in names if first <= last_digits(name)]
 
     @property
     def rows(self) -> int:
         """Vectors in all of them; what two parts both hold counts twice."""
-        return sum(int(name.split("-")[2]) for name in self._names)
+        return sum(map(rows_in, self._names))
 
     def all(self) -> list[Path]:
         """Every one of them."""

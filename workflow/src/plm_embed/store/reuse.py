@@ -21,6 +21,7 @@ from plm_embed.fingerprint import IMPORTED, Fingerprint, has_matrix
 from plm_embed.io.files import sha256_file
 from plm_embed.keys import Keys
 from plm_embed.store.hdf5 import Array, decode
+from plm_embed.store.part_name import names_bytes
 from plm_embed.store.parts import DamagedPartError, Part, read_part
 from plm_embed.store.replaced import PartList
 from plm_embed.store.store import Store, fingerprint_folders, read_fingerprint
@@ -167,7 +168,7 @@ class Reuse:
         )
         for path in paths:
             if not place.is_file() and path not in self._whole:
-                if not path.stem.endswith(sha256_file(path)[:16]):
+                if not names_bytes(path.name, sha256_file(path)):
                     raise StoreError(
                         f"reuse: {path}: its bytes are not those that were written",
                         path=path,

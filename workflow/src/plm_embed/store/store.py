@@ -20,6 +20,7 @@ from plm_embed.errors import EMBED_AGAIN, PlmEmbedError, StoreError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.keys import Keys
+from plm_embed.store.part_name import names_bytes, part_name, rows_in
 from plm_embed.store.parts import DamagedPartError, read_part
 from plm_embed.store.replaced import PartInfo, PartList
 
@@ -69,7 +70,7 @@ class Store:
             part.check(self.fingerprint)
             first, last, rows = part.keys[0].decode(), part.keys[-1].decode(), part.count
         digest = sha256_file(local)
-        final = self.parts_folder / f"{first[:8]}-{last[:8]}-{rows}-{digest[:16]}.h5"
+        final = self.parts_folder / part_name(first, last, rows, digest)
         with atomic_path(final) as temporary:
             shutil.copyfile(local, temporary)
         info = PartInfo(final.name, rows, local.stat().st_size, digest)
@@ -130,12 +131,12 @@ class Store:
     def _info(self, path: Path) -> PartInfo:
         if path.name not in self._infos:
             digest = sha256_file(path)
-            if not path.stem.endswith(digest[:16]):
+            if not names_bytes(path.name, digest):
                 damage = DamagedPartError(f"{path}: its bytes are not those that were written")
                 self._set_aside(path, damage)
                 raise damage
             self._infos[path.name] = PartInfo(
-                path.name, int(path.stem.split("-")[2]), path.stat().st_size, digest
+                path.name, rows_in(path.name), path.stat().st_size, digest
             )
         return self._infos[path.name]
 

@@ -164,7 +164,7 @@ def plan_line(config: Config) -> str:
     store.
     """
     from plm_embed.jobs.completion_record import campaign_records
-    from plm_embed.store.replaced import part_names
+    from plm_embed.store.part_name import part_names
 
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
     per_submission = config["speed"]["buckets_per_submission"]
