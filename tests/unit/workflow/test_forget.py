@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from plm_embed.inference.prepare_weights import prepare
+from plm_embed.io.files import touched
 from plm_embed.models.manifest import RECORD, write_manifest
 from plm_embed.models.registry import MODELS
 from plm_embed.models.sources.adapters import CONFIG, TENSORS
@@ -128,18 +129,18 @@ def test_inputs_that_have_grown_since_are_other_ones() -> None:
     assert inputs_changed(Path("results"))
 
 
-@pytest.mark.parametrize("touched", [True, False])
+@pytest.mark.parametrize("anew", [True, False])
 def test_a_large_input_is_hashed_where_it_was_touched(
-    touched: bool, monkeypatch: pytest.MonkeyPatch
+    anew: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = import_module("plm_embed.workflow.forget")  # the package has its function of that name
     monkeypatch.setattr(module, "_SMALL", 1)
     hashed: list[Path] = []
     monkeypatch.setattr(module, "sha256_file", lambda path: hashed.append(path) or "")
-    if touched:
+    if anew:
         os.utime("a.csv", (LONG_AGO, LONG_AGO))
-    assert ("not the file that was read" in said()) == touched
-    assert hashed == [Path("a.csv")] * touched
+    assert ("not the file that was read" in said()) == anew
+    assert hashed == [Path("a.csv")] * anew
 
 
 def other_checkpoint() -> Config:
@@ -191,6 +192,17 @@ def test_vectors_of_other_weights_are_not_taken_for_these(change: Callable[[], C
     )
     forget(settings(**config), looking=False)
     assert not (VECTORS / RECORD).exists()
+
+
+def test_what_changed_in_the_same_instant_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks of file systems tick every few milliseconds, or seconds."""
+    monkeypatch.setattr(import_module("plm_embed.workflow.forget"), "_SMALL", 1)
+    other_link()
+    Path("a.csv").write_text(TABLE.replace("LA", "LG"), encoding="utf-8")
+    os.utime("a.csv", (LONG_AGO, LONG_AGO))
+    for file, record in (("esm2.pt", VECTORS / RECORD), ("a.csv", SEQUENCES / SUMMARY)):
+        os.utime(record, ns=(0, touched(Path(file))))
+    assert "other weights" in said() and "not the file that was read" in said()
 
 
 def test_equal_weights_elsewhere_are_the_same() -> None:

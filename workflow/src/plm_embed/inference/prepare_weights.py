@@ -119,7 +119,8 @@ def is_made_from(made: Manifest, model: Model, source: str, adapter: str, since:
 
 
 def _older(files: Iterable[Path], since: int) -> bool:
-    return all(touched(file) <= since for file in files)
+    # at the same instant, as coarse clocks have it, is no proof
+    return all(touched(file) < since for file in files)
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:

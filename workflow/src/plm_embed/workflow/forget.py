@@ -153,7 +153,7 @@ def _replaced_input(folder: Path, summary: Summary | None) -> str:
             found = path.stat()
             if found.st_mtime_ns > read:
                 continue
-            hashed = small or (entry.bytes <= _LARGE and touched(path) > read)
+            hashed = small or (entry.bytes <= _LARGE and touched(path) >= read)
             if found.st_size != entry.bytes or (hashed and _sha256(path) != entry.sha256):
                 return entry.path
     return ""
