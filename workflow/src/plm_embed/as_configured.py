@@ -29,20 +29,25 @@ def _as_configured(file: str, here: str) -> tuple[str, str]:
     results = path.parent.parent
     for copy in (path.with_name(CONFIG), *sorted(results.glob(f"*/{CONFIG}"))):
         with suppress(OSError, ValueError, TypeError):  # damaged, or of results that lie elsewhere
-            began, named = _places(copy)
-            if (began / named).samefile(results):
+            text = copy.read_text(encoding="utf-8")
+            began, named = began_in(text), Path(_said(text, _RESULTS).strip("'\""))
+            if began and (began / named).samefile(results):
                 elsewhere = "" if began.samefile(here) else str(began)
                 return str(named / path.relative_to(results)), elsewhere
     return file, ""
 
 
-def _places(copy: Path) -> tuple[Path, Path]:
-    """Where a run began, and what its configuration calls the results. Read without a parser of
-    YAML, which takes longer than all else that a reader does before its first vector.
+def began_in(copy: str) -> Path | None:
+    """The folder that paths in the copy of a configuration are relative to; None where it says
+    none. ValueError or TypeError when that line is damaged.
     """
-    lines = copy.read_text(encoding="utf-8").splitlines()
-    began, named = (
-        next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
-        for start in (RELATIVE, _RESULTS)
-    )
-    return Path(json.loads(began)), Path(named.strip("'\""))
+    said = _said(copy, RELATIVE)
+    return Path(json.loads(said)) if said else None
+
+
+def _said(copy: str, start: str) -> str:
+    """What follows in the line of this start, '' if there is none. Without a parser of YAML, which
+    takes longer than all else that a reader does before its first vector.
+    """
+    lines = copy.splitlines()
+    return next((line.removeprefix(start) for line in lines if line.startswith(start)), "")

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from plm_embed._version import __version__
-from plm_embed.as_configured import CONFIG, RELATIVE
+from plm_embed.as_configured import CONFIG, RELATIVE, began_in
 from plm_embed.errors import StoreError, make_again
 from plm_embed.io.files import atomic_path
 from plm_embed.jobs.attempts import Attempt
@@ -54,9 +54,8 @@ def ran_in(folder: Path) -> Path:
     """The folder that paths in the copy are relative to; the present one when nothing says it.
     StoreError when that line is damaged.
     """
-    lines = (line for line in kept_config(folder).splitlines() if line.startswith(RELATIVE))
     try:
-        return Path(json.loads(next(lines, "").removeprefix(RELATIVE) or '"."'))
+        return began_in(kept_config(folder)) or Path()
     except (ValueError, TypeError):
         raise _damaged(folder) from None
 
