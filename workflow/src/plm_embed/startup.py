@@ -37,10 +37,7 @@ COMPUTING = ("weights", "reference")
 """Steps that load torch and end when they have written their file."""
 
 STEPS = {
-    **dict.fromkeys(
-        ("deduplicate", "scan", "split"), KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD
-    ),
-    "collect": ONE_BLAS_THREAD,
+    "deduplicate": KEEP_MEMORY | NO_HUGE_PAGES | ONE_BLAS_THREAD,
     "gather": KEEP_MEMORY,
     "embed": WAIT_BRIEFLY,
     **dict.fromkeys((*COMPUTING, "validate"), WAIT_IN_SLEEP),

@@ -19,7 +19,7 @@ def main() -> None:
     """Entry point. Errors that a user can mend end with one or two lines and exit code 1; bugs keep
     their traceback.
 
-    A log that says `error:` is not tried again by the workflow (see `retries`); `unfinished:` is.
+    A log that says `unfinished:` is of a step that another attempt may well end.
     """
     startup.spare_collector()
     log_to_stderr()
@@ -56,7 +56,7 @@ SECTIONS = {
     "Store": {"import": "store", "compact": "store"},
     "Single steps, which the workflow calls": {
         "weights": "embed",
-        **dict.fromkeys(("deduplicate", "scan", "split", "collect"), "sequences"),
+        "deduplicate": "sequences",
         "embed": "embed",
         **dict.fromkeys(("reference", "gather", "validate"), "results"),
     },

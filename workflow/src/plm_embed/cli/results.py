@@ -24,12 +24,6 @@ from plm_embed.setting import from_config
 
 @click.command(cls=ColumnarStep)
 @campaign_options
-@click.option(
-    "--output", type=PATH, help="gathered.json: a record that the three files were written."
-)
-@click.option(
-    "--workflow-commit", default="", help="Commit of the workflow, for the master's provenance."
-)
 def gather(
     *,
     sequences: Path,
@@ -38,8 +32,6 @@ def gather(
     master: Path,
     index: Path,
     records: Path,
-    output: Path | None,
-    workflow_commit: str,
 ) -> None:
     """Merge the parts of the store into the master file, in key order, and write its index.
 
@@ -49,12 +41,11 @@ def gather(
         --master M/master_esm2_embeddings.h5 --index M/master_esm2_embeddings.parquet \\
         --records M/records.parquet
 """
+    from plm_embed.master.attributes import workflow_commit
     from plm_embed.master.gather import gather as run
-    from plm_embed.master.gather_record import write_record
 
-    run(sequences, embedded, store, master, index, records, {"workflow_commit": workflow_commit})
-    if output is not None:
-        write_record(output, (master, index, records))
+    commit = {"workflow_commit": workflow_commit()}
+    run(sequences, embedded, store, master, index, records, commit)
 
 
 @click.command(cls=ColumnarStep)

@@ -27,9 +27,9 @@ from plm_embed.models.family import Family
 from plm_embed.models.manifest import MANIFEST
 from plm_embed.models.registry import find_model
 from plm_embed.planning.costs import Speed, device_label
+from plm_embed.planning.model_settings import weights_folder
 from plm_embed.sequences.summary import bucket_names, verified
 from plm_embed.setting import from_config
-from plm_embed.workflow.by_model import weights_folder
 from plm_embed.workflow.config import Config
 
 SLICES, SLICE_SECONDS = 3, 8.0

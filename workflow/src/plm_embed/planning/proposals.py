@@ -13,7 +13,7 @@ import yaml
 from plm_embed.io.threads import cores
 from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
-from plm_embed.sites.job_shape import Shape, shape
+from plm_embed.sites.job_shape import shape
 from plm_embed.typed_json import IF_KNOWN
 from plm_embed.workflow.resources import local_resources
 
@@ -39,7 +39,6 @@ class Proposal:
     gpus_per_node: int
     submissions: int
     buckets: int
-    buckets_per_submission: int
     walltime_minutes: int
     hours_each: float
     node_hours: float
@@ -94,7 +93,7 @@ def _propose(
     )
     submissions = max(1, math.ceil(gpu_hours / (form.workers * usable))) if usable > 0 else 1
     each = gpu_hours / (submissions * form.workers)
-    buckets = min(MAX_BUCKETS, submissions * form.buckets)
+    buckets = min(MAX_BUCKETS, submissions)
     hours = each + STARTUP_HOURS
     asked = 5 * math.ceil(
         12 * max(shortest, min(longest, TIME_MARGIN * hours + SECONDS_MARGIN / 3600))
@@ -108,7 +107,6 @@ def _propose(
         gpus_per_node=form.gpus,
         submissions=submissions,
         buckets=buckets,
-        buckets_per_submission=math.ceil(buckets / submissions),
         walltime_minutes=minutes,
         hours_each=hours,
         node_hours=node_hours,
@@ -182,7 +180,6 @@ def command(
         yield from ("--configfile", str(configfile))
     below = _profile(profile)
     settings = dict(pair.split("=", 1) for pair in (*_pairs(below, "config"), *given))
-    settings |= {"site": name} if name and slurm and name != "slurm" else {}
     settings |= {"buckets": str(proposal.buckets)} if proposal.buckets != config["buckets"] else {}
     if given or settings != dict(pair.split("=", 1) for pair in _pairs(below, "config")):
         yield from ("--config", *(f"{key}={value}" for key, value in settings.items()))
@@ -192,7 +189,6 @@ def command(
         if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node
         else 0,
         "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
-        "buckets": proposal.buckets_per_submission if _cut_otherwise(proposal, form, config) else 0,
         site.get("queue_resource", ""): proposal.queue
         if slurm and proposal.queue != site.get("default_queue")
         else 0,
@@ -250,13 +246,3 @@ def _profile_resources(profile: Mapping[str, Any]) -> dict[str, Any]:
     return {
         f"{rule}:{name}": value for rule, values in rules.items() for name, value in values.items()
     }
-
-
-def _cut_otherwise(proposal: Proposal, form: Shape, config: dict[str, Any]) -> bool:
-    """Whether the proposal puts another number of buckets into a submission than the workflow by
-    itself.
-    """
-    by_itself = (
-        config["speed"]["buckets_per_submission"] or replace(form, nodes=proposal.nodes).buckets
-    )
-    return bool(proposal.buckets_per_submission != by_itself)

@@ -1,16 +1,13 @@
 """The workers of a running campaign, by their heartbeats."""
 
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from plm_embed.jobs.claims import alive
 from plm_embed.jobs.heartbeats import FOLDER, Beat, read_beat
 from plm_embed.reporting.runs import moment
 from plm_embed.reporting.screen.small_files import Kept, names
-from plm_embed.workflow.run_note import Call
 
 SILENT_AFTER_SECONDS = 120.0
 """A worker that has not written its heartbeat for longer is taken for dead or cut off."""
@@ -29,11 +26,8 @@ class WorkerState:
     trouble: str
 
 
-def workers(folder: Path, done: set[str], run: Call | None, kept: Kept) -> Iterator[WorkerState]:
-    """Living workers, and silent ones whose bucket nobody else has finished or taken over.
-
-    Jobs may outlive a run that was killed, as long as they give signs of life.
-    """
+def workers(folder: Path, done: set[str], kept: Kept) -> Iterator[WorkerState]:
+    """Yield living workers, and silent ones whose bucket nobody else has finished or taken over."""
     now = time.time()
     newest: dict[str, Beat] = {}
     for name in (one for one in names(folder / FOLDER) if one.endswith(".json")):
@@ -45,13 +39,4 @@ def workers(folder: Path, done: set[str], run: Call | None, kept: Kept) -> Itera
         age = max(0.0, now - moment(beat.updated))
         stuck = beat.progressed is not None and now - moment(beat.progressed) > STUCK_AFTER_SECONDS
         silent = age > SILENT_AFTER_SECONDS
-        if run and not run.at_work and (silent or _ended_with(run, beat)):
-            continue
         yield WorkerState(beat, age, "silent" if silent else "stuck" if stuck else "")
-
-
-def _ended_with(run: Call, beat: Beat) -> bool:
-    """Whether a worker has given no sign of life since its run ended, or was killed with it."""
-    if run.ended:
-        return moment(beat.updated) <= moment(run.ended)
-    return beat.host == socket.gethostname() and not alive(beat.pid)

@@ -9,58 +9,51 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.io.files import last_bytes, whole_files
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 
-READING = ("deduplicate", "scan", "split", "collect")
-"""Steps, by the names of their logs, that the models of a campaign share."""
+AGAIN = "Fix the problem and give the same command again; finished work is kept"
 STOPPED = "stopped by a signal"
-"""What embed jobs say when somebody stopped the run."""
+"""The words of embed jobs when somebody stopped the run."""
 _TAIL_BYTES = 4096
 _ERROR = re.compile("plm-embed: (?:error|unfinished): |^Error: ", re.M)
-"""Ours, and what the command line says of an argument, such as a path that is not there."""
+"""Ours, and the command line's about an argument, such as a path that is not there."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A step that ended with an error: its log and what it says there."""
+    """A step that ended with an error: its log and the reason in it."""
 
     log: Path
     reason: str
 
 
 def reading_logs(results: Path) -> list[Path]:
-    """The logs of the steps that read the input."""
-    logs = results / "logs"
-    return [
-        *(path for path in whole_files(logs, "*.log") if path.stem in READING),
-        *(path for name in READING for path in whole_files(logs / name, "*.log")),
-    ]
+    """Return the logs of the steps that read the input."""
+    return whole_files(results / "logs", "deduplicate.log")
 
 
 def model_logs(results: Path, model: str) -> list[Path]:
-    """The logs of the steps of one model. Submissions that ended well since are left out."""
+    """Return the logs of the steps of one model, without those of finished buckets."""
     logs = results / "logs" / model
-    done = {path.stem for path in whole_files(results / model / SUBMISSIONS, "*.json")}
+    done = {path.stem for path in whole_files(results / model / "embedded", "*.json")}
     embed = (path for path in whole_files(logs / "embed", "*.log") if path.stem not in done)
     return [*whole_files(logs, "*.log"), *embed]
 
 
-def failures(results: Path, models: Iterable[str], since_ns: int = 0) -> list[Failure]:
-    """The steps whose log was written at this time or later and ends with an error, the first one
-    first.
-    """
+def failures(results: Path, models: Iterable[str]) -> list[Failure]:
+    """Return the steps whose log ends with an error, the first one first."""
     logs = [*reading_logs(results), *(log for one in models for log in model_logs(results, one))]
     found: list[tuple[int, Failure]] = []
     for log in logs:
         with suppress(FileNotFoundError):
-            written = log.stat().st_mtime_ns
-            if written >= since_ns and (reason := error_at_the_end(log)):
-                found.append((written, Failure(log, reason)))
+            if reason := error_at_the_end(log):
+                found.append((log.stat().st_mtime_ns, Failure(log, reason)))
     return [failure for _, failure in sorted(found, key=lambda one: one[0])]
 
 
 def alike(found: Sequence[Failure]) -> Iterator[list[Failure]]:
-    """Failures that say the same, but for the numbers in it; in the order of the first of each."""
+    """Yield failures that say the same, but for the numbers in it; in the order of the first of
+    each.
+    """
     causes: dict[str, list[Failure]] = {}
     for failure in found:
         causes.setdefault(re.sub(r"\d+", "", failure.reason), []).append(failure)
@@ -68,7 +61,7 @@ def alike(found: Sequence[Failure]) -> Iterator[list[Failure]]:
 
 
 def error_at_the_end(log: Path) -> str:
-    """The first two lines of the error that a log ends with; '' when it ends otherwise."""
+    """Return the first two lines of the error that a log ends with; '' when it ends otherwise."""
     tail = last_bytes(log, _TAIL_BYTES).decode("utf-8", "replace")
     if _ERROR.search(tail):
         return "\n".join(_ERROR.split(tail)[-1].strip().splitlines()[:2])
