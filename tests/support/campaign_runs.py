@@ -18,6 +18,8 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
     """The command that runs the shipped workflow in `folder`, with single keys of its configuration
     replaced.
     """
+    if "inputs" in config:  # the demo's model is taken for the demo's inputs alone
+        config = {"model": "esm2_t3_untrained", **config}
     keys = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in config.items()
@@ -27,7 +29,7 @@ def snakemake_command(folder: Path, *options: str, **config: Any) -> list[str]:
         "-m",
         "snakemake",
         "--snakefile",
-        str(ROOT / "Snakefile"),
+        str(ROOT / "workflow" / "Snakefile"),
         "--directory",
         str(folder),
     ]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.master.gather_record import outdated
+
 from support.campaign_runs import snakemake
 from support.corruption import Case, damage
 from support.said import ACTION, WARNING, WAYS, error_of

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plm_embed.workflow.run_note import note_start
 
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import read_summary, write_summary
-from plm_embed.workflow.run_note import note_start
 from support.campaign_runs import snakemake, snakemake_command
 from support.demo import MASTER, MODEL, ONE_THREAD
 

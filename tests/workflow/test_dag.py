@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from plm_embed.master.gather_record import write_record
+
 from support.dag import ROOT, Plan
 from support.proof import prove
 

@@ -62,11 +62,16 @@ if config["container"]:
 
 
 def products():
-    """Return the files that a campaign is for."""
+    """Return the files that a campaign is for, and those between that a step takes with it when it fails.
+
+    Of a missing file between steps that nobody asks for, Snakemake would say nothing, and old products would stay.
+    """
     files = ["records.parquet", "validation.json", "checksums.sha256", "report.html", "skipped.tsv"]
-    files += ["config.yaml", "ro-crate-metadata.json"]
+    files += ["config.yaml", "ro-crate-metadata.json", "weights.json"]
+    files += [f"embedded/{bucket}.json" for bucket in BUCKETS]
     tables = [master(name, end) for name in MODELS for end in ("h5", "parquet")]
-    return tables + [f"<results>/{name}/{file}" for name in MODELS for file in files]
+    own = [f"<results>/{name}/{file}" for name in MODELS for file in files]
+    return [*tables, *own, "<results>/sequences/summary.json"]
 
 
 def master(model, end):

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
+from plm_embed.cli.campaign_progress import progress_told
 
 from plm_embed.cli import campaign_call, campaign_progress
-from plm_embed.cli.campaign_progress import progress_told
 from plm_embed.cli.campaign_run import Command
 from support.watched import MODEL, beat, campaign, written
 

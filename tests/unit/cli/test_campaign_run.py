@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from plm_embed.cli.campaign_call import in_full, with_weights
+from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
 
 from plm_embed.cli import campaign_call
-from plm_embed.cli.campaign_call import in_full, with_weights
 from plm_embed.cli.campaign_run import (
     CLONE,
     Command,
@@ -20,7 +21,6 @@ from plm_embed.models.registry import find_model
 from plm_embed.models.sources.fetch_weights import in_config
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.config import checked
-from plm_embed.workflow.run_note import note_end, note_start, refuse_beside_another
 from support.made_up_sequences import counted
 
 MODEL = "esm2_t6_8M_UR50D"

@@ -10,10 +10,10 @@ import click
 import jsonschema
 import pytest
 import yaml
+from plm_embed.workflow.schema import completed
 from snakemake.cli import get_argument_parser
 
 from plm_embed.workflow.config import schema
-from plm_embed.workflow.schema import completed
 from support.commands import COMMANDS
 from support.manual import FILES, INSTEAD, PAGES, ROOT, Block, blocks
 

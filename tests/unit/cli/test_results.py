@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from plm_embed.workflow.failures import error_at_the_end
 
 from plm_embed.cli.main import group
-from plm_embed.workflow.failures import error_at_the_end
 
 pytestmark = pytest.mark.workflow
 

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-
 from plm_embed.master.gather_record import outdated, write_record
+
 from support.campaigns import make_campaign
 from support.made_up_sequences import make_records
 from support.proof import prove

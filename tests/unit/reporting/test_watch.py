@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from plm_embed.workflow.run_note import NOTE, note_end, note_start
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
@@ -17,7 +18,6 @@ from plm_embed.io.sealed_json import write_sealed
 from plm_embed.jobs.submission import Submission
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.wording import duration
-from plm_embed.workflow.run_note import NOTE, note_end, note_start
 from support.watched import MODEL, ago, beat, campaign, finish, look, prove, screen, shown, written
 
 

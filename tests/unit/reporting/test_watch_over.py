@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+from plm_embed.workflow.run_note import note_end, note_start
 
 from plm_embed.jobs.attempts import noted
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import write_summary
-from plm_embed.workflow.run_note import note_end, note_start
 from support.made_up_sequences import counted
 from support.watched import MODEL, beat, campaign, finish, look, prove, shown, written
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from plm_embed.sequences.collect import collect
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import split
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
 from plm_embed.jobs.finished_bucket import load_bucket
-from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.split import split
 from plm_embed.sequences.summary import bucket_table, known_summary, read_summary, verified
 from plm_embed.sequences.tables import Table
 from support.campaigns import Campaign, make_campaign, seal_sequences

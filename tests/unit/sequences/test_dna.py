@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from plm_embed.sequences.collect import collect
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import split
 
 from plm_embed.cli.main import group
 from plm_embed.errors import ConfigError, InputError, StoreError
 from plm_embed.keys import bucket_names, key
 from plm_embed.sequences.alphabet import DNA
-from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.split import split
 from plm_embed.sequences.summary import Summary, check_kind, read_summary
 from plm_embed.sequences.tables import Table
 from support.nasty_inputs import COMPRESS, M2, NEP, write

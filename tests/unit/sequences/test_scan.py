@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from plm_embed.sequences.collect import collect
+from plm_embed.sequences.scan import scan
+from plm_embed.sequences.split import split
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import bucket_bounds, bucket_names, bucket_ranges, range_bounds
-from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
-from plm_embed.sequences.scan import scan
 from plm_embed.sequences.settings import ResiduePolicy
-from plm_embed.sequences.split import split
 from plm_embed.sequences.tables import Table
 from support.campaign_runs import snakemake, working_folder
 from support.nasty_inputs import COMPRESS, M2, NEP, PLAIN, write

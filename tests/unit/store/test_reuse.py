@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from plm_embed.workflow.campaign import check_reuse
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Pooling
@@ -25,7 +26,6 @@ from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.reuse import Reuse, check_sources
 from plm_embed.store.store import Store
-from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, bucket_of, write_bucket
 from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
 from support.made_up_sequences import make_records

@@ -173,13 +173,13 @@ def make_again(file: "str | PathLike[str]") -> str:
 
 
 def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
-    """What to do when a store lacks what completion records name: remove these and what was
-    gathered by them, for Snakemake makes a file between steps only when a later one needs it.
+    """What to do when a store lacks what completion records name: remove them all, as which one it
+    was is not known here, and often there are several.
     """
     named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
     return (
-        f"remove {named}/embedded and {named}/records.parquet, and run `snakemake` again (only "
-        "what the store lacks is computed)"
+        f"remove {named}/embedded and run `snakemake` again (only what the store lacks is "
+        "computed)"
     )
 
 

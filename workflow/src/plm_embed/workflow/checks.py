@@ -11,7 +11,7 @@ from plm_embed.inference.settings import Settings, within_limit
 from plm_embed.io.paths import missing, repeated, unusable
 from plm_embed.jobs.completion_record import read_completion
 from plm_embed.models.family import pooling_problems
-from plm_embed.models.manifest import RECORD
+from plm_embed.models.manifest import read_record
 from plm_embed.models.model import Model
 from plm_embed.models.registry import find_model
 from plm_embed.sequences.columns import taken
@@ -162,6 +162,11 @@ def _mistakes(config: Config) -> Iterator[str]:
         yield f"model: {words}: sequences are of one kind; make it several campaigns"
         return
     yield from _input_mistakes(config)
+    if wrong := [
+        line for key in ("weights", "adapter") for line in _unnamed(config[key], key, models)
+    ]:
+        yield from wrong
+        return
     for model in models.values():
         yield from _model_mistakes(config, model)
     try:
@@ -182,25 +187,34 @@ def _input_mistakes(config: Config) -> Iterator[str]:
         yield f"inputs: {file}: is the same file as {same}; name it once"
 
 
+def _unnamed(
+    named: str | Mapping[str, str], key: str, models: Mapping[str, Model]
+) -> Iterator[str]:
+    """Yield mistakes in whose weights or adapters are named."""
+    if isinstance(named, str):
+        if named and len(models) > 1:
+            first = next(iter(models))
+            yield f"{key}: {named}: of which model? Write `{key}: {{{first}: {named}}}`"
+        return
+    for name in named:
+        try:
+            known = find_model(name).name in models
+        except PlmEmbedError:
+            known = False
+        if not known:
+            yield f"{key}.{name}: is no model of this campaign{did_you_mean(name, list(models))}"
+
+
 def _model_mistakes(config: Config, model: Model) -> Iterator[str]:
     for key in ("weights", "adapter"):
-        try:
-            path = of_model(config, key, model)
-        except PlmEmbedError as error:
-            yield f"{key}: {error}"
-            continue
-        # they may be gone once they are prepared
-        prepared = Path(config["results"], model.name, RECORD).exists()
-        if words := path and (_unusable(path) or ("" if prepared else missing(Path(path)))):
+        path = of_model(config, key, model)
+        absent = path and missing(Path(path))
+        if absent and _prepared_from(config, model, path):
+            absent = ""  # they are not needed any more
+        if words := _unusable(path) or absent:
             yield f"{key}: {path}: {words}"
         if key == "weights" and not (path or model.address or model.shipped):
             yield f"weights: {model.name} cannot be downloaded: name its file"
-    if (
-        isinstance(config["weights"], str)
-        and config["weights"]
-        and len(listed(config["model"])) > 1
-    ):
-        yield f"weights: {config['weights']}: of which model? Write `weights: {{MODEL: PATH}}`"
     asked = from_config(Settings, config)
     most = model.layers
     outside = [layer for layer in asked.layers if not -most - 1 <= layer <= most]
@@ -217,3 +231,13 @@ def _model_mistakes(config: Config, model: Model) -> Iterator[str]:
 
 def _unusable(path: str) -> str:
     return unusable(path) or ("write the whole path, ~ is not expanded" if path[:1] == "~" else "")
+
+
+def _prepared_from(config: Config, model: Model, path: str) -> bool:
+    """Return whether the campaign's weights were prepared from this file or folder."""
+    try:
+        made = read_record(Path(config["results"], model.name))
+    except PlmEmbedError:
+        return False
+    named = made and {made.source.path, made.adapter.path if made.adapter else None}
+    return bool(named) and str(Path(path).absolute()) in (named or ())
