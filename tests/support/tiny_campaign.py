@@ -41,14 +41,24 @@ SECONDS = 120
 """After which a command hangs; the longest takes one."""
 
 
-def run_step(folder: Path, step: str) -> tuple[int, str]:
-    """Run a rule's jobs until one fails; exit status and what the last of them printed."""
-    for path in OUTPUTS[step]:
+def run_step(folder: Path, step: str, *, missing_only: bool = False) -> tuple[int, str]:
+    """Run a rule's jobs until one fails; exit status and what the last of them printed.
+
+    missing_only: of embed, the jobs whose output is missing, as where no step before it has run.
+    """
+    jobs = commands(step)
+    if missing_only := missing_only and step == "embed":
+        jobs = [
+            job
+            for job, path in zip(jobs, OUTPUTS[step], strict=True)
+            if not (folder / path).exists()
+        ]
+    for path in () if missing_only else OUTPUTS[step]:
         if (folder / path).is_dir():
             shutil.rmtree(folder / path)
         (folder / path).unlink(missing_ok=True)
     status, words = 0, ""
-    for command in commands(step):
+    for command in jobs:
         status, words = run_command(folder, command)
         if status:
             break
@@ -122,7 +132,6 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
     for name in (
-        "jobs.submission",
         "jobs.embed_bucket",
         "master.gather",
         "master.validate",
@@ -172,10 +181,7 @@ def write_config(folder: Path) -> None:
         "weights": "model.pt",
         "buckets": len(BUCKETS),
     }
-    config |= {
-        "speed": {"device": "cpu", "buckets_per_submission": 2},
-        "validate": {"spot_checks": 2},
-    }
+    config |= {"validate": {"spot_checks": 2}}
     (folder / "config").mkdir()
     (folder / "config" / "config.yaml").write_text(yaml.safe_dump(config))
 
@@ -184,9 +190,8 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     """Run a campaign and copy it after each step to `root`/{stage}, where the step that is named
     comes next.
 
-    start: only inputs and checkpoint; scan, split and collect as by_input leaves them; half: embed
-    was killed when one bucket was done and parts of another were written; compacted: gather is
-    next, and parts were merged; read: all done.
+    start: only inputs and checkpoint; half: embed was killed when one bucket was done and parts of
+    another were written; compacted: gather is next, and parts were merged; read: all done.
     """
     _begin(root / "start", seed)
 
@@ -197,8 +202,6 @@ def make_stages(root: Path, seed: int = 1) -> Path:
         return root / stage
 
     go_on("start", "deduplicate", "weights")
-    go_on("deduplicate", "split", "scan")
-    go_on("split", "collect", "split")
     planned = go_on("deduplicate", "embed", "deduplicate")
     _succeed(planned, run_command(planned, ["plan", "--configfile", "config/config.yaml"]))
     go_on("embed", "gather", "embed")
@@ -208,7 +211,7 @@ def make_stages(root: Path, seed: int = 1) -> Path:
     _succeed(
         compacted, run_command(compacted, ["compact", f"{VECTORS}/store", "--keep-hours", "0"])
     )
-    go_on("gather", "validate", "gather", "reference")
+    go_on("gather", "validate", "gather")
     finished = go_on("validate", "read", "validate", "report")
     _succeed(finished, forked(finished, lambda: _read_as_users_do(Path())))
     return root
@@ -236,10 +239,7 @@ def _succeed(folder: Path, outcome: tuple[int, str]) -> None:
 
 
 def _half_embedded(folder: Path) -> None:
-    """As if embed had been killed: one record of three, half of the parts, no summary of a
-    submission.
-    """
-    shutil.rmtree(folder / VECTORS / "submissions")
+    """As if embed had been killed: one record of three, half of the parts."""
     for name in BUCKETS[1:]:
         (folder / VECTORS / "embedded" / f"{name}.json").unlink()
     for part in sorted((folder / VECTORS / "store").glob("*/parts/*.h5"))[::2]:

@@ -36,5 +36,5 @@ rule embed:
         " --store {params.store:q} --embedded {params.folder:q}"
         " --output {resources.tmpdir:q}/{wildcards.model}-{wildcards.bucket}.json {params.reuse:q} {params.recipe:q}"
         " --per-residue-limit-gb {params.limit} --nodes {resources.nodes} --workers {resources.gpu} --threads {threads}"
-        " --minutes {resources.runtime} --device {resources.device:q} --scratch {resources.scratch:q}"
+        " --minutes {resources.runtime} --device={resources.device:q} --scratch={resources.scratch:q}"
         " --toks-per-batch {resources.toks_per_batch} --flush-minutes {resources.flush_minutes} &> {log:q}"

@@ -126,7 +126,7 @@ def execute(words: Sequence[str]) -> None:
         for line in process.stdout:
             print(printable(line.rstrip()), file=sys.stderr, flush=True)
             locked = locked or _LOCKED in line
-    if locked:
+    if process.returncode and locked:
         raise PlmEmbedError(
             "another Snakemake works in this folder, or was killed",
             remedy=f"wait for it; if there is none: `{shlex.join([*words, '--unlock'])}`, then the "
