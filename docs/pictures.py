@@ -16,14 +16,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
+from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
+from plm_embed.workflow.run_note import NOTE, note_start
 from rich.console import Console
 
 from plm_embed.jobs.heartbeats import FOLDER, Beat, write_beat
 from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.reporting.screen.watch_view import view
-from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
-from plm_embed.workflow.run_note import NOTE, note_start
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -38,7 +38,13 @@ def demo() -> None:
     config["inputs"] = [str(ROOT / path) for path in config["inputs"]]
     config["weights"] = str(ROOT / config["weights"])
     Path("config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    program = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    program = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--snakefile",
+        str(ROOT / "workflow" / "Snakefile"),
+    ]
     options = ["--configfile", "config.yaml", "--cores", "2", "--quiet", "all"]
     subprocess.run([*program, *options], check=True)
 

@@ -129,7 +129,7 @@ class SnakemakeRun:
         command = [
             *SNAKEMAKE,
             "--snakefile",
-            str(ROOT / "Snakefile"),
+            str(ROOT / "workflow" / "Snakefile"),
             "--profile",
             self.profile,
             *options,

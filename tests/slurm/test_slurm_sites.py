@@ -44,7 +44,14 @@ class Unedited(Campaign):
         shutil.copytree(ROOT / "profiles" / "slurm", self.folder / "slurm", dirs_exist_ok=True)
 
     def command(self, *options: str) -> list[str]:
-        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "slurm", *options]
+        return [
+            *SNAKEMAKE,
+            "--snakefile",
+            str(ROOT / "workflow" / "Snakefile"),
+            "--profile",
+            "slurm",
+            *options,
+        ]
 
 
 @pytest.fixture
@@ -102,7 +109,14 @@ class Written(Campaign):
     """A campaign with a profile that `plm-embed profile` writes."""
 
     def command(self, *options: str) -> list[str]:
-        return [*SNAKEMAKE, "--snakefile", str(ROOT / "Snakefile"), "--profile", "mine", *options]
+        return [
+            *SNAKEMAKE,
+            "--snakefile",
+            str(ROOT / "workflow" / "Snakefile"),
+            "--profile",
+            "mine",
+            *options,
+        ]
 
 
 def test_a_profile_that_is_written_needs_no_editing(

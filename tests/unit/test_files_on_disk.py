@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plm_embed.master.gather_record import read_record as read_gathered
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.sealed_json import unsealed, write_sealed
@@ -23,7 +22,7 @@ from plm_embed.jobs.submission import read_submission
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.planning.forecast import read_plan, write_plan
-from plm_embed.sequences.summary import read_scan, read_summary, write_summary
+from plm_embed.sequences.summary import read_summary, write_summary
 from plm_embed.store.replaced import read_note
 
 DATA = Path(__file__).parents[1] / "data" / "files_0.1"
@@ -56,14 +55,6 @@ KINDS = [
         lambda path, found: write_summary(path.parent, found),
     ),
     Kind(
-        "scan",
-        "summary.json",
-        "a summary of sequences",
-        "run `snakemake --forcerun .*scan`",
-        lambda path: read_scan(path.parent),
-        lambda path, found: write_summary(path.parent, found),
-    ),
-    Kind(
         "weights",
         "weights.json",
         "a manifest of weights",
@@ -77,7 +68,7 @@ KINDS = [
         "completion",
         "0000.json",
         "a completion record",
-        "remove .*submissions and run `snakemake` again",
+        "remove .*embedded and run `snakemake` again",
         read_completion,
         write_completion,
         optional=(
@@ -89,13 +80,6 @@ KINDS = [
         "submission", "0000.json", "a record of a submission", "remove it, and run", read_submission
     ),
     Kind("compacted", "a.json", "a note of compact", "remove it, then remove", read_note),
-    Kind(
-        "gathered",
-        "gathered.json",
-        "a record of gather",
-        "run `snakemake --forcerun .*gathered.json`",
-        read_gathered,
-    ),
     Kind(
         "validation",
         "validation.json",

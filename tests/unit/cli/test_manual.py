@@ -10,7 +10,6 @@ import click
 import jsonschema
 import pytest
 import yaml
-from plm_embed.workflow.schema import completed
 from snakemake.cli import get_argument_parser
 
 from plm_embed.workflow.config import schema
@@ -83,8 +82,7 @@ def test_its_keys_exist(block: Block) -> None:
     blocks = [one for one in content.values() if isinstance(one, dict) and "inputs" in one]
     for one in (content, *blocks):  # a module's configuration is a block of another's
         if {"inputs", "model", "container"} & set(one):
-            whole = completed({"inputs": "one", "model": "one"} | one, schema())
-            jsonschema.validate(whole, schema())
+            jsonschema.validate({"inputs": "one", "model": "one"} | one, schema())
 
 
 def test_links_lead_somewhere() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from plm_embed.workflow.config_file import read_config
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
@@ -16,6 +15,7 @@ from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan
 from plm_embed.planning.campaign_input import given_input
+from plm_embed.workflow.config import read_config
 from support import checkpoints
 from support.plans import planned, text
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from plm_embed.workflow.config_file import read_config
 from rich.console import Console
 
 from plm_embed.cli.main import group
@@ -25,7 +24,7 @@ from plm_embed.sequences.summary import write_summary
 from plm_embed.sequences.tables import Table
 from plm_embed.typed_json import to_plain
 from plm_embed.wording import readable
-from plm_embed.workflow.config import input_reading
+from plm_embed.workflow.config import input_reading, read_config
 from support import checkpoints
 from support.made_up_sequences import counted
 from support.nasty_inputs import write

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from plm_embed.workflow.config_file import read_config
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan, proposals
 from plm_embed.sites.data import read_site
+from plm_embed.workflow.config import read_config
 from support.plans import planned, text
 
 M650 = MODELS["esm2_t33_650M_UR50D"]

@@ -8,7 +8,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from plm_embed.workflow.campaign import check_reuse
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import Pooling
@@ -21,7 +20,6 @@ from plm_embed.jobs.completion_record import (
 )
 from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
-from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
 from plm_embed.store.reuse import Reuse, check_sources
@@ -171,45 +169,6 @@ def test_another_fingerprint_is_refused_before_anything_is_computed(
     known = {"engine": "packed-0"}
     with pytest.raises(PlmEmbedError, match=r"(?s)device or version: engine is .*`reuse`$"):
         check_sources([tmp_path / "first/store"], known)
-
-
-def test_a_configuration_that_asks_for_other_vectors_is_refused(tmp_path: Path) -> None:
-    earlier = gathered_campaign(tmp_path)
-    embedding = {
-        "layers": [3], "pooling": ["mean"], "storage_dtype": "float16", "compute_dtype": "auto",
-        "long_sequences": {"policy": "whole", "max_residues": 0, "overlap": 0},
-    }  # fmt: skip
-    config: dict[str, Any] = {
-        "model": MEAN.model,
-        "embedding": embedding,
-        "residues": {"strand": "as_given"},
-        "weights_folder": str(tmp_path / "none"),
-    }
-    check_reuse(config | {"reuse": []})
-    for path in (earlier.master, earlier.store):
-        check_reuse(config | {"reuse": [str(path)]})
-        other = config | {
-            "reuse": [str(path)],
-            "embedding": embedding | {"compute_dtype": "bfloat16", "layers": [2]},
-        }
-        with pytest.raises(
-            PlmEmbedError,
-            match=r"layers is \[3\] there, \[2\] here; compute_dtype is float32 there, bf",
-        ):
-            check_reuse(other)
-        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
-            check_reuse(config | {"reuse": [str(path)], "residues": {"strand": "canonical"}})
-        canonical = replace(MEAN, strand="canonical")
-        with pytest.raises(PlmEmbedError, match="strand is as_given there, canonical here"):
-            Reuse([path], canonical)
-    manifest = Manifest(
-        MEAN.model, "esm2", 3, 8, 2, None, True, "MIT", "other", 0, Source("fair-esm", "")
-    )
-    write_manifest(tmp_path / "resources" / MEAN.model / MANIFEST, manifest)
-    with pytest.raises(PlmEmbedError, match=r"weights_sha256 is [0-9a-f]{64} there, other here"):
-        check_reuse(
-            config | {"reuse": [str(earlier.store)], "weights_folder": str(tmp_path / "resources")}
-        )
 
 
 def cut(path: Path) -> None:

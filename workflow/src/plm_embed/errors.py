@@ -178,8 +178,7 @@ def embed_again(model_folder: "str | PathLike[str]" = "results/{model}") -> str:
     """
     named = str(model_folder) if "{" in str(model_folder) else shlex.quote(str(model_folder))
     return (
-        f"remove {named}/embedded and run `snakemake` again (only what the store lacks is "
-        "computed)"
+        f"remove {named}/embedded and run `snakemake` again (only what the store lacks is computed)"
     )
 
 

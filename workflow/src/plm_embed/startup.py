@@ -33,7 +33,7 @@ too: on two cores with one of them taken, 25 proteins took the 8M model over a m
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 """Python's own 700 are for programs that make few objects."""
 
-COMPUTING = ("weights", "reference")
+COMPUTING = ("weights",)
 """Steps that load torch and end when they have written their file."""
 
 STEPS = {

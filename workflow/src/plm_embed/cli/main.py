@@ -58,7 +58,7 @@ SECTIONS = {
         "weights": "embed",
         "deduplicate": "sequences",
         "embed": "embed",
-        **dict.fromkeys(("reference", "gather", "validate"), "results"),
+        **dict.fromkeys(("gather", "validate"), "results"),
     },
 }
 """The commands by what people do with them, each with its module, which only it loads."""

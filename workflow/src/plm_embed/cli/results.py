@@ -17,7 +17,7 @@ from plm_embed.cli.options import (
 from plm_embed.cli.setting_options import settings_of
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import Fingerprint
-from plm_embed.inference.settings import MEANING, Proof, Settings
+from plm_embed.inference.settings import Proof
 from plm_embed.io.terminal import say
 from plm_embed.setting import from_config
 
@@ -49,60 +49,17 @@ def gather(
 
 
 @click.command(cls=ColumnarStep)
-@click.option(
-    "--sequences",
-    required=True,
-    type=EXISTING,
-    help="Folder made by `plm-embed deduplicate`.",
-)
-@WEIGHTS(required=True)
-@settings_of("settings", Settings, only=MEANING)
-@settings_of("proof", Proof)
-@click.option("--output", required=True, type=PATH, help="reference.npz: their vectors.")
-def reference(
-    *, sequences: Path, weights_folder: Path, settings: Settings, proof: Proof, output: Path
-) -> None:
-    """Embed a few random sequences by the reference path, for validate to compare.
-
-    That is the program of the model's authors, or a plain one that was compared with it, one
-    sequence at a time in float32.
-
-    \b
-    Example:
-      plm-embed reference --sequences results/sequences \\
-        --weights resources/weights/esm2_t33_650M_UR50D \\
-        --output results/esm2_t33_650M_UR50D/reference.npz
-"""
-    import torch
-
-    from plm_embed.inference.resolve import fingerprint_of
-    from plm_embed.master.expected_vectors import expect, write_expected
-    from plm_embed.models.manifest import read_manifest
-
-    asked = fingerprint_of(read_manifest(weights_folder), settings, torch.device("cpu"))
-    write_expected(output, expect(sequences, weights_folder, asked, proof.spot_checks))
-
-
-@click.command(cls=ColumnarStep)
 @click.argument("results", required=False, type=EXISTING)
 @partial(campaign_options, required=False)
 @WEIGHTS()
 @settings_of("proof", Proof)
-@click.option(
-    "--reference",
-    type=PATH,
-    help="File of `plm-embed reference`: vectors that were computed before, in place of "
-    "--spot-checks.",
-)
 @click.option("--report", type=PATH, help="validation.json: every check and its result.")
 @click.option(
     "--checksums",
     type=PATH,
     help="SHA-256 list of the results, written only when all is well.",
 )
-def validate(
-    *, results: Path | None, proof: Proof, reference: Path | None, **given: Path | None
-) -> None:
+def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> None:
     """Prove that the master is complete and right, or say what is wrong.
 
     RESULTS is a results folder with one model, or the folder of a model in it. It stands for all
@@ -113,7 +70,7 @@ def validate(
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
-    from plm_embed.master.expected_vectors import Expected, expect, read_expected
+    from plm_embed.master.expected_vectors import Expected, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
     from plm_embed.reading.find import find_master, gather_again
@@ -138,8 +95,6 @@ def validate(
     sequences, weights = places["sequences"], places["weights_folder"]
 
     def expected(fingerprint: Fingerprint) -> Expected:
-        if reference:
-            return read_expected(reference)
         return expect(sequences, weights, fingerprint, proof.spot_checks)
 
     problems = run(
@@ -190,4 +145,4 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
     }
 
 
-COMMANDS = (gather, reference, validate)
+COMMANDS = (gather, validate)

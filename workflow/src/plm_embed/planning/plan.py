@@ -117,9 +117,8 @@ def plan(question: Question) -> list[Plan]:
         )
     on_cpu = all(draft.on_cpu for draft in drafts)
     submits = bool(question.site) or (bool(here.site) and not on_cpu)
-    name = "" if here.why else here.site
     words = tuple(
-        command(ways[0], name, site, file, config, given=told)
+        command(ways[0], here.site, site, file, config, given=told)
         if submits
         else local_command(len(visible_gpus()), file, told)
     )

@@ -161,39 +161,38 @@ def command(
     *,
     given: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The words of the call that runs the proposal. name: of the site, '' where Snakemake will
-    recognize it; given: the words after --config that it is planned with.
+    """The words of the call that runs the proposal. name: of the site; given: the words after
+    --config that it is planned with.
 
-    What Snakemake asks for by itself at the site is left out.
+    What the profile asks for by itself is left out.
     """
-    form, slurm = shape(site, proposal.queue), "queue_resource" in site
-    profile = "slurm" if slurm else "pbs"
+    slurm = "queue_resource" in site
+    profile = "slurm" if slurm else "pbs" if name == "polaris" else "profiles/generic-pbs"
     yield from ("snakemake", "--profile", profile)
+    below = _profile(profile)
     if not slurm:
-        yield from ("--pbs-site", name) if name else ()
-        yield from (
-            ("--pbs-queue", proposal.queue)
-            if proposal.queue != site.get("default_queue", "default")
-            else ()
-        )
+        yield from ("--pbs-site", name) if profile != "pbs" and name != "generic" else ()
+        if proposal.queue not in (below.get("pbs-queue"), site.get("default_queue", "default")):
+            yield from ("--pbs-queue", proposal.queue)
     if configfile:
         yield from ("--configfile", str(configfile))
-    below = _profile(profile)
     settings = dict(pair.split("=", 1) for pair in (*_pairs(below, "config"), *given))
     settings |= {"buckets": str(proposal.buckets)} if proposal.buckets != config["buckets"] else {}
     if given or settings != dict(pair.split("=", 1) for pair in _pairs(below, "config")):
         yield from ("--config", *(f"{key}={value}" for key, value in settings.items()))
     kept = _profile_resources(below)
-    resources = {
-        "gpu": proposal.gpus_per_node
-        if kept.get("embed:gpu", form.gpus) != proposal.gpus_per_node
-        else 0,
-        "nodes": proposal.nodes if proposal.nodes != form.nodes else 0,
-        site.get("queue_resource", ""): proposal.queue
-        if slurm and proposal.queue != site.get("default_queue")
-        else 0,
+    resources = {"gpu": proposal.gpus_per_node, "nodes": proposal.nodes}
+    chosen: dict[str, Any] = {
+        f"embed:{resource}": value
+        for resource, value in resources.items()
+        if kept.get(f"embed:{resource}", 1) != value
     }
-    chosen = {f"embed:{name}": value for name, value in resources.items() if value}
+    if slurm and proposal.queue != site.get("default_queue"):
+        chosen[f"embed:{site['queue_resource']}"] = proposal.queue
+    if str(kept.get("embed:runtime", "")).isdecimal() and (
+        proposal.walltime_minutes < int(kept["embed:runtime"])
+    ):
+        chosen["embed:runtime"] = proposal.walltime_minutes
     if chosen:
         yield from (
             "--set-resources",
