@@ -30,6 +30,7 @@ rule weights:
         source=lambda wildcards: options("source", filter(None, [of(wildcards)["weights"]])),
         adapter=lambda wildcards: options("adapter", filter(None, [of(wildcards)["adapter"]])),
         folder=lambda wildcards: weights_folder(of(wildcards)),
+        dtype=lambda wildcards: of(wildcards)["embedding"]["compute_dtype"],
     shell:
         "python -m plm_embed weights --model {params.model} {params.source:q} {params.adapter:q}"
-        " --output {params.folder:q} --record {output:q} &> {log:q}"
+        " --output {params.folder:q} --record {output:q} --compute-dtype {params.dtype} &> {log:q}"
