@@ -14,7 +14,9 @@ rule weights:
         "../../envs/plm-embed.yaml"
     params:
         source=weights_of,
-        folder=lambda wildcards: f"{config['weights_folder'] or 'resources/weights'}/{wildcards.model}",
+        # functions of `output` never cause a rerun
+        folder=lambda wildcards, output: f"{config['weights_folder'] or 'resources/weights'}/{wildcards.model}",
+        dtype=lambda wildcards, output: config["embedding"]["compute_dtype"],
     shell:
         "python -m plm_embed weights --model {wildcards.model} {params.source:q} --output {params.folder:q}"
-        " --record {output:q} &> {log:q}"
+        " --record {output:q} --compute-dtype {params.dtype} &> {log:q}"

@@ -99,6 +99,7 @@ def test_the_manifest_says_what_is_there_and_where_it_came_from(tmp_path: Path) 
         bytes=(tmp_path / "out" / "model.safetensors").stat().st_size,
         source=Source("fair-esm", sha256_file(source), path=str(source)),
         self_test_sha256=sha256_file(tmp_path / "out" / "self_test.npz"),
+        roundings=made.roundings,
         published="no",
     )
     assert read_manifest(tmp_path / "out") == load(tmp_path / "out")[0] == made

@@ -25,7 +25,9 @@ def problems(
 ) -> list[str]:
     findings = Findings()
     with open_hdf5(campaign.master) as file:
-        check_spots(findings, campaign.fingerprint, skipped or set(), file, expected)
+        check_spots(
+            findings, campaign.fingerprint, skipped or set(), file, expected, None, lambda _: {}
+        )
     return findings.problems
 
 
@@ -74,3 +76,23 @@ def test_a_row_with_too_many_tokens_for_the_reference_is_told(
     name = next(iter(found.vectors))
     assert problems(campaign, replace(found, vectors=found.vectors | {name: {}})) == []
     assert f"key {name} has too many tokens for the reference" in caplog.text
+
+
+def test_a_row_beyond_the_bound_is_judged_by_the_rounding_of_its_own_sequence(
+    campaign: Campaign,
+) -> None:
+    exact = computed(campaign, 1)
+    (name,) = exact.vectors
+    moved = {
+        kind: vector if kind.endswith("spans") else 1.05 * vector
+        for kind, vector in exact.vectors[name].items()
+    }
+    others = replace(exact, vectors={name: moved})
+    for rounding, wrong in ((0.02, False), (0.001, True)):
+        findings = Findings()
+        with open_hdf5(campaign.master) as file:
+            check_spots(
+                findings, campaign.fingerprint, set(), file, others, None,
+                lambda _: dict.fromkeys(moved, rounding),  # noqa: B023
+            )  # fmt: skip
+        assert bool(findings.problems) == wrong

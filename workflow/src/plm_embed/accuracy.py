@@ -1,18 +1,61 @@
-"""How near two computations of one vector have to be, and how near they were."""
+"""How near two computations of a vector have to be: a bound that comes from the weights in use.
 
-from dataclasses import dataclass
-
-from plm_embed.fingerprint import StorageDtype
-
-RELATIVE_L2: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 1e-4, "bfloat16": 8e-3}
-"""How far a vector computed in float32 may lie from the reference: mostly the rounding to the
-storage type.
+Trained weights amplify rounding, some much more than others. So when weights are prepared, the
+reference path measures how far the rounding of each compute dtype alone moves the vectors of a few
+probes. A device may be off by a small multiple of that.
 """
 
-COSINE = 0.9999
-"""Bound in half precision on the cosine of a vector and its reference, for a model that this
-version does not know; families have their own.
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from plm_embed.errors import ConfigError
+from plm_embed.fingerprint import ComputeDtype, StorageDtype
+from plm_embed.typed_json import IF_KNOWN
+
+MULTIPLE = 3.0
+"""Of the distance that rounding alone makes. On CPUs, kernels that are right came to 2.1 times that
+distance at most: all families, random weights, scores up to 12 times as large.
 """
+FLOOR: dict[ComputeDtype, float] = {
+    "float32": 1e-5,
+    "tfloat32": 1e-3,
+    "bfloat16": 5e-3,
+    "float16": 1e-3,
+}
+"""What a device may be off by in any case: about what random weights show. A tanh GELU for the
+exact one makes 6e-5 in float32.
+"""
+STORED: dict[StorageDtype, float] = {"float16": 1e-3, "float32": 0.0, "bfloat16": 8e-3}
+"""What rounding to the storage dtype adds."""
+NOTABLE = 0.999
+"""A cosine below which rounding is worth a line to the user."""
+REFUSED = 0.99
+"""A cosine below which vectors are not worth computing."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How far the rounding of a compute dtype alone moves vectors of some weights: the worst of
+    the probes, after the last layer.
+    """
+
+    mean: float
+    """Relative L2 distance of a mean over residues from exact arithmetic."""
+    tokens: float
+    """The same of all tokens together."""
+    cosine: float
+    """Of a mean and its exact value; 0 where it is not finite."""
+
+
+Roundings = Mapping[str, Rounding]
+"""By compute dtype."""
+_UNKNOWN: Roundings = {
+    dtype: Rounding(mean=3e-5, tokens=3e-5, cosine=1.0)
+    if dtype == "float32"
+    else Rounding(mean=1e-2, tokens=1e-2, cosine=1.0)
+    for dtype in FLOOR
+}
+"""Of weights that an earlier version prepared."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +67,59 @@ class SelfTest:
     cosine: float
     """The worst over the probes."""
     batch_invariant: bool
-    """Whether probes, and a pair of 600 residues, gave the same bits alone and in company."""
+    """Whether a probe and a pair of 600 residues gave the same bits alone and in company, in the
+    first rows of a batch, across the edge of two slices and in the last rows.
+    """
     attention: str
     """Name of the kernel in use."""
     elementwise: str
     """Name of the kernel in use."""
+    rounding: str = field(default="", metadata=IF_KNOWN)
+    """What `remark` says of the compute dtype and these weights."""
+
+
+def bound(dtype: ComputeDtype, roundings: Roundings | None, *, tokens: bool = False) -> float:
+    """Return the largest relative L2 distance from the reference that is right for a vector, or
+    with `tokens` for the representation of tokens.
+    """
+    rounding = (roundings or _UNKNOWN)[dtype]
+    return allowed(dtype, rounding.tokens if tokens else rounding.mean)
+
+
+def allowed(dtype: ComputeDtype, rounding: float) -> float:
+    """Return how far a device may be off where rounding alone makes a distance of `rounding`."""
+    return MULTIPLE * rounding + FLOOR[dtype]
+
+
+def remark(dtype: ComputeDtype, roundings: Roundings | None) -> str:
+    """Say how far a compute dtype moves vectors of these weights; '' where that is not notable."""
+    if not roundings or (cosine := roundings[dtype].cosine) >= NOTABLE:
+        return ""
+    return (
+        f"{dtype} alone moves vectors of these weights to a cosine of {cosine:.4f} with exact "
+        f"arithmetic; {_nearer(dtype, roundings)} is nearer"
+    )
+
+
+def check_dtype(dtype: ComputeDtype, roundings: Roundings | None, model: str) -> None:
+    """Raise ConfigError where a compute dtype moves vectors of these weights too far."""
+    if not fits(dtype, roundings):
+        assert roundings
+        raise ConfigError(
+            f"embedding.compute_dtype: {dtype} is too coarse for these weights of {model}: it "
+            f"alone moves vectors to a cosine of {roundings[dtype].cosine:.4f} with exact "
+            f"arithmetic, below {REFUSED}\nset {_nearer(dtype, roundings)}",
+            key="embedding.compute_dtype",
+        )
+
+
+def fits(dtype: ComputeDtype, roundings: Roundings | None) -> bool:
+    """Return whether vectors in a compute dtype are near enough to be worth computing."""
+    return dtype == "float32" or not roundings or roundings[dtype].cosine >= REFUSED
+
+
+def _nearer(dtype: ComputeDtype, roundings: Roundings) -> str:
+    """Name the dtypes that are notably nearer, the fastest first."""
+    faster: tuple[ComputeDtype, ...] = ("bfloat16", "float16", "tfloat32")
+    names = [name for name in faster if name != dtype and roundings[name].cosine >= NOTABLE]
+    return f"{', '.join(names)} or float32" if names else "float32"

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import Literal, get_args
 
 import click
 
+from plm_embed.accuracy import check_dtype
 from plm_embed.cli.options import PATH, WEIGHTS, Step, Workers
 from plm_embed.cli.setting_options import settings_of
-from plm_embed.fingerprint import MATRICES
+from plm_embed.fingerprint import MATRICES, ComputeDtype
 from plm_embed.inference.settings import Settings
 
 
@@ -38,6 +40,12 @@ from plm_embed.inference.settings import Settings
     help="Also write the manifest to this file: a campaign's note of what it uses.",
 )
 @click.option(
+    "--compute-dtype",
+    type=click.Choice(["auto", *get_args(ComputeDtype)]),
+    default="auto",
+    help="Refuse weights for which this dtype is too coarse.",
+)
+@click.option(
     "--check",
     is_flag=True,
     help="Also load them on this machine, and compare what they answer with what their publisher's "
@@ -50,6 +58,7 @@ def weights(
     adapter: Path | None,
     output: Path,
     record: Path | None,
+    compute_dtype: Literal["auto"] | ComputeDtype,
     check: bool,
 ) -> None:
     """Download or adopt the weights of a model, and verify them.
@@ -66,6 +75,8 @@ def weights(
     from plm_embed.models.registry import find_model
 
     manifest = prepare(find_model(model), source, output, adapter)
+    if compute_dtype != "auto":
+        check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:
         write_manifest(record, manifest)
     if check:

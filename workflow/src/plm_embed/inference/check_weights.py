@@ -8,6 +8,7 @@ peptides is shipped for ESM-2, ESM C and Ankh.
 from collections.abc import Iterator
 from pathlib import Path
 
+from plm_embed.accuracy import bound, remark
 from plm_embed.errors import WeightsError
 from plm_embed.inference.language_model import LanguageModel
 from plm_embed.kernels.devices import device_name
@@ -27,6 +28,8 @@ def check(folder: Path) -> Iterator[str]:
         yield f"source: {caveat or 'the published weights, by their SHA-256'}"
         where = f"{model.dtype} on {device_name(model.device)}"
         yield f"self-test: passed in {where}"
+        if note := remark(model.dtype, model.manifest.roundings):
+            yield f"accuracy: {note}"
         if published.known_answers(name) is None:
             yield f"known answers: none are known for {name}"
             return
@@ -34,9 +37,10 @@ def check(folder: Path) -> Iterator[str]:
             yield "known answers: those are of the model without the adapter, and not compared"
             return
         error = published.distance(name, model.embed(published.peptides(), bar=False))
-    bound = published.tolerance(name)
-    far = f"{100 * error:.2g} % from the published model's, {100 * bound:g} % allowed"
-    if error > bound:
+        # both are rounded: these by the dtype here, the known ones by bfloat16
+        limit = bound(model.dtype, model.manifest.roundings) + published.tolerance(model.manifest)
+    far = f"{100 * error:.2g} % from the published model's, {100 * limit:.2g} % allowed"
+    if error > limit:
         why = "report it with this line" if not caveat else "these are other weights"
         raise WeightsError(f"{folder}: answers in {where} are {far}: {why}", path=folder)
     yield f"known answers: {far}"

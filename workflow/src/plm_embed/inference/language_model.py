@@ -21,7 +21,7 @@ from plm_embed.fingerprint import (
 from plm_embed.inference.arguments import asked, machine, residue_policy
 from plm_embed.inference.inputs import Given, Named, named_sequences, refuse
 from plm_embed.inference.pipeline import Vectors, token_budget
-from plm_embed.inference.resolve import fingerprint_of
+from plm_embed.inference.resolve import compute_dtype, fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import known
 from plm_embed.inference.vector_stream import LeftOut, VectorStream
@@ -87,9 +87,11 @@ class LanguageModel:
         strand: Strand = "as_given",
     ) -> None:
         """`folder` is a weights folder; otherwise as `load`."""
-        self.device, self.dtype, self._threads = machine(device, dtype, threads)
-        family = read_manifest(folder).family
+        self.device, _, self._threads = machine(device, dtype, threads)
+        manifest = read_manifest(folder)
+        family = manifest.family
         self.policy = residue_policy(family, strand)
+        self.dtype = compute_dtype(dtype, manifest, self.device)
         with devices.loading(self.device), self._settings():
             self.manifest, tensors = weights_folders.load(folder)
             self._engine: Engine | None = family.engine(

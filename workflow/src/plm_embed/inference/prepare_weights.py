@@ -124,16 +124,24 @@ def _older(files: Iterable[Path], since: int) -> bool:
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Complete a weights folder, which has its tensors: the self-test's golden vectors, and last
-    the manifest.
+    """Complete a weights folder, which has its tensors: measure what rounding does to them, write
+    the self-test's golden vectors, and last the manifest.
     """
+    manifest = _measured(folder, manifest)
+    write_manifest(folder / MANIFEST, manifest)
+    return manifest
+
+
+def _measured(folder: Path, manifest: Manifest) -> Manifest:
     from plm_embed.inference import self_test
     from plm_embed.models.weights import Tensors
 
-    digest = self_test.write_golden(folder, manifest, Tensors(folder / TENSORS))
-    manifest = replace(manifest, self_test_sha256=digest)
-    write_manifest(folder / MANIFEST, manifest)
-    return manifest
+    tensors = Tensors(folder / TENSORS)
+    return replace(
+        manifest,
+        self_test_sha256=self_test.write_golden(folder, manifest, tensors),
+        roundings=self_test.measure_roundings(manifest, tensors),
+    )
 
 
 def _made(output: Path) -> Manifest | None:
@@ -147,7 +155,9 @@ def _damage(output: Path, made: Manifest) -> str:
     """What of a weights folder differs from its manifest, in words; empty when nothing does."""
     files = {TENSORS: made.weights_sha256, SELF_TEST: made.self_test_sha256}
     wrong = [name for name, digest in files.items() if _sha256(output / name) != digest]
-    return f"{output}: {' and '.join(wrong)} missing or damaged: made again" if wrong else ""
+    if wrong:
+        return f"{output}: {' and '.join(wrong)} missing or damaged: made again"
+    return "" if made.roundings else f"{output}: prepared by an earlier version: completed"
 
 
 def _sha256(path: Path) -> str:
@@ -233,11 +243,15 @@ def _adopt(  # noqa: PLR0917
         tokens_sha256=model.family.tokens_of(checkpoint.tensors).sha256 or None,
         adapter=adapter,
     )
+    manifest = _measured(output, manifest)
     if not adapter:
         manifest = replace(manifest, published=_published(manifest, digests, tensors))
     if made and PROOFS.index(made.published) >= PROOFS.index(manifest.published):
-        manifest = made  # the tensors are the same: what is known of them stays known
-    manifest = seal(output, manifest)
+        # the tensors are the same: what is known of them stays known
+        manifest = replace(
+            made, self_test_sha256=manifest.self_test_sha256, roundings=manifest.roundings
+        )
+    write_manifest(output / MANIFEST, manifest)
     size = manifest.bytes / 1e9
     origin = _named(path, url, adapter)
     log.info("%s: %s from %s, %.3f GB, SHA-256 %s", output, model.name, origin, size, sha256)
@@ -277,7 +291,7 @@ def _published(manifest: Manifest, digests: Mapping[Path, str], tensors: Path) -
     from plm_embed.models.weights import Tensors
 
     means = last_means(manifest, Tensors(tensors), published.peptides())
-    error, bound = published.distance(manifest.model, means), published.tolerance(manifest.model)
+    error, bound = published.distance(manifest.model, means), published.tolerance(manifest)
     log.info(
         "%s: known answers within %.2g (relative; bound %g)",
         manifest.model,

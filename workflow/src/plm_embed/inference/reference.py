@@ -1,6 +1,7 @@
 """What should be stored for a sequence, computed by the reference path of its family."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 from plm_embed.fingerprint import SPANS, Fingerprint, representation
 from plm_embed.inference.pooling import pool
 from plm_embed.models import weights
+from plm_embed.models.encoder.reference import all_states
+from plm_embed.models.family import Reference
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.tokenizer_file import TokenizerFile
 from plm_embed.sequence_windows import spans, stored_spans, whole
@@ -28,13 +31,15 @@ def reference_vectors(
     sequences: Sequence[str],
     fingerprint: Fingerprint,
     most_tokens: int | None = None,
+    states_of: Reference | None = None,
 ) -> list[dict[str, NDArray[np.float32]]]:
     """What should be stored for each sequence, before it is rounded to the storage dtype.
 
     Keys are `fingerprint.representations`; values (D,), or (L, D) for per_residue. Nothing for a
     sequence with a piece of more than `most_tokens` (memory grows with their square) or than the
     model has positions for: letters do not tell their number where unknown ones are a token each.
-    Raises ValueError for a sequence that the long-sequence policy gives no vector.
+    `states_of` computes in place of the family's reference. Raises ValueError for a sequence that
+    the long-sequence policy gives no vector.
     """
     where = [spans(len(sequence), fingerprint.long_sequences) for sequence in sequences]
     if not all(where):
@@ -51,7 +56,8 @@ def reference_vectors(
         most = min(most_tokens, family.max_tokens or most_tokens)
         fits = [all(len(tokenize(piece)) <= most for piece in cut) for cut in cuts]
     pieces = [piece for cut, fit in zip(cuts, fits, strict=True) if fit for piece in cut]
-    hidden = family.reference(manifest, tensors, pieces, fingerprint.layers) if pieces else []
+    compute = states_of or family.reference
+    hidden = compute(manifest, tensors, pieces, fingerprint.layers) if pieces else []
     vectors = [
         {
             representation(pooling, layer): pool(
@@ -71,6 +77,22 @@ def reference_vectors(
         whole(fingerprint, [next(of_pieces) for _ in cut], cut) if fit else {}
         for cut, fit in zip(where, fits, strict=True)
     ]
+
+
+def rounding_distances(folder: Path, sequence: str, fingerprint: Fingerprint) -> dict[str, float]:
+    """Return how far the rounding of the compute dtype alone moves the vectors of a sequence:
+    relative L2 distances by representation.
+    """
+    exact, rounded = (
+        reference_vectors(
+            folder, [sequence], fingerprint, states_of=partial(all_states, rounding=rounding)
+        )[0]
+        for rounding in (None, fingerprint.compute_dtype)
+    )
+    return {
+        name: float(np.linalg.norm(rounded[name] - exact[name]) / np.linalg.norm(exact[name]))
+        for name in exact
+    }
 
 
 def last_means(

@@ -3,12 +3,13 @@ for.
 """
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
+from plm_embed import accuracy
 from plm_embed.errors import ConfigError
-from plm_embed.fingerprint import Fingerprint
+from plm_embed.fingerprint import ComputeDtype, Fingerprint
 from plm_embed.inference.settings import Settings, within_limit
 from plm_embed.kernels import devices
 from plm_embed.models.family import Family, pooling_problems
@@ -49,12 +50,28 @@ def resolved(settings: Settings, model: Shape, name: str) -> Settings:
     return replace(settings, layers=layers, long_sequences=within)
 
 
+def compute_dtype(
+    setting: ComputeDtype | Literal["auto"], manifest: Manifest, device: torch.device
+) -> ComputeDtype:
+    """Return the dtype to compute in: of `auto` the device's, or the next one that is near enough
+    with these weights.
+
+    ConfigError for a dtype that the device lacks, or that is too coarse for the weights.
+    """
+    dtype = devices.choose_dtype(setting, device)
+    if setting == "auto" and not accuracy.fits(dtype, manifest.roundings):
+        nearer: ComputeDtype = "tfloat32" if dtype == "bfloat16" else "float32"
+        dtype = nearer if accuracy.fits(nearer, manifest.roundings) else "float32"
+    accuracy.check_dtype(dtype, manifest.roundings, manifest.model)
+    return dtype
+
+
 def fingerprint_of(manifest: Manifest, settings: Settings, device: torch.device) -> Fingerprint:
     """Resolve the settings and dtype `auto`; ConfigError when the model or the device cannot do
     what is asked.
     """
     settings = resolved(settings, manifest, manifest.model)
-    dtype = devices.choose_dtype(settings.compute_dtype, device)
+    dtype = compute_dtype(settings.compute_dtype, manifest, device)
     return Fingerprint(
         model=manifest.model,
         weights_sha256=manifest.weights_sha256,

@@ -1,7 +1,8 @@
 """Golden vectors of the very weights in use, and the check against them at the start of each job.
 
-The reference path writes them once when the weights are prepared; every job compares its own
-device, kernel and dtype with them before it computes anything that is kept.
+The reference path writes them once when the weights are prepared, and measures how far the
+rounding of each compute dtype alone moves them. Every job compares its own device, kernel and dtype
+with them before it computes anything that is kept.
 """
 
 import hashlib
@@ -13,12 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plm_embed.accuracy import SelfTest
+from plm_embed.accuracy import FLOOR, Rounding, SelfTest, bound, remark
 from plm_embed.errors import DeviceError, WeightsError
-from plm_embed.inference.pooling import pool_batch
+from plm_embed.fingerprint import ComputeDtype
+from plm_embed.inference.pipeline import token_budget
+from plm_embed.inference.pooling import pool, pool_batch
 from plm_embed.inference.reference import last_means
 from plm_embed.io.files import atomic_path
 from plm_embed.kernels.devices import device_name
+from plm_embed.models.encoder import reference
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import SELF_TEST, Manifest
 from plm_embed.models.tokenizer_file import Ids
@@ -71,6 +75,54 @@ def write_golden(folder: Path, manifest: Manifest, tensors: Mapping[str, torch.T
     return hashlib.sha256(content).hexdigest()
 
 
+def measure_roundings(
+    manifest: Manifest, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, Rounding]:
+    """Measure on the probes how far the rounding of each compute dtype alone moves their vectors:
+    the published formulas with rounded products beside the same formulas in float64.
+    """
+    exact = _formulas(manifest, tensors)
+    return {dtype: _apart(_formulas(manifest, tensors, dtype), exact) for dtype in FLOOR}
+
+
+Copy = tuple[int, int]
+"""The number of a sequence in a batch, and that of the sequence that it is a copy of."""
+States = list[tuple[torch.Tensor, torch.Tensor]]
+"""Of sequences: all tokens' representations (T, D), and the mean over the residues (D,)."""
+
+
+def _formulas(
+    manifest: Manifest,
+    tensors: Mapping[str, torch.Tensor],
+    rounding: ComputeDtype | None = None,
+) -> States:
+    layer, residues = manifest.layers, manifest.family.residues
+    states = [
+        state[layer]
+        for state in reference.all_states(manifest, tensors, _probes(manifest), [layer], rounding)
+    ]
+    return [(state, pool("mean", state, residues(len(state)))) for state in states]
+
+
+def _apart(rounded: States, exact: States) -> Rounding:
+    tokens, means = (
+        [_relative(ours[kind], theirs[kind]) for ours, theirs in zip(rounded, exact, strict=True)]
+        for kind in range(2)
+    )
+    cosines = [
+        float(torch.cosine_similarity(ours[1], theirs[1], dim=0))
+        for ours, theirs in zip(rounded, exact, strict=True)
+    ]
+    if not np.isfinite([*tokens, *means, *cosines]).all():  # float16 could not hold a number
+        return Rounding(1.0, 1.0, 0.0)
+    mean, apart = (float(f"{max(errors):.4g}") for errors in (means, tokens))
+    return Rounding(mean=mean, tokens=apart, cosine=round(min(cosines), 7))
+
+
+def _relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
 def _probes(manifest: Manifest) -> tuple[str, ...]:
     return PROBES[manifest.family.alphabet.name]
 
@@ -89,48 +141,100 @@ def _golden(folder: Path, manifest: Manifest) -> torch.Tensor:
 
 
 def self_test(engine: Engine, folder: Path) -> SelfTest:
-    """Compare the engine with the golden vectors; raise DeviceError when they disagree."""
-    golden = _golden(folder, engine.manifest)
-    last = engine.manifest.layers
-    probes = [engine.tokenize(probe) for probe in _probes(engine.manifest)]
-    together = _run(engine, probes, last)[1].cpu()
-    alone = torch.cat([_run(engine, [probe], last)[1] for probe in probes]).cpu()
-    relative = float(((together - golden).norm(dim=1) / golden.norm(dim=1)).max())
-    cosine = float(torch.cosine_similarity(together, golden, dim=1).min())
-    family = engine.manifest.family
-    good = (
-        relative <= family.relative_error
-        if engine.precision == "float32"
-        else cosine >= family.cosine
-    )
-    if not good:
+    """Compare the engine with the golden vectors, in several places of a batch, and the bits of
+    sequences in company with those of the same alone.
+
+    Raises DeviceError where the engine is farther off than the rounding of its dtype explains.
+    """
+    manifest, dtype = engine.manifest, engine.precision
+    golden = _golden(folder, manifest)
+    probes = [engine.tokenize(probe) for probe in _probes(manifest)]
+    # below two slices memory is short, and all batches have one
+    slices = min(2, token_budget(engine, [manifest.layers]) // engine.rows)
+    pieces, copies = _lay(probes, slices * engine.rows, engine.rows)
+    states, means = _run(engine, pieces, manifest.layers)
+    ours = torch.stack([means[place] for place, _ in copies]).cpu()
+    theirs = torch.stack([golden[number] for _, number in copies])
+    errors = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
+    cosine = float(torch.cosine_similarity(ours, theirs, dim=1).min())
+    limit = bound(dtype, manifest.roundings)
+    if not (errors <= limit).all():
         raise DeviceError(
-            f"self-test failed on {device_name(engine.device)}: vectors of {engine.manifest.model} "
-            f"in {engine.precision} differ from the reference (relative error {relative:.1e}, "
-            f"cosine {cosine:.6f})\n"
-            "nothing was computed; exclude this node or device, or report it with this line"
+            f"self-test failed on {device_name(engine.device)}: vectors of {manifest.model} in "
+            f"{dtype} differ from the reference by {float(errors.max()):.1e} (cosine "
+            f"{cosine:.6f}); rounding explains {limit:.1e}\n"
+            "nothing was computed; exclude this node or device, or report this line"
         )
-    invariant = torch.equal(together, alone) and _pair_is_invariant(engine, probes)
+    longest = max(range(len(probes)), key=lambda number: len(probes[number]))
+    alone = {longest: _run(engine, [probes[longest]], manifest.layers)}
+    invariant = _equal_bits(states, means, copies, alone) and _pair_is_invariant(
+        engine, probes, slices
+    )
     if not invariant:
         log.warning("%s: a vector's last bits depend on its batch here", device_name(engine.device))
+    if note := remark(dtype, manifest.roundings):
+        log.warning("%s: %s", manifest.model, note)
     return SelfTest(
-        relative_error=relative,
+        relative_error=float(errors.max()),
         cosine=cosine,
         batch_invariant=invariant,
         attention=engine.attention.name,
         elementwise=engine.elementwise.name,
+        rounding=note,
     )
 
 
-def _pair_is_invariant(engine: Engine, probes: Sequence[Ids]) -> bool:
+def _lay(sequences: Sequence[Ids], total: int, rows: int) -> tuple[list[Ids], list[Copy]]:
+    """Lay sequences at the first rows of a batch and again at its last, and the shortest across
+    the edge of the first two slices; other tokens lie between them.
+
+    Returns the sequences of the batch, and which of them are copies of these.
+    """
+    tokens = np.concatenate(sequences)
+    shortest = min(range(len(sequences)), key=lambda number: len(sequences[number]))
+    copied = list(range(len(sequences)))
+    last = total - len(tokens)
+    pieces: list[Ids] = []
+    copies: list[Copy] = []
+    at = 0
+    for start, numbers in (
+        (0, copied),
+        (rows - len(sequences[shortest]) // 2, [shortest]),
+        (last, copied),
+    ):
+        end = start + sum(len(sequences[number]) for number in numbers)
+        if start != last and not at <= start <= end <= last:  # no room for this one
+            continue
+        parts = -(-(start - at) // PAIR_TOKENS)
+        pieces += np.array_split(np.resize(tokens, start - at), parts) if parts else []
+        copies += [(len(pieces) + i, number) for i, number in enumerate(numbers)]
+        pieces += [sequences[number] for number in numbers]
+        at = end
+    return pieces, copies
+
+
+def _pair_is_invariant(engine: Engine, probes: Sequence[Ids], slices: int) -> bool:
     layer = min(PAIR_LAYERS, engine.manifest.layers)
     long = np.resize(np.concatenate(probes[:2]), PAIR_TOKENS)
     pair = long, long[::-1]
-    states, means = _run(engine, [probes[0], *pair, probes[2]], layer)
-    alone = (_run(engine, [one], layer) for one in pair)
+    total = max(slices, -(-2 * PAIR_TOKENS // engine.rows)) * engine.rows
+    pieces, copies = _lay(pair, total, engine.rows)
+    alone = {number: _run(engine, [sequence], layer) for number, sequence in enumerate(pair)}
+    return _equal_bits(*_run(engine, pieces, layer), copies, alone)
+
+
+def _equal_bits(
+    states: Sequence[torch.Tensor],
+    means: torch.Tensor,
+    copies: Sequence[Copy],
+    alone: Mapping[int, tuple[tuple[torch.Tensor, ...], torch.Tensor]],
+) -> bool:
+    """Return whether all copies of a sequence have the same bits, and those that it has alone."""
+    first = {number: (states[place], means[place]) for place, number in reversed(copies)}
+    first |= {number: (state[0], mean[0]) for number, (state, mean) in alone.items()}
     return all(
-        torch.equal(states[1 + i], ours[0]) and torch.equal(means[1 + i], mean[0])
-        for i, (ours, mean) in enumerate(alone)
+        torch.equal(states[place], first[number][0]) and torch.equal(means[place], first[number][1])
+        for place, number in copies
     )
 
 

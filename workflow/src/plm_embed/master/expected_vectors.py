@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.io.parquet import read_table, record_batches
+from plm_embed.keys import SPACE
 from plm_embed.models.registry import MODELS
 from plm_embed.sequence_windows import spans
 from plm_embed.sequences.summary import (
@@ -105,6 +107,16 @@ def draw(sequences: Path, count: int, fingerprint: Fingerprint) -> dict[str, str
         for name in sorted(rows)
         for key, sequence in _sequences(sequences, name, sorted(rows[name]))
     }
+
+
+def sequence_of(sequences: Path, key: str) -> str:
+    """Return the sequence of a key that a bucket holds."""
+    names = bucket_names(sequences)
+    path = _bucket(sequences, names[int(key[:16], 16) * len(names) // SPACE])
+    verified(sequences, f"buckets/{path.name}")
+    table = pq.read_table(path, columns=["sequence"], filters=[("key", "=", key)])
+    (sequence,) = table["sequence"].to_pylist()
+    return str(sequence)
 
 
 def _bucket(sequences: Path, name: str) -> Path:

@@ -4,14 +4,17 @@ Everything is read again: completion records, parts, the master (each row agains
 bit), the index and the records. Some rows are compared with what the reference path computes.
 """
 
+import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from plm_embed.errors import embed_again
+from plm_embed.accuracy import remark
+from plm_embed.errors import WeightsError, embed_again
 from plm_embed.fingerprint import Fingerprint, columns
 from plm_embed.io.files import atomic_path, sha256_file
 from plm_embed.master.attributes import attributes
@@ -19,7 +22,7 @@ from plm_embed.master.check_parts import check_parts
 from plm_embed.master.check_records import RecordCheck
 from plm_embed.master.check_spots import check_spots
 from plm_embed.master.check_vectors import MasterCheck, check_completion
-from plm_embed.master.expected_vectors import Expected
+from plm_embed.master.expected_vectors import Expected, sequence_of
 from plm_embed.master.findings import Findings
 from plm_embed.master.planned import Plan
 from plm_embed.master.validation_record import Counts, Norms, Spot, Validation, write_validation
@@ -28,6 +31,8 @@ from plm_embed.sequences.summary import read_summary
 from plm_embed.store import checksums
 from plm_embed.store.hdf5 import open_hdf5
 from plm_embed.store.store import FINGERPRINT, store_folder
+
+log = logging.getLogger(__name__)
 
 
 def validate(
@@ -54,6 +59,7 @@ def validate(
     counts, spots = Counts(), tuple[Spot, ...]()
     norms: dict[str, Norms] = {}
     fingerprint: Fingerprint | None = None
+    note = ""
     with findings.check("completion records"):
         plan, skipped = check_completion(findings, sequences, embedded)
         fingerprint = plan.fingerprint
@@ -71,8 +77,16 @@ def validate(
                     findings, plan, skipped, file, sequences=sequences, index=index, records=records
                 )
                 with findings.check("spot checks"):
+                    roundings = read_manifest(weights).roundings
+                    note = remark(plan.fingerprint.compute_dtype, roundings)
                     spots = check_spots(
-                        findings, plan.fingerprint, skipped, file, expected(plan.fingerprint)
+                        findings,
+                        plan.fingerprint,
+                        skipped,
+                        file,
+                        expected(plan.fingerprint),
+                        roundings,
+                        partial(_rounding_of, sequences, weights, plan.fingerprint),
                     )
     problems = findings.problems
     files = {path: sha256_file(path) for path in (master, index, records) if path.is_file()}
@@ -84,7 +98,10 @@ def validate(
         spot_checks=spots,
         fingerprint=fingerprint,
         files={path.name: digest for path, digest in files.items()},
+        rounding=note,
     )
+    if note:
+        log.warning("%s", note)
     write_validation(report, validation)
     if not problems:
         files[report] = sha256_file(report)
@@ -95,6 +112,20 @@ def validate(
             ]
             temporary.write_text("".join(lines), encoding="utf-8")
     return problems
+
+
+def _rounding_of(
+    sequences: Path, weights: Path, fingerprint: Fingerprint, key: str
+) -> dict[str, float]:
+    """Return how far rounding alone moves the vectors of a key, by representation; without the
+    weights 0, so that the probes' bound decides.
+    """
+    from plm_embed.inference.reference import rounding_distances  # loads torch
+
+    try:
+        return rounding_distances(weights, sequence_of(sequences, key), fingerprint)
+    except WeightsError:
+        return dict.fromkeys(fingerprint.representations, 0.0)
 
 
 def check_settings(

@@ -102,6 +102,8 @@ class Validation:
     """None where no completion record is sound."""
     files: dict[str, str]
     """SHA-256 of master, index and records, by file name."""
+    rounding: str = field(default="", metadata=IF_KNOWN)
+    """How far the compute dtype alone moves vectors of these weights, where that is notable."""
 
 
 def write_validation(path: Path, validation: Validation) -> None:

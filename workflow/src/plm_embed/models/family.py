@@ -25,6 +25,12 @@ Layout = Literal["fair-esm", "hugging-face", "tensors"]
 tensors, or tensors alone, as one file or in a folder.
 """
 
+Reference = Callable[
+    ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
+    list[dict[int, "torch.Tensor"]],
+]
+"""Manifest, tensors, sequences and layers to the states of each sequence by layer."""
+
 _ONE_EACH = np.ones(256, np.uint8)
 """How many letters a token has where each letter is one; special tokens do not count."""
 
@@ -90,10 +96,7 @@ class Family:
     """
     mend: Callable[[dict[str, "torch.Tensor"]], dict[str, "torch.Tensor"]]
     """The tensors of a checkpoint as the authors' own program leaves them when it has read it."""
-    reference: Callable[
-        ["Manifest", Mapping[str, "torch.Tensor"], Sequence[str], Sequence[int]],
-        list[dict[int, "torch.Tensor"]],
-    ]
+    reference: "Reference"
     """Representations (tokens, D) of each sequence after some layers, fp32, by code that shares
     nothing with the engine.
     """
@@ -103,12 +106,6 @@ class Family:
     """What to cite."""
     license: str = "MIT"
     """Of the weights, as their publisher says it; a model may have one of its own."""
-    relative_error: float = 1e-5
-    """Bound of the self-test in fp32 on |mean - golden mean| / |golden mean|. A tanh GELU for the
-    exact one makes 6e-5.
-    """
-    cosine: float = 0.999
-    """Bound of the self-test in half precision on the cosine of a mean and its golden one."""
     bos: bool = True
     """Whether the first token is a <cls>, whose representation stands for the whole sequence."""
     letters_per_token: int = 1

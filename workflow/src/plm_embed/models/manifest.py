@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from plm_embed.accuracy import Rounding
 from plm_embed.errors import WeightsError, make_again
 from plm_embed.io.sealed_json import read_sealed, write_sealed
 from plm_embed.models.family import Family, Layout
@@ -67,6 +68,10 @@ class Manifest:
     bytes: int
     source: Source
     self_test_sha256: str = ""
+    roundings: dict[str, Rounding] | None = field(default=None, metadata=IF_KNOWN)
+    """How far each compute dtype alone moves these weights' vectors; None of an earlier
+    version.
+    """
     published: Published = "no"
     attention_dim: int | None = field(default=None, metadata=IF_KNOWN)
     """Width of all heads together where it is not `dim`."""

@@ -13,22 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plm_embed.accuracy import bound
 from plm_embed.io.files import read_shipped
 from plm_embed.models.manifest import Manifest
 from plm_embed.models.registry import MODELS
 
 TABLE = Path(__file__).with_name("published.yaml")
 ANSWERS = Path(__file__).with_name("known_answers.npz")
-TOLERANCE = 0.03
-"""Bound on |mean - answer| / |answer|: the one that the project of the answers sets for its own
-bfloat16 kernels.
-
-Plain bfloat16 is off by 0.005 to 0.008 (measured, random weights of ESM-2 8M to 150M), of ESM C
-300M by 0.015; two of a model's peptides by 0.19.
-"""
-ANKH_TOLERANCE = 0.1
-"""Of Ankh, whose 48 layers do not divide their scores: in bfloat16 random weights are off by 0.4.
-Real ones were not tried; two of its peptides are off by 0.5.
+MOST = 0.1
+"""Largest relative L2 distance from the known answers of weights that pass for the published ones;
+two peptides of a model are 0.19 apart or more.
 """
 NOT_VERIFIED = "not verified as the published weights"
 
@@ -62,10 +56,9 @@ def known_answers(model: str) -> NDArray[np.float32] | None:
         return found
 
 
-def tolerance(model: str) -> float:
-    """How far right weights may be from the known answers."""
-    found = MODELS.get(model)
-    return ANKH_TOLERANCE if found and found.family.name == "ankh" else TOLERANCE
+def tolerance(manifest: Manifest) -> float:
+    """Return how far right weights may be from the known answers, which are those of bfloat16."""
+    return min(bound("bfloat16", manifest.roundings), MOST)
 
 
 def distance(model: str, means: NDArray[np.float32]) -> float:
@@ -108,7 +101,7 @@ def caveat(name: str, manifest: Manifest | None) -> str:
     if manifest.published == "known answers":
         why = (
             "not a published file; it gives the published model's answers to "
-            f"{len(peptides())} peptides within {100 * tolerance(name):g} %, "
+            f"{len(peptides())} peptides within {100 * tolerance(manifest):.2g} %, "
             "as weights that were changed a little would too"
         )
     elif not known_files(name):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from plm_embed.accuracy import COSINE
 from plm_embed.errors import ConfigError, WeightsError
 from plm_embed.models.families.dnabert import DNABERT
 from plm_embed.models.families.esm.family import ESM1B, ESM1V, ESM2
@@ -218,12 +217,6 @@ def tokens(name: str, residues: int, sequences: int) -> int:
     """
     model = MODELS.get(name)
     return model.family.tokens(residues, sequences) if model else residues
-
-
-def least_cosine(name: str) -> float:
-    """The bound in half precision on the cosine of a model's vector and its reference."""
-    model = MODELS.get(name)
-    return model.family.cosine if model else COSINE
 
 
 def family_of(architecture: str) -> Family:

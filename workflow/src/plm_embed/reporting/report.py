@@ -284,4 +284,4 @@ def _validation_words(validation: Validation, reference: str) -> str:
     )
     if spots:
         text += f", all within cosine {min(spot.cosine for spot in spots):.8f}"
-    return text + "."
+    return f"{text}." + (f" Note: {validation.rounding}." if validation.rounding else "")

@@ -96,7 +96,9 @@ def _validation(folder: Path) -> str:
         return "not done"
     failed = [check.check for check in report.checks if check.problems]
     done = f"{len(report.checks)} checks, {len(report.spot_checks)} vectors computed again"
-    return f"FAILED: {', '.join(failed)} (see {path})" if failed else f"passed ({done})"
+    if failed:
+        return f"FAILED: {', '.join(failed)} (see {path})"
+    return f"passed ({done})" + (f"; {report.rounding}" if report.rounding else "")
 
 
 def _opening(path: Path) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plm_embed.accuracy import RELATIVE_L2
+from plm_embed.accuracy import STORED, Roundings, bound
 from plm_embed.errors import StoreError
 from plm_embed.fingerprint import IMPORTED, IMPORTED_DEVICE, Fingerprint
 from plm_embed.inference.reference import hidden_states
@@ -31,7 +31,7 @@ from plm_embed.master.foreign.files import (
 )
 from plm_embed.models.family import Family
 from plm_embed.models.manifest import Manifest, read_manifest
-from plm_embed.models.registry import find_model, least_cosine
+from plm_embed.models.registry import find_model
 from plm_embed.sequence_windows import spans
 from plm_embed.store.hdf5 import Array, largest, open_hdf5
 from plm_embed.store.store import Store
@@ -114,7 +114,7 @@ def adopt(
             states[layer].numpy() for states in hidden_states(weights_folder, residues, [layer])
         ]
         means = [_means(states, manifest.family) for states in hidden]
-        _check_sample(done, files.master, stored, means, fingerprint)
+        _check_sample(done, files.master, stored, means, fingerprint, manifest.roundings)
         store = Store(store_root, fingerprint)
         columns = np.array(rows), np.array(keys, dtype="S64"), np.array(lengths, dtype=np.int32)
         _publish(done, file["emb"], columns, store, files.master)
@@ -165,15 +165,16 @@ def _means(states: Array, family: Family) -> dict[str, Array]:
     return {RIGHT: states[first:stop].mean(0), END: states[first:].mean(0), ENDS: states.mean(0)}
 
 
-def _check_sample(
+def _check_sample(  # noqa: PLR0917
     done: Adopted,
     path: Path,
     stored: Array,
     means: Sequence[dict[str, Array]],
     fingerprint: Fingerprint,
+    roundings: Roundings | None,
 ) -> None:
     """Compare the sampled rows (k, D) with the means that the reference gives."""
-    limit = RELATIVE_L2[fingerprint.storage_dtype]
+    limit = STORED[fingerprint.storage_dtype] + bound(fingerprint.compute_dtype, roundings)
     kinds: dict[str, int] = {}
     distances, cosines = [], []
     for vector, pooled in zip(stored, means, strict=True):
@@ -185,11 +186,7 @@ def _check_sample(
         cosine = float(
             vector @ pooled[RIGHT] / (np.linalg.norm(vector) * np.linalg.norm(pooled[RIGHT]) or 1)
         )
-        close = (
-            apart[RIGHT] <= limit
-            if fingerprint.compute_dtype == "float32"
-            else cosine >= least_cosine(fingerprint.model)
-        )
+        close = apart[RIGHT] <= limit
         distances.append(apart[RIGHT])
         cosines.append(cosine)
         if not close or nearest != RIGHT:

@@ -1,4 +1,7 @@
-"""The reference path of families without fair-esm: their published formulas in float64.
+"""The published formulas of every family, in float64 or as a compute dtype rounds them.
+
+In float64 they are the reference path of families without fair-esm. With a compute dtype they tell
+how far its rounding alone moves the vectors of the very weights in use.
 
 One sequence at a time, without padding, slices or kernels, and nothing shared with the engine but
 the description of the family. Tests compare it with values of the authors' formulas, written out
@@ -12,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plm_embed.fingerprint import ComputeDtype
 from plm_embed.models.encoder.description import (
     Activation,
     Buckets,
@@ -36,16 +40,21 @@ def all_states(
     tensors: Mapping[str, Tensor],
     sequences: Sequence[str],
     layers: Sequence[int],
+    rounding: ComputeDtype | None = None,
 ) -> list[dict[int, Tensor]]:
-    """Representations (tokens, D) of each sequence after each of `layers`, fp32."""
+    """Representations (tokens, D) of each sequence after each of `layers`, fp32.
+
+    With `rounding` inputs of matrix products are rounded as this dtype does, and all else is
+    float64; float32 computes in float32 throughout.
+    """
     encoder = manifest.family.encoder
     tokenize = manifest.family.tokens_of(tensors).tokenize
     tokens = [torch.from_numpy(tokenize(sequence).astype(np.int64)) for sequence in sequences]
-    outer = _Part(tensors, "")
-    states = [_embed(encoder, outer, row) for row in tokens]
+    outer = _Part(tensors, "", rounding)
+    states = [_embed(manifest, outer, row) for row in tokens]
     found = [{0: state} if 0 in layers else {} for state in states]
     for number in range(1, max(layers) + 1):
-        part = _Part(tensors, f"layers.{number - 1}.")
+        part = _Part(tensors, f"layers.{number - 1}.", rounding)
         states = [_layer(manifest, outer, part, state) for state in states]
         if number in layers:
             last = number == manifest.layers and encoder.order == "pre"
@@ -56,33 +65,64 @@ def all_states(
     return [{number: state.float() for number, state in kept.items()} for kept in found]
 
 
-class _Part(dict[str, Tensor]):
-    """Tensors under a prefix in float64, each read once, when it is first asked for."""
+def round_to(dtype: ComputeDtype, x: Tensor) -> Tensor:
+    """Round numbers to a compute dtype, and return them in the dtype that they had."""
+    if dtype == "tfloat32":  # the exponent of float32, a mantissa of 10 bits
+        mantissa, exponent = torch.frexp(x)
+        return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
+    return x.to(getattr(torch, dtype)).to(x.dtype)
 
-    def __init__(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
+
+class _Part(dict[str, Tensor]):
+    """Tensors under a prefix in the dtype of the arithmetic, each read once, when it is first
+    needed; weights of products are rounded.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], prefix: str, rounding: ComputeDtype | None
+    ) -> None:
         super().__init__()
-        self._tensors, self._prefix = tensors, prefix
+        self._tensors, self._prefix, self._rounding = tensors, prefix, rounding
+        self._dtype = torch.float32 if rounding == "float32" else torch.float64
 
     def __missing__(self, name: str) -> Tensor:
-        self[name] = self._tensors[self._prefix + name].double()
+        self[name] = self._tensors[self._prefix + name].to(self._dtype)
         return self[name]
 
-    def linear(self, name: str, x: Tensor) -> Tensor:
-        y = x @ self[f"{name}.weight"].T
-        return y + self[f"{name}.bias"] if f"{self._prefix}{name}.bias" in self._tensors else y
+    def rounded(self, x: Tensor) -> Tensor:
+        return x if self._rounding is None else round_to(self._rounding, x)
+
+    def within_attention(self, x: Tensor) -> Tensor:
+        """Round an input of attention's own products, which stay in fp32 with tfloat32."""
+        return x if self._rounding == "tfloat32" else self.rounded(x)
+
+    def holds(self, name: str) -> bool:
+        return f"{self._prefix}{name}.weight" in self._tensors
+
+    def linear(self, name: str, x: Tensor, wide: bool = False) -> Tensor:
+        """Multiply by a matrix; with `wide`, float16 rounds neither of the two."""
+        weight = f"{name}.weight"
+        if not (wide and self._rounding == "float16"):
+            x = self.rounded(x)
+            if weight not in self:
+                self[weight] = self.rounded(self[weight])
+        return x @ self[weight].T + self.bias(name)
 
     def bias(self, name: str) -> Tensor | float:
         return self[f"{name}.bias"] if f"{self._prefix}{name}.bias" in self._tensors else 0.0
 
 
-def _embed(encoder: Encoder, part: _Part, tokens: Tensor) -> Tensor:
+def _embed(manifest: Manifest, part: _Part, tokens: Tensor) -> Tensor:
+    encoder = manifest.family.encoder
     x = part["embed_tokens.weight"][tokens]
+    if manifest.token_dropout:
+        x = x * (1 - 0.15 * 0.8)
     if isinstance(encoder.positions, Learned):
         first = encoder.positions.offset
         x = x + part["embed_positions.weight"][first : first + len(tokens)]
     if encoder.token_types:
         x = x + part["embed_types.weight"][0]
-    if encoder.embedding_norm == "always":
+    if part.holds("emb_layer_norm_before"):
         x = _norm(encoder, part, "emb_layer_norm_before", x)
     return x
 
@@ -107,11 +147,13 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
         q, k, v = (each.reshape(shape).transpose(0, 1) for each in (q, k, v))  # (H, T, d)
         if isinstance(encoder.positions, Rotary):
             q, k = _turned(q), _turned(k)
+        q, k, v = map(part.within_attention, (q, k, v))
         scores = q @ k.transpose(1, 2)
         if encoder.scaled_scores:
             scores = scores / math.sqrt(q.shape[-1])
-        scores = scores + _biases(manifest, outer, len(y))
-        mixed = (torch.softmax(scores, -1) @ v).transpose(0, 1).reshape(len(y), -1)
+        scores = (scores + _biases(manifest, outer, len(y))).to(y.dtype)
+        shares = part.within_attention(torch.softmax(scores, -1))
+        mixed = (shares @ v).transpose(0, 1).reshape(len(y), -1)
         return part.linear("self_attn.out_proj", mixed) / shrink
 
     def feed_forward(y: Tensor) -> Tensor:
@@ -120,7 +162,7 @@ def _layer(manifest: Manifest, outer: _Part, part: _Part, x: Tensor) -> Tensor:
             y = activation(part.linear("fc_gate", y)) * part.linear("fc1", y)
         else:
             y = activation(part.linear("fc1", y))
-        return part.linear("fc2", y) / shrink
+        return part.linear("fc2", y, wide=encoder.wide_down) / shrink
 
     for name, branch in (
         ("self_attn_layer_norm", attention),
@@ -139,7 +181,7 @@ def _turned(x: Tensor) -> Tensor:
     frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.outer(torch.arange(x.shape[1], dtype=torch.float64), frequency)
     left, right = x[..., :half], x[..., half:]
-    cosine, sine = angle.cos(), angle.sin()
+    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), -1)
 
 
