@@ -54,7 +54,6 @@ from plm_embed.workflow import (
     reference_minutes,
     refuse_beside_another,
     spare_collector,
-    submissions,
     validate_memory_mb,
     watch_failures,
     weights_folder,
@@ -135,7 +134,6 @@ asked = raw(SETTINGS.overwrite_resources[EMBED])
 LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
-SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
 # rules that a user names together
 TOGETHER = {"validate": ["reference", "validate"]}
 if config["deduplicate"] == "by_input":
@@ -163,5 +161,5 @@ pathvars:
 
 
 wildcard_constraints:
-    submission=r"[0-9]+",
+    bucket=r"[0-9]+",
     model="|".join(map(re.escape, MODELS)),

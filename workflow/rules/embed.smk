@@ -1,7 +1,7 @@
 # REQUIRED INPUTS  <sequences>/buckets/*.parquet and <vectors>/weights.json (and with it the weights folder)
-# OUTPUTS          <vectors>/submissions/{submission}.json: says that each bucket of the submission has its completion
-#                  record, <vectors>/embedded/{bucket}.json, which names the parts that hold its vectors. Records and
-#                  store are not declared: Snakemake would delete them before every attempt, and a retry does the rest.
+# OUTPUTS          <vectors>/embedded/{bucket}.json: the completion record, which names the parts that hold the vectors of
+#                  the bucket. The store is not declared: Snakemake would delete it before every attempt, and a retry
+#                  does the rest.
 
 
 from plm_embed.workflow import recipe_options, source_options, speed_resources, speed_words
@@ -12,16 +12,16 @@ RECIPE = {name: recipe_options(settings) for name, settings in MODELS.items()}
 
 
 rule embed:
-    """Embed what the store lacks of a submission's buckets, one worker per GPU (or on the CPU)."""
+    """Embed what the store lacks of a bucket, one worker per GPU (or on the CPU)."""
     input:
         buckets="<sequences>/buckets",
         weights="<vectors>/weights.json",
     output:
-        "<vectors>/submissions/{submission}.json",
+        "<vectors>/embedded/{bucket}.json",
     log:
-        f"<logs>/{MODEL}/embed/{{submission}}.log",
+        f"<logs>/{MODEL}/embed/{{bucket}}.log",
     benchmark:
-        f"<benchmarks>/{MODEL}/embed/{{submission}}.jsonl"
+        f"<benchmarks>/{MODEL}/embed/{{bucket}}.jsonl"
     priority: 1  # the reference takes cores that it leaves
     conda:
         "../../envs/plm-embed.yaml"
@@ -32,25 +32,24 @@ rule embed:
         gpu=1,
         nodes=1,
         mem_mb=lambda wildcards, attempt: attempt
-        * job_memory_mb(of(wildcards), SUBMISSIONS[wildcards.submission], WORKERS),
+        * job_memory_mb(of(wildcards), [wildcards.bucket], WORKERS),
         runtime=lambda wildcards, attempt: min(
             LONGEST_MINUTES,
-            attempt * job_minutes(of(wildcards), SUBMISSIONS[wildcards.submission]),
+            attempt * job_minutes(of(wildcards), [wildcards.bucket]),
         ),
     # What decides the numbers: a change computes again.
     params:
-        buckets=lambda wildcards: bucket_files(config["results"], SUBMISSIONS[wildcards.submission]),
+        bucket=lambda wildcards: bucket_files(config["results"], [wildcards.bucket]),
         weights=lambda wildcards, input: weights_folder(of(wildcards)),
         store=lambda wildcards: of(wildcards)["store"],
-        embedded=f"{VECTORS}/embedded",
         # A function of `input` never causes a rerun: where vectors come from is no reason to take them again.
         sources=lambda wildcards, input: ORIGINS[of(wildcards)["model"]],
         recipe=lambda wildcards: RECIPE[of(wildcards)["model"]],
     # exec: a shell in between would die of the SIGTERM that a scheduler sends to all processes of a job. SLURM would
     # then end the job, before its workers have published what they have.
     shell:
-        "exec python -m plm_embed embed {params.buckets:q} --weights {params.weights:q} --store {params.store:q}"
-        " --embedded {params.embedded:q} --output {output:q} {params.sources:q} {params.recipe:q}"
+        "exec python -m plm_embed embed {params.bucket:q} --weights {params.weights:q} --store {params.store:q}"
+        " --record {output:q} {params.sources:q} {params.recipe:q}"
         " --nodes {resources.nodes} --workers {resources.gpu} --threads {threads} --minutes {resources.runtime} "
         + speed_words()
         + " &> {log:q}"

@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/submissions (and with it <vectors>/embedded and the store)
+# REQUIRED INPUTS  <sequences>, <vectors>/embedded (and with it the store)
 # OUTPUTS          <vectors>/gathered.json: says that gather has written <vectors>/master_{family}_embeddings.h5, its
 #                  index (.parquet) and <vectors>/records.parquet. They are not declared: Snakemake would remove the
 #                  old ones before the new ones are whole
@@ -11,7 +11,7 @@ rule gather:
         records="<sequences>/records.parquet",
         buckets="<sequences>/buckets",
         members="<sequences>/members",
-        submissions=expand("<vectors>/submissions/{submission}.json", submission=SUBMISSIONS),
+        embedded=expand("<vectors>/embedded/{bucket}.json", bucket=BUCKETS),
     output:
         "<vectors>/gathered.json",
     log:

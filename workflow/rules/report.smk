@@ -1,4 +1,4 @@
-# REQUIRED INPUTS  <sequences>, <vectors>/weights.json, the master and its proof (and with them <vectors>/submissions)
+# REQUIRED INPUTS  <sequences>, <vectors>/weights.json, the master and its proof (and with them <vectors>/embedded)
 # OUTPUTS          <vectors>/report.html and skipped.tsv, also shown by `snakemake --report`; config.yaml, the
 #                  configuration of the run; <vectors>/ro-crate-metadata.json
 

@@ -92,14 +92,11 @@ WORKERS = click.option(
 
 
 @click.command(cls=Step)
-@click.argument("buckets", nargs=-1, required=True, type=PATH)
+@click.argument("bucket", type=PATH)
 @WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
 @click.option(
-    "--embedded", required=True, type=PATH, help="Folder for the buckets' completion records."
-)
-@click.option(
-    "--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON)."
+    "--record", required=True, type=PATH, help="Completion record (JSON), written at the end."
 )
 @settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
@@ -108,53 +105,60 @@ WORKERS = click.option(
     type=click.FloatRange(0),
     help="Walltime of the SLURM or PBS job; 0: none.",
 )
+@click.option("--share", type=PATH, hidden=True)
+@click.option("--node", type=int, hidden=True)
 def embed(
     *,
-    buckets: tuple[Path, ...],
+    bucket: Path,
     weights_folder: Path,
     store: Path,
-    embedded: Path,
-    output: Path,
+    record: Path,
     settings: Settings,
     nodes: int,
     workers: int,
     minutes: float,
+    share: Path | None,
+    node: int | None,
 ) -> None:
-    """Embed what the store lacks of some buckets.
+    """Embed what the store lacks of a bucket.
+
+    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
+    when the fault is this node's. A repetition does only the rest.
 
     \b
     Example:
-      plm-embed embed results/sequences/buckets/*.parquet \\
+      plm-embed embed results/sequences/buckets/0000.parquet \\
         --weights resources/weights/esm2_t33_650M_UR50D \\
-        --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
-        --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
+        --store results/esm2_t33_650M_UR50D/store \\
+        --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.attempts import noted
-    from plm_embed.jobs.dispatch import Plan
-    from plm_embed.jobs.gpus import Meter, visible_gpus
-    from plm_embed.jobs.nodes import on_all_nodes
-    from plm_embed.jobs.submission import embed_buckets
+    from plm_embed.jobs.gpus import visible_gpus
+    from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.jobs.nodes import node_number
     from plm_embed.models.manifest import check_record
     from plm_embed.sequences.summary import check_present
     from plm_embed.sites.scheduler import job_id
 
-    if nodes > 1:
-        # of a repeated option the last counts
-        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)
-        return
-    for bucket in buckets:
-        check_present(bucket)
-    check_record(weights_folder, embedded.parent)
+    check_present(bucket)
+    check_record(weights_folder, record.parent.parent)
     if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.sizes import announce
 
-        announce(buckets[0], weights_folder, settings)
+        announce(bucket, weights_folder, settings)
     workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
-    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
-    energy = None if settings.device == "cpu" else Meter(workers)
-    names = [bucket.stem for bucket in buckets]
-    with noted(embedded, output.stem, names, store, workers, energy=energy):
-        embed_buckets(plan, settings, output)
+    job = Job(
+        bucket=bucket,
+        weights=weights_folder,
+        store=store,
+        record=record,
+        workers=workers,
+        minutes=minutes if job_id() else 0,
+        nodes=nodes,
+        arguments=tuple(sys.argv[1:]),
+        node=node_number(node) if share else 0,
+        share=share,
+    )
+    embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

@@ -27,7 +27,6 @@ from plm_embed.workflow.campaign import (
     source_options,
     speed_resources,
     speed_words,
-    submissions,
     workflow_commit,
 )
 from plm_embed.workflow.config import checked
@@ -125,7 +124,6 @@ __all__ = [
     "spare_collector",
     "speed_resources",
     "speed_words",
-    "submissions",
     "validate_memory_mb",
     "watch_failures",
     "weights_folder",

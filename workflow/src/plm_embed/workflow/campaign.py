@@ -43,13 +43,6 @@ _SOURCES = [name for name, one in _OTHERS.items() if one.repeated]
 _SPEED = {name: one for name, one in _OTHERS.items() if not one.repeated}
 
 
-def submissions(buckets: Sequence[str], size: int) -> dict[str, Sequence[str]]:
-    """The buckets of each submission, `size` at a time; a submission is named after its first
-    bucket.
-    """
-    return {buckets[at]: buckets[at : at + size] for at in range(0, len(buckets), size)}
-
-
 def bucket_files(results: str, buckets: Iterable[str]) -> list[str]:
     """Where deduplicate puts the unique sequences of these buckets."""
     return [f"{results}/sequences/buckets/{bucket}.parquet" for bucket in buckets]
@@ -167,10 +160,6 @@ def plan_line(config: Config) -> str:
     from plm_embed.store.part_name import part_names
 
     buckets = "1 bucket" if config["buckets"] == 1 else f"{config['buckets']:,} buckets"
-    per_submission = config["speed"]["buckets_per_submission"]
-    if per_submission > 1:
-        count = -(-config["buckets"] // per_submission)
-        buckets += " in 1 submission" if count == 1 else f" in {count:,} submissions"
     records = "records not counted yet"
     if counts := known_summary(Path(config["results"]) / "sequences"):
         records = f"{counts.records:,} records with {counts.unique:,} unique sequences"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.io.files import last_bytes, whole_files
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 
 READING = ("deduplicate", "scan", "split", "collect")
 """Steps, by the names of their logs, that the models of a campaign share."""
@@ -38,9 +38,9 @@ def reading_logs(results: Path) -> list[Path]:
 
 
 def model_logs(results: Path, model: str) -> list[Path]:
-    """The logs of the steps of one model. Submissions that ended well since are left out."""
+    """The logs of the steps of one model. Embed jobs that ended well since are left out."""
     logs = results / "logs" / model
-    done = {path.stem for path in whole_files(results / model / SUBMISSIONS, "*.json")}
+    done = {path.stem for path in whole_files(results / model / RECORDS, "*.json")}
     embed = (path for path in whole_files(logs / "embed", "*.log") if path.stem not in done)
     return [*whole_files(logs, "*.log"), *embed]
 

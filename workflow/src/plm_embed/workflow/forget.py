@@ -15,8 +15,8 @@ from pathlib import Path
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import is_made_from
 from plm_embed.io.files import sha256_file, touched
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import read_completion
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
 from plm_embed.master.gather_record import outdated
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import MANIFEST, RECORD, read_record
@@ -187,13 +187,13 @@ def _same(some: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _other_vectors(config: Config, folder: Path) -> tuple[list[Path], str]:
-    """The submissions whose vectors are of other settings than the configuration asks for, as far
-    as these are known before anything is computed; and how they differ.
+    """The completion records of other settings than the configuration asks for, as far as these are
+    known before anything is computed; and how they differ.
     """
     known, ended, why = known_settings(config), [], ""
-    for path in sorted(folder.glob(f"{SUBMISSIONS}/*.json")):
+    for path in sorted(folder.glob(f"{RECORDS}/*.json")):
         with suppress(PlmEmbedError):  # gone or damaged: gather says so
-            first = read_completion(folder / "embedded" / path.name)
+            first = read_completion(path)
             if differences := differing(first.fingerprint, known):
                 ended.append(path)
                 why = "; ".join(differences)

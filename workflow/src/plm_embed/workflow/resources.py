@@ -43,7 +43,7 @@ def job_memory_mb(config: Config, buckets: Sequence[str], workers: int = 1) -> i
     """Main memory for a node's workers on these buckets, in MB: for each WORKER_MB and the largest
     one's sequences; the weights for each on CPUs, once on GPUs.
 
-    Several workers have a GPU each unless the device is `cpu` (`jobs.dispatch` refuses fewer). They
+    Several workers have a GPU each unless the device is `cpu` (`jobs.node` refuses fewer). They
     read the weights tensor by tensor and move each to the GPU, so a worker holds a few tensors at
     once, which WORKER_MB covers. The share that stays is room for the file, which they read at the
     same time, in the page cache.

@@ -17,7 +17,7 @@ from typing import Literal
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import exclusive, write_json
 from plm_embed.io.paths import not_writable
-from plm_embed.jobs.claims import alive
+from plm_embed.jobs.heartbeat import alive
 from plm_embed.typed_json import from_json, to_plain
 from plm_embed.wording import now
 

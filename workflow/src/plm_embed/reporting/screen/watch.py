@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.attempts import store_of
+from plm_embed.jobs.heartbeat import store_of
 from plm_embed.master.validation_record import PROOF
 from plm_embed.models.manifest import RECORD
 from plm_embed.models.registry import tokens as tokens_of
@@ -145,20 +145,22 @@ class Watch:
 
     def _campaign(self, model: str, summary: Summary | None, run: Call | None) -> State:
         folder = self.results / model
-        of_others = self._steps.of_other_sequences(folder)
-        done, sizes = self._buckets.finished(folder, of_others=of_others), self._buckets.sizes
+        done, sizes = self._buckets.finished(folder), self._buckets.sizes
         workers = list(workers_of(folder, done, run, self._kept))
-        running = {worker.beat.bucket for worker in workers if not worker.trouble}
+        jobs = [*{id(one.job): one.job for one in workers if not one.trouble}.values()]
+        running = {job.bucket for job in jobs}
         waiting = [name for name in sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
         per_byte = tokens / (sum(sizes.values()) or 1)
         left = per_byte * sum(sizes[name] for name in waiting)
-        left += sum(
-            (1 - worker.beat.fraction) * per_byte * sizes.get(worker.beat.bucket, 0)
-            for worker in workers
-            if not worker.trouble
+        for bucket in running:
+            nodes = [job for job in jobs if job.bucket == bucket]
+            total = sum(job.residues_total or 0 for job in nodes)
+            fraction = sum(job.residues for job in nodes) / total if total else 0.0
+            left += (1 - fraction) * per_byte * sizes.get(bucket, 0)
+        rate = sum(
+            worker.worker.tokens_per_second or 0.0 for worker in workers if not worker.trouble
         )
-        rate = sum(worker.beat.tokens_per_second or 0.0 for worker in workers if not worker.trouble)
         complete = bool(sizes) and not waiting and not running
         began = self._began(run)
         logs = self._embed_logs(model, began) if not complete else []
@@ -180,7 +182,7 @@ class Watch:
             queued=len(waiting),
             starting=self._starting(logs) if run and run.at_work else 0,
             workers=tuple(
-                sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.job.bucket))
             ),
             failures=(*self._steps.failures(steps), *embed),
             fraction=fraction,
@@ -204,12 +206,12 @@ class Watch:
         yield from self._steps.after_embed(folder.name, complete, began, copied=copied)
 
     def _embed_logs(self, model: str, began: int) -> list[Path]:
-        """Of submissions that this run has begun and that are not done."""
+        """Of embed jobs that this run has begun and that are not done."""
         logs = (log for log in model_logs(self.results, model) if log.parent.name == "embed")
         return [log for log in logs if (time_of(log) or 0) >= began]
 
     def _embed_failures(self, logs: Sequence[Path], run: Call | None) -> list[Failure]:
-        """Submissions whose log ends with an error; one that is repeated begins a new log."""
+        """Jobs whose log ends with an error; one that is repeated begins a new log."""
         found = {log: self._kept.read(log, error_at_the_end) for log in logs}
         by_hand = run is not None and run.outcome == "stopped"
         return [

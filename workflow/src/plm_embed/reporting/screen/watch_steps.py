@@ -9,7 +9,7 @@ from typing import Literal
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.files import last_bytes
-from plm_embed.jobs.submission import FOLDER as SUBMISSIONS
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.master.attributes import gathered_from, is_of
 from plm_embed.master.gather_record import read_record
 from plm_embed.master.validation_record import PROOF
@@ -60,7 +60,7 @@ class Steps:
         other sequences than are there now.
         """
         folder = self.results / model
-        made = time_of(folder / SUBMISSIONS) or 0  # the last submission that came or went
+        made = time_of(folder / RECORDS) or 0  # the last record that came or went
         steps, before = [], embedded
         for name, file in (("gather", GATHERED), ("validate", PROOF), ("report", REPORT)):
             written = time_of(folder / file)
