@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from plm_embed.jobs.submission import read_submission
 from random_weights import write_checkpoint
 
 from plm_embed.inference.prepare_weights import prepare
-from plm_embed.jobs.submission import read_submission
 from plm_embed.models.registry import find_model
 from plm_embed.typed_json import to_plain
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from plm_embed.jobs.attempts import Attempt, write_attempt
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
-from plm_embed.jobs.attempts import Attempt, write_attempt
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
 from plm_embed.sequences.summary import InputFile, Summary, write_summary
 from plm_embed.store.hdf5 import connect, create_column, create_vectors, write_bits

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from plm_embed.jobs.attempts import Attempt, write_attempt
+from plm_embed.jobs.submission import Submission
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.io.files import write_json
 from plm_embed.io.parquet import read_table
 from plm_embed.io.sealed_json import write_sealed
-from plm_embed.jobs.attempts import Attempt, write_attempt
 from plm_embed.jobs.completion_record import Completion, WorkerInfo, write_completion
-from plm_embed.jobs.submission import Submission
 from plm_embed.keys import bucket_names, key_array, keys_sha256
 from plm_embed.store.store import Store
 from plm_embed.store.write_parts import PartRows, write_part

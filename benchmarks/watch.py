@@ -17,10 +17,10 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+from plm_embed.jobs.heartbeats import Beat, write_beat
 from rich.console import Console
 
 from plm_embed.io.files import write_json
-from plm_embed.jobs.heartbeats import Beat, write_beat
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.reporting.screen.watch_loop import SECONDS_BETWEEN_LOOKS
 from plm_embed.reporting.screen.watch_view import MOST_ROWS, view

@@ -14,7 +14,6 @@ from bench import LENGTHS, Bench, draw
 from plm_embed.inference.prepare_weights import seal
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.manifest import Manifest, Source

@@ -5,11 +5,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from plm_embed.jobs.attempts import noted
+from plm_embed.jobs.embed_bucket import Embedder
+
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.attempts import noted
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.jobs.gpus import Meter
 from plm_embed.keys import bucket_names
 from plm_embed.master.expected_vectors import expect

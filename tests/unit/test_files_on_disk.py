@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plm_embed.jobs.attempts import FOLDER, read_attempts, write_attempt
+from plm_embed.jobs.claims import Owner
+from plm_embed.jobs.heartbeats import read_beat
+from plm_embed.jobs.submission import read_submission
 
 from plm_embed.errors import PlmEmbedError, StoreError, WeightsError
 from plm_embed.io.sealed_json import unsealed, write_sealed
 from plm_embed.jobs import claims
-from plm_embed.jobs.attempts import FOLDER, read_attempts, write_attempt
-from plm_embed.jobs.claims import Owner
 from plm_embed.jobs.completion_record import read_completion, write_completion
-from plm_embed.jobs.heartbeats import read_beat
-from plm_embed.jobs.submission import read_submission
 from plm_embed.master.gather_record import read_record as read_gathered
 from plm_embed.master.validation_record import read_validation, write_validation
 from plm_embed.models.manifest import read_record, write_manifest

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-
 from plm_embed.jobs.claims import Claim
 from plm_embed.jobs.submission import read_submission
+
 from plm_embed.keys import key
 from plm_embed.models.weights import write
 from plm_embed.reading.exports.export import Format

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from plm_embed.jobs.attempts import noted, read_attempts
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
-from plm_embed.jobs.attempts import noted, read_attempts
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.master.gather import gather
 from plm_embed.models.registry import MODELS
 from plm_embed.planning import plan
 from plm_embed.planning.campaign_input import given_input
 from plm_embed.workflow.config_file import read_config
 from support import checkpoints
+from support.embedded import Embedder
 from support.plans import planned, text
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plm_embed.jobs.attempts import Attempt
 
 from plm_embed.errors import StoreError
-from plm_embed.jobs.attempts import Attempt
 from plm_embed.reporting.repeat import command, keep_config, kept_settings, lacks, ran_in
 
 ATTEMPT = Attempt(

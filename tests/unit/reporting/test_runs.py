@@ -1,6 +1,7 @@
 """Who computed what: jobs on CPUs that overlap are several workers, those in turn are one."""
 
 from plm_embed.jobs.attempts import Attempt
+
 from plm_embed.jobs.completion_record import Completion, WorkerInfo
 from plm_embed.reporting.runs import runs_of, workers_of
 from support.campaigns import MEAN

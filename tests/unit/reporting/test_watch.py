@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from plm_embed.jobs.submission import Submission
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.sealed_json import write_sealed
-from plm_embed.jobs.submission import Submission
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.wording import duration
 from plm_embed.workflow.run_note import NOTE, note_end, note_start

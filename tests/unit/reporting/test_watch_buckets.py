@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from plm_embed.jobs.submission import Submission
 
 from plm_embed.io.sealed_json import write_sealed
-from plm_embed.jobs.submission import Submission
 from plm_embed.keys import bucket_names, key
 from plm_embed.master.gather_record import write_record
 from support.buckets import bucket_of

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from plm_embed.jobs.attempts import noted
+
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.run_note import note_end, note_start

@@ -18,7 +18,6 @@ from plm_embed.jobs.completion_record import (
     savings,
     write_completion,
 )
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.models.manifest import MANIFEST, Manifest, Source, write_manifest
 from plm_embed.store import reuse
@@ -28,6 +27,7 @@ from plm_embed.store.store import Store
 from plm_embed.workflow.campaign import check_reuse
 from support.buckets import SEQUENCES, bucket_of, write_bucket
 from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
+from support.embedded import Embedder
 from support.made_up_sequences import make_records
 
 Counts = tuple[int, int, int]

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from plm_embed.accuracy import SelfTest
-from plm_embed.errors import NodeError, no_space
+from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
 from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
@@ -27,7 +27,8 @@ from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.scratch import scratch_folder
 from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import WorkerInfo
-from plm_embed.jobs.worker import Progress, Published
+from plm_embed.jobs.heartbeat import Published
+from plm_embed.jobs.worker import Progress
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights
@@ -127,25 +128,6 @@ class Embedder:
         finally:
             self._stack.close()
 
-    def info(self) -> WorkerInfo:
-        """Describe this process and its device, for the completion record."""
-        host, pid, job = socket.gethostname(), os.getpid(), job_id() or None
-        name = devices.device_name(self.device)
-        if self.device.type != "cuda":
-            threads = torch.get_num_threads()
-            return WorkerInfo(host=host, pid=pid, job=job, device=name, threads=threads)
-        properties = torch.cuda.get_device_properties(self.device)
-        return WorkerInfo(
-            host=host,
-            pid=pid,
-            job=job,
-            device=name,
-            gpu=os.environ.get("CUDA_VISIBLE_DEVICES"),
-            capability=f"{properties.major}.{properties.minor}",
-            memory_bytes=properties.total_memory,
-            cuda=torch.version.cuda,
-        )
-
     def load(self) -> Engine:
         """Load the model and test it, once. Raises PlmEmbedError when the test fails."""
         if self._model is None:
@@ -156,7 +138,12 @@ class Embedder:
                 model = manifest.family.engine(
                     manifest, tensors, self.device, fingerprint.compute_dtype
                 )
-                self.self_test = self_test(model, self._weights_folder)
+                try:
+                    self.self_test = self_test(model, self._weights_folder)
+                except PlmEmbedError as error:
+                    if self.device.type == "cuda":  # the weights were right where they were made
+                        raise DeviceError(str(error)) from error
+                    raise
                 self.budget = self._settings.toks_per_batch or token_budget(
                     model, fingerprint.layers
                 )
@@ -256,6 +243,26 @@ class Embedder:
             return int(torch.cuda.max_memory_reserved(self.device))
         unit = 1 if platform.system() == "Darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def worker_info(device: torch.device) -> WorkerInfo:
+    """Describe this process and a device."""
+    host, pid, job = socket.gethostname(), os.getpid(), job_id() or None
+    name = devices.device_name(device)
+    if device.type != "cuda":
+        threads = torch.get_num_threads()
+        return WorkerInfo(host=host, pid=pid, job=job, device=name, threads=threads)
+    properties = torch.cuda.get_device_properties(device)
+    return WorkerInfo(
+        host=host,
+        pid=pid,
+        job=job,
+        device=name,
+        gpu=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        capability=f"{properties.major}.{properties.minor}",
+        memory_bytes=properties.total_memory,
+        cuda=torch.version.cuda,
+    )
 
 
 def gpu_load(device: torch.device) -> Callable[[], dict[str, Any]]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
@@ -22,6 +22,7 @@ from plm_embed.io.files import whole_files, write_json
 from plm_embed.jobs.completion_record import FOLDER as RECORDS
 from plm_embed.jobs.completion_record import WorkerInfo, read_completion
 from plm_embed.sites.scheduler import job_id
+from plm_embed.store.replaced import PartInfo
 from plm_embed.typed_json import IF_KNOWN, from_json, to_plain
 from plm_embed.wording import now
 
@@ -53,6 +54,20 @@ class WorkerBeat:
     watts: float | None = field(default=None, metadata=IF_KNOWN)
 
 
+@dataclass(frozen=True)
+class Published:
+    """A part that is in the store, and what its vectors took. seconds: while something was to be
+    computed.
+    """
+
+    part: PartInfo
+    computed: int
+    tokens: int
+    exact: int
+    seconds: float
+    busy_seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """What a node has published for a bucket. seconds: of all workers, while they had something to
@@ -69,6 +84,17 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     self_test: SelfTest | None = None
     workers: tuple[WorkerInfo, ...] = ()
+
+    def plus(self, part: Published) -> Self:
+        """Return the results with one part more."""
+        return replace(
+            self,
+            computed=self.computed + part.computed,
+            tokens=self.tokens + part.tokens,
+            exact=self.exact + part.exact,
+            seconds=self.seconds + part.seconds,
+            busy_seconds=self.busy_seconds + part.busy_seconds,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from plm_embed.jobs.heartbeat import (
 )
 from plm_embed.jobs.node import SECONDS_MARGIN, Node
 from plm_embed.jobs.nodes import start_others
+from plm_embed.jobs.worker import Failed
 from plm_embed.keys import keys_sha256
 from plm_embed.models.manifest import read_manifest
 from plm_embed.sequences.summary import check_kind
@@ -43,8 +44,10 @@ from plm_embed.store.store import Store
 
 log = logging.getLogger(__name__)
 LIBRARIES = ("torch", "fair-esm", "h5py", "numpy")
-SECONDS_BETWEEN_CHECKS = 60.0
-"""Of the store, while the first node waits for others, of which one may be lost."""
+SECONDS_TO_CHECK = 60.0
+"""At most between two looks at the store while the first node waits for others, of which one may be
+lost; at first a tenth.
+"""
 SECONDS_FOR_CACHES = 60.0
 """Until a network filesystem shows what another node has renamed."""
 SECONDS_TO_PUBLISH = 60.0
@@ -153,13 +156,13 @@ def _task(job: Job, settings: Settings, node: Node, path: Path) -> Task:
     listed = path.with_name(path.stem + ending)
     if is_done(job.bucket, job.record, job.store, fingerprint):
         return Task(sequences, store, np.zeros(0, np.int64), listed, recorded=True)
-    reused = _reuse(settings, sequences, store)
+    reused = copy_reused(settings, sequences, store)
     todo = missing(sequences, store)
     todo = todo[np.argsort(-sequences.lengths[todo], kind="stable")]
     return Task(sequences, store, todo, listed, reused)
 
 
-def _reuse(settings: Settings, sequences: Sequences, store: Store) -> Reused:
+def copy_reused(settings: Settings, sequences: Sequences, store: Store) -> Reused:
     """Copy into the store what it lacks and earlier results hold."""
     source = Reuse(settings.reuse, store.fingerprint)
     absent = missing(sequences, store) if settings.reuse else np.zeros(0, np.int64)
@@ -185,26 +188,29 @@ def _wait(
 
     Returns the heartbeats of all nodes. Raises an error of the node when something is missing.
     """
-    checked, until = time.monotonic(), np.inf
+    checked, until, pause = time.monotonic(), np.inf, SECONDS_TO_CHECK / 10
     while True:
         codes = [other.poll() for other in others]
         running, since = None in codes, time.monotonic() - checked
-        if running and since < (SECONDS_TO_PUBLISH if node.stopping else SECONDS_BETWEEN_CHECKS):
+        if running and since < (SECONDS_TO_PUBLISH if node.stopping else pause):
             time.sleep(0.2)
             continue
-        checked = time.monotonic()
+        checked, pause = time.monotonic(), min(2 * pause, SECONDS_TO_CHECK)
         ended = [read_heartbeat(ended_path(path)) or read_heartbeat(path) for path in paths]
         beats = [node.heartbeat, *filter(None, ended)]
         skipped = {key for beat in beats for key in beat.results.skipped}
         left = missing(task.sequences, task.store, skipped)
         if not len(left):
+            for other in others:
+                other.terminate()  # one that hangs is of no more use
             return beats
         if not running or node.stopping:
             until = min(until, checked + (SECONDS_FOR_CACHES if others else 0))
             if not node.finished or any(codes) or checked >= until:
                 failed = [code for code in codes if code]
                 if failed:
-                    node.problems.append(f"other nodes ended with {', '.join(map(str, failed))}")
+                    words = ", ".join(map(str, failed))
+                    node.problems.append(Failed(f"other nodes ended with {words}"))
                 raise node.error(f"{len(left):,} sequences are not embedded")
             time.sleep(1)
 

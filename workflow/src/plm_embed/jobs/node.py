@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from plm_embed.errors import NodeError, PassingError, PlmEmbedError
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.settings import Settings
-from plm_embed.io.progress import Meter, progress
+from plm_embed.io.progress import progress
 from plm_embed.jobs import worker as worker_process
 from plm_embed.jobs.bucket import Sequences
 from plm_embed.jobs.completion_record import WorkerInfo
@@ -27,10 +27,11 @@ from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.jobs.heartbeat import (
     SECONDS_BETWEEN_BEATS,
     Heartbeat,
+    Published,
     WorkerBeat,
     write_heartbeat,
 )
-from plm_embed.jobs.worker import Chunk, Computed, Failed, Progress, Published, Ready
+from plm_embed.jobs.worker import Chunk, Computed, Failed, Progress, Ready
 from plm_embed.store.store import Store
 from plm_embed.wording import now
 
@@ -93,10 +94,9 @@ class Node:
         self.workers: list[Worker] = []
         self.fingerprint: Fingerprint | None = None
         self.queue: deque[int] = deque()  # indices that no worker has
-        self.problems: list[str] = []
+        self.problems: list[Failed] = []
         self.fatal = ""  # why no worker could do it
         self.stopping = self._late = False
-        self._node_fault = True  # whether all problems are of this node
         self._done = self._left = 0  # residues
         self._beaten = 0.0
 
@@ -121,7 +121,7 @@ class Node:
         PlmEmbedError when none gets ready.
         """
         while self.fingerprint is None and any(worker.alive for worker in self.workers):
-            self._poll(None)
+            self._poll()
         if self.fingerprint is None:
             raise self.error("no worker started")
         return self.fingerprint
@@ -142,7 +142,11 @@ class Node:
                     for worker in self.workers
                 ):
                     break
-                self._poll(meter)
+                self._poll()
+                meter.advance(self._progress() - meter.done)
+                if time.monotonic() > self._end and not self.stopping:
+                    self._late = True
+                    self.stop()  # what is finished of the chunks is published
         late = self._late or any(worker.alive for worker in self.workers)
         for worker in self.workers:
             worker.pipe.close()  # idle ones end
@@ -151,12 +155,12 @@ class Node:
         for worker in self.workers:
             worker.process.join(SECONDS_TO_END)
         if self.queue and not self.fatal and (self._late or not self.stopping):
-            self._node_fault &= not late
             reason = "no time left (ask for a longer runtime)" if late else "no working worker left"
-            self.problems.append(f"{reason} for {len(self.queue):,} sequences")
+            self.problems.append(
+                Failed(f"{reason} for {len(self.queue):,} sequences", node=not late)
+            )
         elif self.stopping and not self.fatal:
-            self._node_fault = False
-            self.problems.append("stopped by a signal")
+            self.problems.append(Failed("stopped by a signal"))
 
     @property
     def finished(self) -> bool:
@@ -168,10 +172,10 @@ class Node:
         if self.fatal:
             return PlmEmbedError(self.fatal)
         if self.stopping and not self.problems:
-            self.problems.append("stopped by a signal")
-        words = "\n  ".join([f"{problem}:", *self.problems])
-        node_fault = self._node_fault and self.problems and not self.stopping
-        return NodeError(words) if node_fault else PassingError(words)
+            self.problems.append(Failed("stopped by a signal"))
+        words = "\n  ".join([f"{problem}:", *(one.reason for one in self.problems)])
+        only_node = bool(self.problems) and all(one.node for one in self.problems)
+        return NodeError(words) if only_node else PassingError(words)
 
     def end(self, outcome: Any, reason: str, joules: float | None) -> None:
         """Write the last heartbeat."""
@@ -225,7 +229,7 @@ class Node:
         possible = rate * (self._end - time.monotonic()) / TIME_MARGIN
         return 0.0 if possible < min(size, least) else float(max(1.0, min(size, possible)))
 
-    def _poll(self, meter: Meter | None) -> None:
+    def _poll(self) -> None:
         """Take the messages of the workers; wait for one at most a second."""
         by_pipe = {worker.pipe: worker for worker in self.workers if worker.alive}
         for pipe in connection.wait(list(by_pipe), 1.0):
@@ -234,11 +238,6 @@ class Node:
                 self._take(worker, worker.pipe.recv())
             except (EOFError, OSError):
                 self._replace(worker)
-        if meter:
-            meter.advance(self._progress() - meter.done)
-        if time.monotonic() > self._end and not self.stopping:
-            self._late = True
-            self.stop()  # what is finished of the chunks is published
         for worker in by_pipe.values():
             if worker.info is None and time.monotonic() - worker.began > SECONDS_TO_START:
                 worker.failure = Failed(
@@ -275,14 +274,7 @@ class Node:
                 )
             case Published():
                 self._store.know(message.part)
-                results = replace(
-                    results,
-                    computed=results.computed + message.computed,
-                    tokens=results.tokens + message.tokens,
-                    exact=results.exact + message.exact,
-                    seconds=results.seconds + message.seconds,
-                    busy_seconds=results.busy_seconds + message.busy_seconds,
-                )
+                results = results.plus(message)
             case Computed():
                 if worker.chunk:
                     computing = message.seconds - (message.loading_seconds - worker.loading)
@@ -340,14 +332,13 @@ class Node:
         worker.failures += 1
         log.warning("%s: %s (failure %d in a row)", worker.name, failure.reason, worker.failures)
         if worker.failures == FAILURES_IN_A_ROW:
-            self._node_fault &= failure.node
-            self.problems.append(f"{worker.name} is retired: {failure.reason}")
+            reason = f"{worker.name} is retired: {failure.reason}"
+            self.problems.append(Failed(reason, node=failure.node))
             return
         try:
             worker.start()
         except OSError as error:  # no memory or process left
-            self._node_fault = False
-            self.problems.append(f"{worker.name} cannot be started: {error}")
+            self.problems.append(Failed(f"{worker.name} cannot be started: {error}"))
         self._stop_new()
 
     def _stop_new(self) -> None:

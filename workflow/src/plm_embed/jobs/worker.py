@@ -36,7 +36,6 @@ from plm_embed.io.terminal import log_to_stderr, printable
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.gpus import near_cores
 from plm_embed.keys import Keys
-from plm_embed.store.replaced import PartInfo
 
 if TYPE_CHECKING:
     from plm_embed.jobs.embedder import Embedder
@@ -61,20 +60,6 @@ class Ready:
 
     fingerprint: Fingerprint
     info: WorkerInfo
-
-
-@dataclass(frozen=True)
-class Published:
-    """A part that is in the store, and what its vectors took. seconds: while something was to be
-    computed.
-    """
-
-    part: PartInfo
-    computed: int
-    tokens: int
-    exact: int
-    seconds: float
-    busy_seconds: float
 
 
 @dataclass(frozen=True)
@@ -151,10 +136,10 @@ def serve(
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     embedder = None
     try:
-        from plm_embed.jobs.embedder import Embedder
+        from plm_embed.jobs.embedder import Embedder, worker_info
 
         with Embedder(weights_folder, store, settings) as embedder:
-            pipe.send(Ready(embedder.store.fingerprint, embedder.info()))
+            pipe.send(Ready(embedder.store.fingerprint, worker_info(embedder.device)))
             embed_chunks(pipe, embedder)
         if embedder.stopping:
             raise PassingError("stopped by a signal")

@@ -131,7 +131,7 @@ def _some(sequences: Path) -> pa.Table:
 def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked: float) -> _Trial:
     """A worker's process: warm up, find out how much a slice is, then time the slices."""
     from plm_embed.inference.vector_stream import VectorStream
-    from plm_embed.jobs.embedder import Embedder
+    from plm_embed.jobs.embedder import Embedder, worker_info
 
     table = read_table(sequences)
     embedder = Embedder(weights, folder, settings)
@@ -155,7 +155,7 @@ def _try(weights: Path, sequences: Path, folder: Path, settings: Settings, asked
     for number in range(SLICES):
         slices.append(run(rate * SLICE_SECONDS, (number + 0.5) / SLICES))
         rate = slices[-1].rate
-    return _Trial(startup, slices, embedder.info())
+    return _Trial(startup, slices, worker_info(embedder.device))
 
 
 def sample(table: pa.Table, tokens: float, phase: float, family: Family) -> pa.Table:
