@@ -14,7 +14,6 @@ GATHERED = f"{VECTORS}/gathered.json"
 PROOF = f"{VECTORS}/checksums.sha256"
 REFERENCE = f"{VECTORS}/reference.npz"
 BUCKETS = ("0000", "0001", "0002")
-SUBMISSIONS = {"0000": BUCKETS[:2], "0002": BUCKETS[2:]}
 INPUTS = tuple(
     f"inputs/{name}"
     for name in ("a.fasta.gz", "b.fasta.bz2", "c.fasta.xz", "d.fasta.zst", "e.parquet")
@@ -32,7 +31,7 @@ OUTPUTS = {
     "scan": ["results/sequences/scans"],
     "split": ["results/sequences/splits"],
     "collect": _SEQUENCES,
-    "embed": [f"{VECTORS}/submissions/{name}.json" for name in SUBMISSIONS],
+    "embed": [f"{VECTORS}/embedded/{name}.json" for name in BUCKETS],
     "gather": [GATHERED],
     "reference": [REFERENCE],
     "validate": [PROOF],
@@ -79,7 +78,7 @@ def commands(step: str) -> list[list[str]]:
         "collect": [
             ["collect", *_each("scan", scans), *_each("split", splits), "--output", sequences]
         ],
-        "embed": [embed_command(name, buckets) for name, buckets in SUBMISSIONS.items()],
+        "embed": [embed_command(bucket) for bucket in BUCKETS],
         "gather": [["gather", *places, "--output", GATHERED, "--workflow-commit", "0123abc"]],
         "reference": [
             ["reference", *places[:2], "--weights", weights, "--spot-checks", "2", *compared]
@@ -99,21 +98,12 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
     return [f"--{option}={value}" for value in values]
 
 
-def embed_command(name: str, buckets: Iterable[str]) -> list[str]:
-    files = [f"results/sequences/buckets/{bucket}.parquet" for bucket in buckets]
-    places = [
-        "--weights",
-        WEIGHTS,
-        "--store",
-        f"{VECTORS}/store",
-        "--embedded",
-        f"{VECTORS}/embedded",
-    ]
-    places += ["--output", f"{VECTORS}/submissions/{name}.json"]
+def embed_command(bucket: str) -> list[str]:
     return [
         "embed",
-        *files,
-        *places,
+        f"results/sequences/buckets/{bucket}.parquet",
+        *("--weights", WEIGHTS, "--store", f"{VECTORS}/store"),
+        *("--record", f"{VECTORS}/embedded/{bucket}.json"),
         "--device",
         "cpu",
         "--scratch",

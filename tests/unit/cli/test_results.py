@@ -108,7 +108,7 @@ def test_what_embed_made_and_somebody_removed_is_computed_again(
         return done.stderr
 
     where = tmp_path if absent == "embedded" else "results/{model}"
-    said = f"there is no such folder; remove {where}/submissions and run `snakemake` again (only"
+    said = f"there is no such folder; remove {where}/embedded and run `snakemake` again (only"
     # an `error:`, which the workflow does not try again
     assert f"plm-embed: error: {tmp_path / absent}: {said}" in said_of()
     (tmp_path / absent).touch()  # there, but no folder: another mistake

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from plm_embed.jobs.submission import Submission
 
 from plm_embed.cli.main import group
 from plm_embed.errors import PlmEmbedError
-from plm_embed.io.sealed_json import write_sealed
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.wording import duration
 from plm_embed.workflow.run_note import NOTE, note_end, note_start
@@ -25,7 +23,7 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     model = campaign(tmp_path, 8)
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, tokens=250)
+    beat(model, 2, residues=250)
     state = look(tmp_path)
     assert (state.done, len(state.workers), state.queued) == (1, 2, 5)
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
@@ -89,7 +87,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 7)
     finish(model, 7)  # and published just now
     state = look(tmp_path)
-    assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
+    assert [(worker.worker.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
@@ -109,8 +107,6 @@ def test_records_of_earlier_buckets_do_not_count(tmp_path: Path) -> None:
             (time.time() + 60, time.time() + 60),
         )
     assert look(tmp_path).done == 0
-    write_sealed(model / "submissions" / "0000.json", Submission(buckets=("0000",), workers=()))
-    assert look(tmp_path).done == 1
 
 
 def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
@@ -137,8 +133,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
     text = shown(tmp_path)
     assert "2 failed" in text and f"FAILED {logs}/0000.log" in text.replace("\n", "")
     (logs / "0000.log").write_text("# plm-embed embed: the next attempt\n")
-    (model / "submissions").mkdir()
-    (model / "submissions" / "0001.json").write_text("{}")
+    finish(model, 1)
     (state,) = watch.look().models
     assert not state.failures
 
@@ -146,7 +141,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     beat(model, 1).write_text('{"host": "no')
-    (model / "workers" / ".tmp-node1-2.json").write_text("{}")
+    (model / "store" / "jobs" / ".tmp-node1-2.json").write_text("{}")
     beat(model, 3)
     assert len(look(tmp_path).workers) == 1
 
@@ -168,7 +163,7 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     written(model / "weights.json")
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, updated=300, tokens_total=None)
+    beat(model, 2, updated=300, rate=None)
     written(tmp_path / "logs" / MODEL / "embed" / "0003.log", "plm-embed: error: no space\n")
     lines = screen(tmp_path, width)
     assert all(len(line) <= width for line in lines) and len(lines) < 24
@@ -206,6 +201,7 @@ def test_steps_before_embed_fail_aloud(tmp_path: Path, log: str) -> None:
 def test_what_an_earlier_run_said_is_over(tmp_path: Path) -> None:
     model = campaign(tmp_path, 1)
     finish(model, 0)
+    os.utime(model / "embedded", (time.time() - 90, time.time() - 90))
     log = written(tmp_path / "logs" / MODEL / "gather.log", "plm-embed: error: full\n", at=-60)
     assert Watch(tmp_path).look().failed
     note_start(tmp_path, [MODEL])

@@ -5,10 +5,6 @@ import shutil
 import time
 from pathlib import Path
 
-import pytest
-from plm_embed.jobs.submission import Submission
-
-from plm_embed.io.sealed_json import write_sealed
 from plm_embed.keys import bucket_names, key
 from plm_embed.master.gather_record import write_record
 from support.buckets import bucket_of
@@ -22,15 +18,11 @@ NEW = {"sequence": SEQUENCE, "key": key(SEQUENCE), "length": len(SEQUENCE), "sta
 GREW = NAMES[bucket_of(key(SEQUENCE), len(NAMES))]
 
 
-def embedded(folder: Path, submissions: list[tuple[str, ...]]) -> Campaign:
-    """A campaign that was embedded a while ago, in these submissions, and gathered."""
+def embedded(folder: Path) -> Campaign:
+    """A campaign that was embedded a while ago, and gathered."""
     campaign = gathered_campaign(folder, buckets=len(NAMES))
     model = campaign.embedded.parent
     write_record(model / "gathered.json", campaign.outputs)
-    for buckets in submissions:
-        path = model / "submissions" / f"{buckets[0]}.json"
-        path.parent.mkdir(exist_ok=True)
-        write_sealed(path, Submission(buckets=buckets, workers=()))
     for file in (*campaign.sequences.rglob("*"), *model.rglob("*.json")):
         os.utime(file, (time.time() - 100, time.time() - 100))
     return campaign
@@ -46,28 +38,17 @@ def grow(campaign: Campaign, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("submissions", "done"), [([(name,) for name in NAMES], 3), ([tuple(NAMES)], 0)]
-)
-def test_a_submission_whose_bucket_grew_does_not_count(
-    tmp_path: Path, submissions: list[tuple[str, ...]], done: int
-) -> None:
-    campaign = embedded(tmp_path / "old", submissions)
+def test_a_record_whose_bucket_grew_does_not_count(tmp_path: Path) -> None:
+    campaign = embedded(tmp_path / "old")
     assert look(campaign.results).done == len(NAMES)
     grow(campaign, tmp_path / "grown")
-    assert look(campaign.results).done == done
-
-
-def test_a_submission_that_came_again_counts(tmp_path: Path) -> None:
-    campaign = embedded(tmp_path / "old", [(name,) for name in NAMES])
-    grow(campaign, tmp_path / "grown")
-    again = campaign.embedded.parent / "submissions" / f"{GREW}.json"
-    os.utime(again, (time.time() + 1, time.time() + 1))
-    assert look(campaign.results).done == len(NAMES)
+    assert look(campaign.results).done == len(NAMES) - 1
+    os.utime(campaign.embedded / f"{GREW}.json", (time.time() + 1, time.time() + 1))
+    assert look(campaign.results).done == len(NAMES)  # it was embedded again
 
 
 def test_a_damaged_completion_record_proves_nothing(tmp_path: Path) -> None:
-    campaign = embedded(tmp_path / "old", [(name,) for name in NAMES])
+    campaign = embedded(tmp_path / "old")
     grow(campaign, tmp_path / "grown")
     other = next(name for name in NAMES if name != GREW)
     record = campaign.embedded / f"{other}.json"

@@ -4,9 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-from plm_embed.jobs.attempts import noted
-
 from plm_embed.reporting.screen.watch import Watch
 from plm_embed.sequences.summary import write_summary
 from plm_embed.workflow.run_note import note_end, note_start
@@ -14,17 +11,14 @@ from support.made_up_sequences import counted
 from support.watched import MODEL, beat, campaign, finish, look, prove, shown, written
 
 
-@pytest.mark.parametrize("store", ["", "shared"])
-def test_a_stopped_run_is_no_failure_and_its_parts_count(tmp_path: Path, store: str) -> None:
+def test_a_stopped_run_is_no_failure_and_its_parts_count(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     written(model / "weights.json", at=-100)
     note_start(tmp_path, [MODEL])
     beat(model, 1)
     words = "plm-embed: unfinished: stopped by a signal; run it again\n"
     written(tmp_path / "logs" / MODEL / "embed" / "0001.log", words)
-    place = tmp_path / store if store else model / "store"
-    with noted(model / "embedded", "0001", ["0001"], place, 1):
-        parts = place / "0123" / "parts"
+    parts = model / "store" / "0123" / "parts"
     parts.mkdir(parents=True)
     (parts / "00000000-80000000-50-0123456789abcdef.h5").touch()
     write_summary(tmp_path / "sequences", counted(buckets=4, residues=4000, unique=100))
@@ -59,8 +53,7 @@ def test_a_copy_of_a_finished_campaign_is_finished(tmp_path: Path) -> None:
     prove(model, at=-90)
     note_start(tmp_path, [MODEL])
     note_end(tmp_path, "complete")
-    submissions = written(model / "submissions" / "0000.json").parent
-    os.utime(submissions, (time.time() + 20, time.time() + 20))
+    os.utime(model / "embedded", (time.time() + 20, time.time() + 20))
     written(model / "gathered.json", at=19)
     assert not look(tmp_path).finished  # more was embedded since
     for number, file in enumerate(("report.html", "checksums.sha256", "gathered.json")):

@@ -12,8 +12,7 @@ def begun(folder: Path, buckets: int) -> Path:
     model = campaign(folder, buckets)
     written(model / "weights.json", at=-100)
     finish(model, 0)
-    (model / "submissions").mkdir()
-    os.utime(model / "submissions", (time.time() - 90, time.time() - 90))
+    os.utime(model / "embedded", (time.time() - 90, time.time() - 90))
     return model
 
 
@@ -34,7 +33,7 @@ def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
         assert "finished:" not in text and not look(tmp_path).finished
         written(model / file, at=-30)
     assert look(tmp_path).finished and "finished: every step is done" in shown(tmp_path)
-    os.utime(model / "submissions", (time.time() - 20, time.time() - 20))  # more is embedded since
+    os.utime(model / "embedded", (time.time() - 20, time.time() - 20))  # more is embedded since
     assert "gather has not begun" in shown(tmp_path)
 
 
@@ -48,8 +47,7 @@ def test_a_reference_that_failed_shows_before_its_turn_comes(tmp_path: Path) -> 
     text = shown(tmp_path)
     assert "gather waits, validate failed" in text and "no memory" in text
     finish(model, 1)  # as jobs do that go on
-    (model / "submissions").mkdir()
-    written(model / "submissions" / "0000.json")
+    os.utime(model / "embedded")
     assert "gather waits, validate failed" in shown(tmp_path)
 
 

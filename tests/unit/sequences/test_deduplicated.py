@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plm_embed.jobs.finished_bucket import load_bucket
+from plm_embed.jobs.bucket import load_bucket
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
