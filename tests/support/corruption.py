@@ -62,7 +62,6 @@ _STORE = (
         r"completion record.* {stem}|bucket {stem}",
     ),
 )
-_SUBMISSIONS = ("submissions", f"{VECTORS}/submissions/*.json")
 _RESULTS = (
     (
         "master",
@@ -102,7 +101,7 @@ KINDS = [
     ),
     *_before("embed", *_SEQUENCES, *_WEIGHTS),
     *_before("half", *_STORE, *_SEQUENCES[1:2], *_WEIGHTS[1:]),
-    *_before("gather", *_SEQUENCES, *_STORE, _SUBMISSIONS),
+    *_before("gather", *_SEQUENCES, *_STORE),
     *_before(
         "compacted", ("notes", f"{VECTORS}/store/*/compacted/*.json", "missing, but "), *_STORE[:1]
     ),

@@ -57,7 +57,7 @@ def test_a_second_run_has_nothing_to_do(copy: Path) -> None:
     assert run.returncode == 0
     assert "Nothing to be done" in run.stdout
     assert re.search(
-        rf"^plm-embed: {MODEL} \(random numbers, [^)]*\), 2 buckets in 1 submission; \d+ records "
+        rf"^plm-embed: {MODEL} \(random numbers, [^)]*\), 2 buckets; \d+ records "
         r"with \d+ unique sequences; 2 parts in",
         run.stdout,
         re.MULTILINE,

@@ -106,12 +106,6 @@ def test_rules_run_where_snakemake_runs_if_the_user_says_so(way: str) -> None:
     assert plan.local <= set(plan.total)
 
 
-def test_a_submission_holds_as_many_buckets_as_asked() -> None:
-    plan = Plan({"buckets": 7, "speed": {"buckets_per_submission": 3}})
-    embed = [job for job in plan.jobs if job.rule.name == "embed"]
-    assert sorted(len(job.params.buckets) for job in embed) == [1, 3, 3]
-
-
 def test_every_job_says_what_it_needs_and_where_it_logs() -> None:
     for job in Plan().jobs:
         if job.rule.name == "all":
@@ -201,8 +195,8 @@ def test_one_more_model_runs_its_own_jobs_and_nothing_else() -> None:
 
 
 def test_each_of_several_models_has_jobs_of_its_own() -> None:
-    plan = Plan(BOTH | {"speed": {"buckets_per_submission": 3}})
-    assert plan.runs["deduplicate"] == 1 and plan.runs["embed"] == 4
+    plan = Plan(BOTH)
+    assert plan.runs["deduplicate"] == 1 and plan.runs["embed"] == 8
     for model in BOTH["model"]:
         jobs = {job.rule.name: job for job in plan.jobs if job.wildcards.get("model") == model}
         assert set(jobs) == {"weights", "embed", "reference", "gather", "validate", "report"}
@@ -218,11 +212,11 @@ def test_each_of_several_models_has_jobs_of_its_own() -> None:
     assert len(set(memory)) == 2
 
 
-def test_jobs_of_one_model_are_called_by_their_submission_alone() -> None:
+def test_jobs_of_one_model_are_called_by_their_bucket_alone() -> None:
     jobs = [job for job in Plan().jobs if job.rule.name != "all"]
-    assert {tuple(job.wildcards.keys()) for job in jobs} == {(), ("submission",)}
+    assert {tuple(job.wildcards.keys()) for job in jobs} == {(), ("bucket",)}
     assert {tuple(sorted(job.wildcards.keys())) for job in Plan(BOTH).jobs} == {
-        (), ("model",), ("model", "submission"),
+        (), ("model",), ("bucket", "model"),
     }  # fmt: skip
 
 

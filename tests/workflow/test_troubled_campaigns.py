@@ -52,7 +52,7 @@ def test_what_is_said_about_a_damaged_sequence_file_makes_the_campaign_whole(
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 4
     path.write_bytes(content)
-    again = ("--forcerun", f"results/{MODEL}/submissions/0000.json")
+    again = ("--forcerun", f"results/{MODEL}/embedded/0000.json")
     run = snakemake(copy, GATHERED, *ONE_THREAD, *again, **settings)
     assert run.returncode == 1
     logs = "".join(
@@ -149,7 +149,7 @@ def test_weights_that_were_deleted_are_made_again_unless_the_campaign_is_proven(
 def test_weights_that_were_deleted_are_made_again_for_a_record_that_was_added(copy: Path) -> None:
     weights = copy / "resources/weights" / MODEL
     shutil.rmtree(copy / "resources")
-    forced = snakemake(copy, *ONE_THREAD, "--forcerun", f"results/{MODEL}/submissions/0000.json")
+    forced = snakemake(copy, *ONE_THREAD, "--forcerun", f"results/{MODEL}/embedded/0000.json")
     (said,) = set(re.findall(f"{MODEL}: there is no such folder; run `([^`]*)`", forced.stdout))
     assert said == f"snakemake --forcerun results/{MODEL}/weights.json"
     made = snakemake(copy, *said.split()[1:], *ONE_THREAD)
@@ -174,7 +174,7 @@ def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_
     refused = snakemake(copy, *ONE_THREAD, "--forcerun", "gather")
     assert (
         refused.returncode
-        and f"its bytes are not those that were written; remove {folder}/submissions and run"
+        and f"its bytes are not those that were written; remove {folder}/embedded and run"
         in refused.stdout
     )
     assert digests(copy) == before
@@ -182,7 +182,7 @@ def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_
     refused = snakemake(copy, *ONE_THREAD)  # gather is not taken for finished
     assert refused.returncode and missing.name in refused.stdout
     assert digests(copy) == before
-    shutil.rmtree(copy / folder / "submissions")
+    shutil.rmtree(copy / folder / "embedded")
     healed = snakemake(copy, *ONE_THREAD)
     assert healed.returncode == 0, healed.stdout
     assert compare(old, master, 0).equal and report(copy).status == "passed"

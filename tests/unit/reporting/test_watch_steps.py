@@ -20,6 +20,7 @@ def test_a_campaign_is_finished_when_every_step_is(tmp_path: Path) -> None:
     model = begun(tmp_path, 2)
     assert "embed 50.0 % waits" in shown(tmp_path)
     finish(model, 1)
+    os.utime(model / "embedded", (time.time() - 60, time.time() - 60))
     logs = tmp_path / "logs" / MODEL
     for name, file, said in (
         ("gather", "gathered.json", "12:00:00 gathered 2 vectors"),

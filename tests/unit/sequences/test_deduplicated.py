@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plm_embed.jobs.bucket import load_bucket
 
 from plm_embed.errors import PlmEmbedError
 from plm_embed.io.parquet import read_batches
+from plm_embed.jobs.bucket import load_bucket
 from plm_embed.sequences.collect import collect
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.scan import scan

@@ -163,10 +163,12 @@ def test_what_is_of_no_use_is_not_tried_again(fail: Any, tmp_path: Path) -> None
 @pytest.mark.workflow
 def test_a_users_error_is_said_once(tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work")
-    speed = {"scratch": "/no/such/folder", "device": "cpu", "buckets_per_submission": 1}
+    speed = {"scratch": "$NOT_SET/x", "device": "cpu"}
     options = ("--cores", "2", "--retries", "3", "--keep-going", "--until", "embed")
     run = snakemake(folder, *options, buckets=2, speed=speed)
     assert run.returncode == 1
-    assert run.stdout.count("plm-embed: error: not all buckets are embedded:") == 2  # jobs
+    assert (
+        run.stdout.count("plm-embed: error: speed.scratch: $NOT_SET/x: an environment") == 2
+    )  # jobs
     assert run.stdout.count("is not tried again: it would fail in the same way") == 2
     assert "Trying to restart" not in run.stdout

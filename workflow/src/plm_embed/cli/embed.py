@@ -105,8 +105,8 @@ WORKERS = click.option(
     type=click.FloatRange(0),
     help="Walltime of the SLURM or PBS job; 0: none.",
 )
-@click.option("--share", type=PATH, hidden=True)
-@click.option("--node", type=int, hidden=True)
+@click.option("--share", type=PATH, hidden=True, help="Of the first node, for the others.")
+@click.option("--node", type=int, hidden=True, help="The number of this node.")
 def embed(
     *,
     bucket: Path,
