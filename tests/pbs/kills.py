@@ -41,7 +41,7 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
         os.chdir(folder)
         proteins = [
             "".join(dice.choices("ACDEFGHIKLMNPQRSTVWY", k=dice.randint(20, 300)))
-            for _ in range(150)
+            for _ in range(600)
         ]
         text = "".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins + proteins[:30]))
         (folder / "in.fasta").write_text(text)
@@ -63,7 +63,7 @@ def campaign(seed: int, weights: Path) -> dict[str, Any]:
                 attempts, mine = attempts + 1, mine + 1
                 job = Job(folder, 1000 * seed + attempts, words)
                 instants = sorted(
-                    dice.uniform(0, 2.5)
+                    dice.uniform(0, 1.5)
                     for _ in range(dice.randint(0, 3) if mine <= CALM_AFTER else 0)
                 )
                 started = time.monotonic()

@@ -6,8 +6,9 @@ import platform
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import DeviceError, NodeError, PlmEmbedError, no_space
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
-from plm_embed.inference.pipeline import token_budget
+from plm_embed.inference.pipeline import Vectors, token_budget
 from plm_embed.inference.resolve import fingerprint_of
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
@@ -43,29 +44,63 @@ from plm_embed.wording import now
 log = logging.getLogger(__name__)
 
 
+class Matrices:
+    """Matrices one below the other, in memory that is allocated once and filled for part after
+    part: a fresh array for each batch would take the system as long as the copy into it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: NDArray[Any] = np.empty((0, 0))
+        self._ends = [0]
+
+    def append(self, matrix: NDArray[Any]) -> None:
+        """Copy a matrix behind the others."""
+        start, end = self._ends[-1], self._ends[-1] + len(matrix)
+        if end > len(self._rows):
+            # what is not filled takes no memory
+            count = max(end, 2 * len(self._rows), BYTES_PER_PART // (4 * matrix.shape[1]))
+            held, self._rows = self._rows, np.empty((count, matrix.shape[1]), matrix.dtype)
+            if start:
+                self._rows[:start] = held[:start]
+        self._rows[start:end] = matrix
+        self._ends.append(end)
+
+    def clear(self) -> None:
+        self._ends = [0]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self._rows[start:end] for start, end in pairwise(self._ends))
+
+
 class Buffer:
-    """Collects rows for one part. bytes: what they take as fp32."""
+    """Collects rows for one part, then for another; `bytes` is what they take as fp32."""
 
     def __init__(self, fingerprint: Fingerprint) -> None:
         self.keys: list[bytes] = []
         self.bytes = 0
         self._fingerprint = fingerprint
         self._lengths: list[int] = []
-        self._vectors: dict[str, list[NDArray[np.float32]]] = {
-            name: [] for name in fingerprint.representations
+        self._vectors: dict[str, list[NDArray[np.float32]] | Matrices] = {
+            name: Matrices() if has_matrix(name) else [] for name in fingerprint.representations
         }
 
-    def add(self, key: bytes, length: int, vectors: dict[str, NDArray[np.float32]]) -> None:
+    def add(self, key: bytes, length: int, vectors: Vectors) -> None:
         """Take the vectors of one sequence of `length` residues."""
         for name, vector in vectors.items():
             if has_matrix(name):
                 self._check(name, key, length, vector)
             self._vectors[name].append(vector)
-            self.bytes += vector.nbytes
+            self.bytes += 4 * vector.size
         self.keys.append(key)
         self._lengths.append(length)
 
-    def _check(self, name: str, key: bytes, length: int, matrix: NDArray[np.float32]) -> None:
+    def clear(self) -> None:
+        """Forget the rows, and keep the memory."""
+        self.keys, self._lengths, self.bytes = [], [], 0
+        for vectors in self._vectors.values():
+            vectors.clear()
+
+    def _check(self, name: str, key: bytes, length: int, matrix: NDArray[Any]) -> None:
         kept = stored_residues(np.array([length]), self._fingerprint.long_sequences)[0]
         if name.startswith("per_residue_") and len(matrix) != kept:
             raise RuntimeError(
@@ -75,14 +110,13 @@ class Buffer:
             raise RuntimeError(f"sequence {key.decode()}: its tokens are not all its letters")
 
     def part(self) -> PartRows:
-        """Return the rows as a part takes them."""
         policy = self._fingerprint.long_sequences
         return PartRows(
             keys=np.array(self.keys, dtype="S64"),
             length=np.array(self._lengths, dtype=np.int32),
             windows=np.array([window_count(each, policy) for each in self._lengths], np.int32),
             representations={
-                name: vectors if has_matrix(name) else np.stack(vectors)
+                name: np.stack(vectors) if isinstance(vectors, list) else list(vectors)
                 for name, vectors in self._vectors.items()
             },
         )
@@ -116,7 +150,8 @@ class Embedder:
         self._scratch: Path | None = None
         self._load = gpu_load(self.device)
         self._computed = 0
-        self._buffer, self._began = Buffer(fingerprint), time.monotonic()
+        self._buffer, self._other = Buffer(fingerprint), Buffer(fingerprint)
+        self._began = time.monotonic()
         self._tokens, self._exact, self._seconds, self._busy = 0, 0, 0.0, 0.0  # of the buffer
 
     def __enter__(self) -> Self:
@@ -206,9 +241,11 @@ class Embedder:
         """Begin to publish what is finished, after the part before; wait: until it is there."""
         if self._buffer.keys:
             took = self._buffer, self._tokens, self._exact, self._seconds, self._busy
-            self._buffer, self._began = Buffer(self.store.fingerprint), time.monotonic()
+            self._buffer, self._other, self._began = self._other, self._buffer, time.monotonic()
             self._tokens, self._exact, self._seconds, self._busy = 0, 0, 0.0, 0.0
             self._writer.do(self._write, *took)
+            # the writer is one call behind, so it is done with this one
+            self._buffer.clear()
         if wait:
             self._writer.wait()
 

@@ -129,7 +129,7 @@ def serve(
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         if hasattr(os, "sched_setaffinity"):
             cores = near_cores(gpu) & os.sched_getaffinity(0)
-            if cores:
+            if len(cores) > settings.threads:  # enough for those and the one that prepares
                 os.sched_setaffinity(0, cores)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
