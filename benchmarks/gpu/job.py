@@ -14,7 +14,8 @@ from bench import LENGTHS, Bench, draw
 from plm_embed.inference.prepare_weights import seal
 from plm_embed.inference.settings import Settings
 from plm_embed.io.files import sha256_file
-from plm_embed.jobs.embed_bucket import Embedder
+from plm_embed.jobs.completion_record import read_completion
+from plm_embed.jobs.job import Job, embed_bucket
 from plm_embed.keys import key
 from plm_embed.models import weights
 from plm_embed.models.manifest import Manifest, Source
@@ -45,9 +46,17 @@ def job(bench: Bench, name: str, tokens: int, found: dict[str, Any]) -> None:
         columns = {"key": [row[0] for row in rows], "sequence": [row[1] for row in rows]}
         pq.write_table(pa.table(columns), folder / "0000.parquet")
         settings = Settings(device=bench.device.type, scratch="")
-        record = Embedder(folder / "weights", folder / "store", settings).embed(
-            folder / "0000.parquet", folder / "0000.json"
+        embed_bucket(
+            Job(
+                bucket=folder / "0000.parquet",
+                weights=folder / "weights",
+                store=folder / "store",
+                record=folder / "0000.json",
+                workers=1,
+            ),
+            settings,
         )
+        record = read_completion(folder / "0000.json")
     wanted = (
         "fingerprint",
         "self_test",

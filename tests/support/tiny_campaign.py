@@ -20,7 +20,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +32,7 @@ from plm_embed.cli import main as cli
 from plm_embed.errors import PlmEmbedError
 from plm_embed.models.registry import MODELS
 from support.checkpoints import random_state, write_fair_esm
+from support.jobs import ForkedWorkers
 from support.tiny_results import digest
 from support.tiny_steps import BUCKETS, INPUTS, MODEL, OUTPUTS, VECTORS, commands
 
@@ -93,29 +93,10 @@ def forked(folder: Path, function: Callable[[], object]) -> tuple[int, str]:
     return -99 if hangs else int(process.exitcode or 0), words
 
 
-class _ForkedWorkers:
-    """For `multiprocessing`'s context in `jobs.worker`: a worker that is spawned takes seconds to
-    load torch.
-    """
-
-    def Pipe(self) -> tuple[Any, Any]:  # noqa: N802
-        self._ours, theirs = FORK.Pipe()
-        return self._ours, theirs
-
-    def Process(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> Any:  # noqa: N802
-        ours = self._ours
-
-        def serve() -> None:
-            ours.close()  # or it would never see the other end closed
-            target(*args)
-
-        return FORK.Process(target=serve, daemon=daemon)
-
-
 def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
     from plm_embed.jobs import worker
 
-    worker.CONTEXT = _ForkedWorkers()
+    worker.CONTEXT = ForkedWorkers()
     logging.root.handlers.clear()
     sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
     os.dup2(sys.stdout.fileno(), 1)
@@ -132,7 +113,8 @@ def _child(folder: Path, log: Path, function: Callable[[], object]) -> None:
 def load_package() -> None:
     """What all commands need, so that the forks have it; it starts no thread."""
     for name in (
-        "jobs.embed_bucket",
+        "jobs.job",
+        "jobs.embedder",
         "master.gather",
         "master.validate",
         "inference.reference",

@@ -59,7 +59,7 @@ def commands(step: str) -> list[list[str]]:
 def embed_command(bucket: str) -> list[str]:
     """The command line of the job of one bucket."""
     places = ["--weights", WEIGHTS, "--store", f"{VECTORS}/store"]
-    places += ["--embedded", f"{VECTORS}/embedded", "--output", f"embedded-{bucket}.json"]
+    places += ["--record", f"{VECTORS}/embedded/{bucket}.json"]
     speed = ["--device", "cpu", "--scratch", "", "--flush-minutes", "0.00001"]
     file = f"results/sequences/buckets/{bucket}.parquet"
     return ["embed", file, *places, *speed, "--toks-per-batch", "256"]

@@ -139,7 +139,7 @@ def test_no_gpu(folder: Path) -> None:
 def test_a_full_disk(folder: Path, small_disk: Path) -> None:
     """test_full_disk.py makes room and goes on."""
     results = str(small_disk / "results")
-    goal = f"{results}/esm2_t3_untrained/submissions/0000.json"
+    goal = f"{results}/esm2_t3_untrained/embedded/0000.json"
     done = snakemake(folder, "--cores", "1", goal, results=results, buckets=1)
     assert done.returncode == 1
     told(done.stdout, "make room and run again", row="no space left on the disk, or no quota")
@@ -159,7 +159,7 @@ def as_anybody(command: list[str]) -> list[str]:
 def test_a_folder_that_cannot_be_written_to(folder: Path, key: str) -> None:
     locked = folder / "locked"
     locked.mkdir(mode=0o555)
-    goal = f"{'locked' if key == 'results' else 'results'}/esm2_t3_untrained/submissions/0000.json"
+    goal = f"{'locked' if key == 'results' else 'results'}/esm2_t3_untrained/embedded/0000.json"
     where = {key: "locked" if key == "results" else "locked/vectors"}
     command = snakemake_command(folder, "--cores", "1", goal, buckets=1, **where)
     done = subprocess.run(as_anybody(command), capture_output=True, text=True, check=False)

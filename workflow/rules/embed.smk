@@ -25,16 +25,13 @@ rule embed:
     # What decides the vectors; functions of `input` or `output` never cause a rerun.
     params:
         recipe=lambda wildcards: recipe_options(config),
-        weights=lambda wildcards, input: f"{config['weights_folder'] or 'resources/weights'}/{wildcards.model}",
         store=store,
-        folder=lambda wildcards, output: Path(output[0]).parent,
         reuse=lambda wildcards, input: [f"--reuse={path}" for path in config["reuse"]],
         limit=lambda wildcards, input: config["embedding"]["per_residue_limit_gb"],
     # exec: a shell in between would die of the scheduler's SIGTERM before the workers have flushed.
     shell:
-        "exec python -m plm_embed embed {input.buckets:q}/{wildcards.bucket}.parquet --weights {params.weights:q}"
-        " --store {params.store:q} --embedded {params.folder:q}"
-        " --output {resources.tmpdir:q}/{wildcards.model}-{wildcards.bucket}.json {params.reuse:q} {params.recipe:q}"
+        "exec python -m plm_embed embed {input.buckets:q}/{wildcards.bucket}.parquet --weights {input.weights:q}"
+        " --store {params.store:q} --record {output:q} {params.reuse:q} {params.recipe:q}"
         " --per-residue-limit-gb {params.limit} --nodes {resources.nodes} --workers {resources.gpu} --threads {threads}"
         " --minutes {resources.runtime} --device={resources.device:q} --scratch={resources.scratch:q}"
         " --toks-per-batch {resources.toks_per_batch} --flush-minutes {resources.flush_minutes} &> {log:q}"

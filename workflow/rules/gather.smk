@@ -63,10 +63,9 @@ rule validate:
         sequences=lambda wildcards, input: Path(input.summary).parent,
         embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
         store=lambda wildcards, input: store(wildcards, [input.embedded[0]]),
-        weights=lambda wildcards, input: f"{config['weights_folder'] or 'resources/weights'}/{wildcards.model}",
         checks=config["validate"]["spot_checks"],
     shell:
         "python -m plm_embed validate --sequences {params.sequences:q} --embedded {params.embedded:q}"
-        " --store {params.store:q} --weights {params.weights:q} --master {input.master:q}"
+        " --store {params.store:q} --weights {input.weights:q} --master {input.master:q}"
         " --index {input.index:q} --records {input.records:q} --spot-checks {params.checks}"
         " --report {output.report:q} --checksums {output.checksums:q} &> {log:q}"

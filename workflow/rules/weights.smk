@@ -15,8 +15,10 @@ rule weights:
     params:
         source=weights_of,
         # functions of `output` never cause a rerun
-        folder=lambda wildcards, output: f"{config['weights_folder'] or 'resources/weights'}/{wildcards.model}",
+        cache=lambda wildcards, output: [
+            f"--cache={folder}" for folder in [config["weights_folder"]] if folder
+        ],
         dtype=lambda wildcards, output: config["embedding"]["compute_dtype"],
     shell:
-        "python -m plm_embed weights --model {wildcards.model} {params.source:q} --output {params.folder:q}"
-        " --record {output:q} --compute-dtype {params.dtype} &> {log:q}"
+        "python -m plm_embed weights --model {wildcards.model} {params.source:q} {params.cache:q} --record {output:q}"
+        " --compute-dtype {params.dtype} &> {log:q}"

@@ -51,7 +51,7 @@ def test_a_finished_campaign_has_everything(results: Path, tmp_path: Path) -> No
         "upper cased",
         "sequences to compute 129 129 1.00",
         "hours on",
-        "3 submissions, started 5 times; 1 failed; 1 without an end",
+        "3 jobs, started 5 times; 1 failed; 1 without an end",
         "1 kWh, by the counters of the GPUs in 2 of 5 attempts",
         "nothing: every vector was computed",
         "51 records (about",

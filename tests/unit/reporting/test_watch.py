@@ -20,7 +20,7 @@ def test_the_time_left_counts_what_is_queued(tmp_path: Path) -> None:
     model = campaign(tmp_path, 8)
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, tokens=250)
+    beat(model, 2, residues=250)
     state = look(tmp_path)
     assert (state.done, len(state.workers), state.queued) == (1, 2, 5)
     assert state.fraction == pytest.approx((1000 + 500 + 250) / 8000)
@@ -84,7 +84,7 @@ def test_stalled_workers_stand_out(tmp_path: Path) -> None:
     beat(model, 7)
     finish(model, 7)  # and published just now
     state = look(tmp_path)
-    assert [(worker.beat.pid, worker.trouble) for worker in state.workers] == [
+    assert [(worker.worker.pid, worker.trouble) for worker in state.workers] == [
         *((2, "silent"), (3, "stuck"), (1, ""), (6, "")),
     ]
     assert state.tokens_per_second == 100
@@ -138,7 +138,7 @@ def test_failures_are_named_with_their_logs(tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_being_replaced_is_left_out(tmp_path: Path) -> None:
     model = campaign(tmp_path, 4)
     beat(model, 1).write_text('{"host": "no')
-    (model / "workers" / ".tmp-node1-2.json").write_text("{}")
+    (model / "store" / "jobs" / ".tmp-node1-2.json").write_text("{}")
     beat(model, 3)
     assert len(look(tmp_path).workers) == 1
 
@@ -160,7 +160,7 @@ def test_every_line_fits_the_terminal(tmp_path: Path, width: int) -> None:
     written(model / "weights.json")
     finish(model, 0)
     beat(model, 1)
-    beat(model, 2, updated=300, tokens_total=None)
+    beat(model, 2, updated=300, rate=None)
     written(tmp_path / "logs" / MODEL / "embed" / "0003.log", "plm-embed: error: no space\n")
     lines = screen(tmp_path, width)
     assert all(len(line) <= width for line in lines) and len(lines) < 24

@@ -18,7 +18,6 @@ from plm_embed.jobs.completion_record import (
     savings,
     write_completion,
 )
-from plm_embed.jobs.embed_bucket import Embedder
 from plm_embed.keys import key
 from plm_embed.store import reuse
 from plm_embed.store.hdf5 import encode
@@ -26,6 +25,7 @@ from plm_embed.store.reuse import Reuse, check_sources
 from plm_embed.store.store import Store
 from support.buckets import SEQUENCES, bucket_of, write_bucket
 from support.campaigns import EVERYTHING, MEAN, completion, gathered_campaign, part_rows
+from support.embedded import Embedder
 from support.made_up_sequences import make_records
 
 Counts = tuple[int, int, int]
@@ -164,7 +164,7 @@ def test_another_fingerprint_is_refused_before_anything_is_computed(
             reuse=(tmp_path / "first/store",),
             pooling=("max",),
         )
-    assert not (tmp_path / "second" / "store").exists()
+    assert not list((tmp_path / "second").rglob("*.h5"))
     # no setting computes what an earlier version did
     known = {"engine": "packed-0"}
     with pytest.raises(PlmEmbedError, match=r"(?s)device or version: engine is .*`reuse`$"):

@@ -1,6 +1,7 @@
 """The commands that compute: weights and embed."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -29,15 +30,20 @@ from plm_embed.inference.settings import Settings
     "--adapter", type=PATH, help="A LoRA adapter in PEFT's layout, merged into the weights."
 )
 @click.option(
-    "--output",
-    required=True,
+    "--cache",
     type=PATH,
-    help="Folder for model.safetensors, manifest.json and self_test.npz.",
+    show_default="$PLM_EMBED_WEIGHTS, or ~/.cache/plm-embed/weights",
+    help="Folder of prepared weights, with a folder in it for each content.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    help="Prepare them in this very folder: model.safetensors, manifest.json, self_test.npz.",
 )
 @click.option(
     "--record",
     type=PATH,
-    help="Also write the manifest to this file: a campaign's note of what it uses.",
+    help="Also write this file: a campaign's note of what it uses, and where that lies.",
 )
 @click.option(
     "--compute-dtype",
@@ -56,7 +62,8 @@ def weights(
     model: str,
     source: Path | None,
     adapter: Path | None,
-    output: Path,
+    cache: Path | None,
+    output: Path | None,
     record: Path | None,
     compute_dtype: Literal["auto"] | ComputeDtype,
     check: bool,
@@ -67,22 +74,28 @@ def weights(
 
     \b
     Example:
-      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt \\
-        --output resources/weights/esm2_t33_650M_UR50D --check
+      plm-embed weights --model esm2_650m --source esm2_t33_650M_UR50D.pt --check
     """
     from plm_embed.inference.prepare_weights import prepare
+    from plm_embed.inference.weights_cache import prepare_cached
     from plm_embed.models.manifest import write_manifest
     from plm_embed.models.registry import find_model
 
-    manifest = prepare(find_model(model), source, output, adapter)
+    if output:
+        manifest = prepare(find_model(model), source, output, adapter)
+        manifest = replace(manifest, folder=str(output.absolute()))
+    else:
+        manifest = prepare_cached(find_model(model), source, adapter, cache=cache)
     if compute_dtype != "auto":
         check_dtype(compute_dtype, manifest.roundings, manifest.model)
     if record:
         write_manifest(record, manifest)
+    else:
+        print(manifest.folder)
     if check:
         from plm_embed.inference import check_weights
 
-        for line in check_weights.check(output):
+        for line in check_weights.check(Path(manifest.folder or "")):
             print(line)
 
 
@@ -103,14 +116,11 @@ WORKERS = click.option(
 
 
 @click.command(cls=Step)
-@click.argument("buckets", nargs=-1, required=True, type=PATH)
+@click.argument("bucket", type=PATH)
 @WEIGHTS(required=True)
 @click.option("--store", required=True, type=PATH, help="Store of vectors; shared by all buckets.")
 @click.option(
-    "--embedded", required=True, type=PATH, help="Folder for the buckets' completion records."
-)
-@click.option(
-    "--output", required=True, type=PATH, help="Written when all these buckets are complete (JSON)."
+    "--record", required=True, type=PATH, help="Completion record (JSON), written at the end."
 )
 @settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
@@ -119,53 +129,58 @@ WORKERS = click.option(
     type=click.FloatRange(0),
     help="Walltime of the SLURM or PBS job; 0: none.",
 )
+@click.option("--share", type=PATH, hidden=True, help="Of the first node, for the others.")
+@click.option("--node", type=int, hidden=True, help="The number of this node.")
 def embed(
     *,
-    buckets: tuple[Path, ...],
+    bucket: Path,
     weights_folder: Path,
     store: Path,
-    embedded: Path,
-    output: Path,
+    record: Path,
     settings: Settings,
     nodes: int,
     workers: int,
     minutes: float,
+    share: Path | None,
+    node: int | None,
 ) -> None:
-    """Embed what the store lacks of some buckets.
+    """Embed what the store lacks of a bucket.
+
+    The record is written when the store lacks nothing more. Until then the exit status is 1, or 75
+    when the fault is this node's. A repetition does only the rest.
 
     \b
     Example:
-      plm-embed embed results/sequences/buckets/*.parquet \\
-        --weights resources/weights/esm2_t33_650M_UR50D \\
-        --store results/esm2_t33_650M_UR50D/store --embedded results/esm2_t33_650M_UR50D/embedded \\
-        --output results/esm2_t33_650M_UR50D/submissions/0000.json --gpus all
+      plm-embed embed results/sequences/buckets/0000.parquet \\
+        --weights results/esm2_t33_650M_UR50D/weights.json \\
+        --store results/esm2_t33_650M_UR50D/store \\
+        --record results/esm2_t33_650M_UR50D/embedded/0000.json --gpus all
 """
-    from plm_embed.jobs.attempts import noted
-    from plm_embed.jobs.dispatch import Plan
-    from plm_embed.jobs.gpus import Meter, visible_gpus
-    from plm_embed.jobs.nodes import on_all_nodes
-    from plm_embed.jobs.submission import embed_buckets
-    from plm_embed.models.manifest import check_record
+    from plm_embed.jobs.gpus import visible_gpus
+    from plm_embed.jobs.job import Job, embed_bucket
+    from plm_embed.jobs.nodes import node_number
     from plm_embed.sequences.summary import check_present
     from plm_embed.sites.scheduler import job_id
 
-    if nodes > 1:
-        # of a repeated option the last counts
-        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)
-        return
-    for bucket in buckets:
-        check_present(bucket)
-    check_record(weights_folder, embedded.parent)
+    check_present(bucket)
     if MATRICES.intersection(settings.pooling):
         from plm_embed.planning.sizes import announce
 
-        announce(buckets[0], weights_folder, settings)
+        announce(bucket, weights_folder, settings)
     workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
-    plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
-    energy = None if settings.device == "cpu" else Meter(workers)
-    names = [bucket.stem for bucket in buckets]
-    with noted(embedded, output.stem, names, store, workers, energy=energy):
-        embed_buckets(plan, settings, output)
+    job = Job(
+        bucket=bucket,
+        weights=weights_folder,
+        store=store,
+        record=record,
+        workers=workers,
+        minutes=minutes if job_id() else 0,
+        nodes=nodes,
+        arguments=tuple(sys.argv[1:]),
+        node=node_number(node) if share else 0,
+        share=share,
+    )
+    embed_bucket(job, settings)
 
 
 COMMANDS = (weights, embed)

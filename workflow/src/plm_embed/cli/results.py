@@ -70,6 +70,7 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
       plm-embed validate results
       plm-embed validate results/esm2_t33_650M_UR50D --spot-checks 100
     """
+    from plm_embed.inference.weights_cache import prepared_folder
     from plm_embed.master.expected_vectors import Expected, expect
     from plm_embed.master.validate import validate as run
     from plm_embed.master.validation_record import read_validation
@@ -92,7 +93,7 @@ def validate(*, results: Path | None, proof: Proof, **given: Path | None) -> Non
         proof = from_config(Proof, settings)
     places = {name: path for name, path in given.items() if path}
     master, report = places["master"], places["report"]
-    sequences, weights = places["sequences"], places["weights_folder"]
+    sequences, weights = places["sequences"], prepared_folder(places["weights_folder"])
 
     def expected(fingerprint: Fingerprint) -> Expected:
         return expect(sequences, weights, fingerprint, proof.spot_checks)
@@ -127,11 +128,11 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
     its run are relative to the folder in which it ran.
     """
     from plm_embed.master.validation_record import PROOF, VALIDATION
+    from plm_embed.models.manifest import RECORD
     from plm_embed.reporting.repeat import ran_in
 
     folder = master.parent
     began, store = ran_in(folder), folder / "store"
-    weights = Path(settings.get("weights_folder") or "resources/weights", folder.name)
     return {
         "sequences": folder.parent / "sequences",
         "embedded": folder / "embedded",
@@ -139,7 +140,7 @@ def _places(master: Path, settings: dict[str, Any]) -> dict[str, Path]:
         "master": master,
         "index": master.with_suffix(".parquet"),
         "records": folder / "records.parquet",
-        "weights_folder": began / weights,
+        "weights_folder": folder / RECORD,
         "report": folder / VALIDATION,
         "checksums": folder / PROOF,
     }

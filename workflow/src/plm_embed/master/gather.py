@@ -19,7 +19,7 @@ from plm_embed.fingerprint import has_matrix
 from plm_embed.io.files import atomic_path, remove_abandoned, whole_files
 from plm_embed.io.parquet import read_groups, read_schema, row_group_writer
 from plm_embed.io.threads import Aside
-from plm_embed.jobs.finished_bucket import Bucket, load_bucket
+from plm_embed.jobs.bucket import Bucket, load_bucket
 from plm_embed.keys import find, key_array
 from plm_embed.master.attributes import attributes
 from plm_embed.master.planned import Plan, make_plan

@@ -1,5 +1,9 @@
 """The settings of each model of a campaign, of which a plan is made."""
 
+from pathlib import Path
+
+from plm_embed.inference.weights_cache import weights_cache
+from plm_embed.models.manifest import read_record
 from plm_embed.models.registry import find_model
 from plm_embed.workflow.config import Config, models_of, of_model
 
@@ -26,5 +30,10 @@ def _settings(config: Config, name: str) -> Config:
 
 
 def weights_folder(config: Config) -> str:
-    """Return where the prepared weights of a model lie, from its settings."""
-    return f"{config['weights_folder'] or 'resources/weights'}/{config['model']}"
+    """Return where the prepared weights of a model lie: as the campaign's record says, or where a
+    download would.
+    """
+    record = read_record(Path(config["results"], config["model"]))
+    if record and record.folder:
+        return record.folder
+    return str(Path(config["weights_folder"] or weights_cache(), config["model"]))

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from plm_embed.io.threads import cores
-from plm_embed.jobs.dispatch import SECONDS_MARGIN, TIME_MARGIN
+from plm_embed.jobs.node import SECONDS_MARGIN, TIME_MARGIN
 from plm_embed.keys import MAX_BUCKETS
 from plm_embed.sites.job_shape import shape
 from plm_embed.typed_json import IF_KNOWN

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plm_embed.io.files import last_bytes, whole_files
+from plm_embed.jobs.completion_record import FOLDER as RECORDS
 
 AGAIN = "Fix the problem and give the same command again; finished work is kept"
 STOPPED = "stopped by a signal"
@@ -34,7 +35,7 @@ def reading_logs(results: Path) -> list[Path]:
 def model_logs(results: Path, model: str) -> list[Path]:
     """Return the logs of the steps of one model, without those of finished buckets."""
     logs = results / "logs" / model
-    done = {path.stem for path in whole_files(results / model / "embedded", "*.json")}
+    done = {path.stem for path in whole_files(results / model / RECORDS, "*.json")}
     embed = (path for path in whole_files(logs / "embed", "*.log") if path.stem not in done)
     return [*whole_files(logs, "*.log"), *embed]
 

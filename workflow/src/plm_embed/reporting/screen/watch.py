@@ -132,17 +132,20 @@ class Watch:
         folder = self.results / model
         done, sizes = self._buckets.finished(folder), self._buckets.sizes
         workers = list(workers_of(folder, done, self._kept))
-        living = [worker for worker in workers if not worker.trouble]
-        running = {worker.beat.bucket for worker in living}
+        jobs = [*{id(one.job): one.job for one in workers if not one.trouble}.values()]
+        running = {job.bucket for job in jobs}
         waiting = [name for name in sizes if name not in done and name not in running]
         tokens = tokens_of(model, summary.residues, summary.unique) if summary else 0
         per_byte = tokens / (sum(sizes.values()) or 1)
         left = per_byte * sum(sizes[name] for name in waiting)
-        left += sum(
-            (1 - worker.beat.fraction) * per_byte * sizes.get(worker.beat.bucket, 0)
-            for worker in living
+        for bucket in running:
+            nodes = [job for job in jobs if job.bucket == bucket]
+            total = sum(job.residues_total or 0 for job in nodes)
+            fraction = sum(job.residues for job in nodes) / total if total else 0.0
+            left += (1 - fraction) * per_byte * sizes.get(bucket, 0)
+        rate = sum(
+            worker.worker.tokens_per_second or 0.0 for worker in workers if not worker.trouble
         )
-        rate = sum(worker.beat.tokens_per_second or 0.0 for worker in living)
         complete = bool(sizes) and not waiting and not running
         logs = [] if complete else self._embed_logs(model)
         failed = [
@@ -165,7 +168,7 @@ class Watch:
             queued=len(waiting),
             starting=self._starting(logs),
             workers=tuple(
-                sorted(workers, key=lambda worker: (not worker.trouble, worker.beat.bucket))
+                sorted(workers, key=lambda worker: (not worker.trouble, worker.job.bucket))
             ),
             failures=(*self._steps.failures(steps), *failed),
             fraction=1.0 if complete else 1 - left / tokens if tokens else 0.0,

@@ -204,15 +204,15 @@ def _workers(states: Sequence[State], rows: int | None) -> Iterator[RenderableTy
 
 
 def _cells(model: str, worker: WorkerState) -> tuple[str, ...]:
-    beat = worker.beat
-    rate, load, eta = beat.tokens_per_second, beat.utilization, beat.eta_seconds
+    job, beat = worker.job, worker.worker
+    rate, load, eta = beat.tokens_per_second, beat.utilization, job.eta_seconds
     return (
-        beat.host if beat.gpu is None else f"{beat.host} GPU {beat.gpu}",
-        (beat.job or "").partition(".")[0],
+        job.host if beat.gpu is None else f"{job.host} GPU {beat.gpu}",
+        job.job.partition(".")[0],
         device_label(beat.device)[:32],
         model,
-        beat.bucket,
-        "loading" if beat.tokens_total is None else f"{100 * beat.fraction:.0f} %",
+        job.bucket,
+        "loading" if rate is None else f"{100 * job.fraction:.0f} %",
         "" if rate is None else f"{rate:,.0f}",
         "" if eta is None else duration(eta),
         f"{beat.sequences:,}",

@@ -1,4 +1,4 @@
-"""The embed job on real files: right vectors, and only what is missing."""
+"""What an embedder makes of buckets, on real files: right vectors, and only what is missing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +11,15 @@ from plm_embed.errors import PlmEmbedError
 from plm_embed.fingerprint import LongPolicy, LongSequences
 from plm_embed.inference.prepare_weights import prepare
 from plm_embed.inference.settings import Settings
+from plm_embed.jobs.bucket import is_done
 from plm_embed.jobs.completion_record import Completion, Skipped, read_completion, write_completion
-from plm_embed.jobs.embed_bucket import Embedder
-from plm_embed.jobs.finished_bucket import is_finished
 from plm_embed.kernels import attention
 from plm_embed.keys import key
 from plm_embed.models.registry import MODELS
 from plm_embed.store.parts import read_part
 from support import checkpoints
-from support.buckets import SEQUENCES
-from support.embedded import check, run, stored
+from support.buckets import SEQUENCES, write_bucket
+from support.embedded import Embedder, check, run, stored
 from support.families import TINY, source
 
 MODEL = MODELS["esm2_t3_untrained"]
@@ -185,11 +184,10 @@ def test_a_record_that_does_not_answer_for_each_sequence_is_made_anew(
     path, bucket = tmp_path / "0000.json", tmp_path / "0000.parquet"
     write_completion(path, damage(record))
     embedder = Embedder(prepared, tmp_path / "store", Settings(scratch=""))
-    assert not is_finished(bucket, path, embedder.store)
+    assert not is_done(bucket, path, tmp_path / "store", record.fingerprint)
     again = embedder.embed(bucket, path)
     assert (again.computed, again.parts, again.skipped) == (0, record.parts, ())
-    assert (again.share, 0 < record.share < 1) == (0, True)  # five were there
-    assert is_finished(bucket, path, embedder.store)
+    assert is_done(bucket, path, tmp_path / "store", record.fingerprint)
 
 
 def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -> None:
@@ -197,9 +195,28 @@ def test_a_part_that_changed_is_computed_again(tmp_path: Path, prepared: Path) -
     (path,) = (tmp_path / "store").glob("*/parts/*.h5")
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
-    bucket = tmp_path / "0000.parquet"
-    embedder = Embedder(prepared, tmp_path / "store", Settings())
-    assert not is_finished(bucket, tmp_path / "0000.json", embedder.store)
+    bucket, made = tmp_path / "0000.parquet", tmp_path / "0000.json"
+    assert not is_done(bucket, made, tmp_path / "store", record.fingerprint)
     again = run(tmp_path, prepared, SEQUENCES[:5])
     assert again.computed == 5
-    assert again.parts == record.parts
+    assert is_done(bucket, made, tmp_path / "store", record.fingerprint)
+
+
+def test_a_part_says_where_and_how_fast_it_was_computed(tmp_path: Path, prepared: Path) -> None:
+    record = run(tmp_path, prepared, SEQUENCES[:9])
+    (info,) = record.parts
+    with read_part(tmp_path / "store" / record.fingerprint_id / "parts" / info.name) as part:
+        origin = part.provenance
+    assert (origin["device"], origin["host"]) == (record.worker.device, record.worker.host)
+    assert origin["tokens"] == record.tokens and origin["seconds"] > 0
+
+
+def test_another_record_of_the_bucket_is_not_done(tmp_path: Path, prepared: Path) -> None:
+    record = run(tmp_path, prepared, SEQUENCES[:5])
+    bucket, path, root = tmp_path / "0000.parquet", tmp_path / "0000.json", tmp_path / "store"
+    other = replace(record.fingerprint, compute_dtype="bfloat16")
+    assert not is_done(bucket, path, root, other)
+    write_bucket(tmp_path, SEQUENCES[:6])
+    assert not is_done(bucket, path, root, record.fingerprint)
+    write_bucket(tmp_path, SEQUENCES[:5])
+    assert is_done(bucket, path, root, record.fingerprint)
