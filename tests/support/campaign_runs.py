@@ -42,14 +42,11 @@ def snakemake(folder: Path, *options: str, **config: Any) -> subprocess.Complete
     return forked_snakemake.run(arguments)
 
 
-def working_folder(folder: Path, buckets: int = 4, weights_of: Path | None = None) -> Path:
+def working_folder(folder: Path, buckets: int = 4) -> Path:
     """A new folder with the demo's inputs and the shipped configuration, but for the buckets: most
-    tests need no more than two, and each costs a start of torch. So do weights, which may be those
-    of an earlier campaign.
+    tests need no more than two, and each costs a start of torch.
     """
     shutil.copytree(ROOT / "config", folder / "config")
-    if weights_of:
-        shutil.copytree(weights_of / "resources", folder / "resources")
     config = folder / "config/config.yaml"
     shipped = config.read_text(encoding="utf-8")
     assert "\nbuckets: 4\n" in shipped

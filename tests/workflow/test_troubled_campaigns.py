@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import h5py
 import psutil
 import pytest
 
+from plm_embed.models.manifest import read_record, write_manifest
 from plm_embed.reading.diff import compare
 from plm_embed.reporting.screen.watch import Watch
 from support.campaign_runs import ROOT, snakemake, snakemake_command, working_folder
@@ -75,7 +77,7 @@ def kill_all_in(folder: Path, but: int) -> None:
 
 
 def test_kill_9_loses_only_what_no_part_holds(demo: Path, tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work", weights_of=demo)
+    folder = working_folder(tmp_path / "work")
     # one sequence or so per batch and a part per batch, so that there is an instant to hit
     small = ("--set-resources", "embed:toks_per_batch=600", "embed:flush_minutes='1e-6'")
     for victim in ("the embed job", "everything"):
@@ -120,17 +122,19 @@ def test_damage_fails_the_run_and_names_itself(copy: Path) -> None:
     assert report(copy).status == "passed"
 
 
-def test_weights_that_were_deleted_are_made_again_when_they_are_needed(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = copy / "cache"
-    monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(cache))
-    assert "Nothing to be done" in snakemake(copy, *ONE_THREAD).stdout
+def test_weights_that_were_deleted_are_made_again_when_they_are_needed(copy: Path) -> None:
+    record = read_record(copy / "results" / MODEL)
+    assert record and record.folder
+    gone = copy / "gone"
+    again = replace(record, folder=str(gone / "here"))
+    write_manifest(copy / f"results/{MODEL}/weights.json", again)
+    assert "Nothing to be done" in snakemake(copy, *ONE_THREAD, "--rerun-triggers", "code").stdout
     with (copy / "config/demo/proteins.fasta").open("a", encoding="utf-8") as fasta:
         fasta.write(">new\nMKVLAAGIVGLLLAQWERTY\n")
-    grown = snakemake(copy, *ONE_THREAD)
+    by = ("--rerun-triggers", "mtime")
+    grown = snakemake(copy, *ONE_THREAD, *by, "--forcerun", "deduplicate")
     assert grown.returncode == 0, grown.stdout
-    assert list(cache.glob("*/manifest.json"))
+    assert list(gone.glob("*/manifest.json"))
 
 
 def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_says(
@@ -158,8 +162,8 @@ def test_a_damaged_and_a_missing_part_are_named_by_gather_and_healed_by_what_it_
     assert "Nothing to be done" in snakemake(copy, "-n").stdout
 
 
-def test_a_failed_job_shows_its_error_and_its_log(demo: Path, tmp_path: Path) -> None:
-    folder = working_folder(tmp_path / "work", weights_of=demo)
+def test_a_failed_job_shows_its_error_and_its_log(tmp_path: Path) -> None:
+    folder = working_folder(tmp_path / "work")
     fasta = folder / "config/demo/proteins.fasta"
     fasta.write_bytes(gzip.compress(fasta.read_bytes())[:-100])
     run = snakemake(folder, *ONE_THREAD)

@@ -57,8 +57,8 @@ class _Made(_Path):
 
 
 class _Weights(_Path):
-    """The folder of prepared weights, by itself or by a campaign's record, which makes it anew where
-    it is gone.
+    """The folder of prepared weights, by itself or by a campaign's record: then it is made anew
+    where it is gone.
     """
 
     def __init__(self) -> None:

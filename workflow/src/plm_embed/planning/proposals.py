@@ -39,6 +39,7 @@ class Proposal:
     gpus_per_node: int
     submissions: int
     buckets: int
+    buckets_per_submission: int
     walltime_minutes: int
     hours_each: float
     node_hours: float
@@ -107,6 +108,7 @@ def _propose(
         gpus_per_node=form.gpus,
         submissions=submissions,
         buckets=buckets,
+        buckets_per_submission=1,
         walltime_minutes=minutes,
         hours_each=hours,
         node_hours=node_hours,
