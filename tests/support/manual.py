@@ -35,9 +35,6 @@ PAGES = (
 )
 """In this order their blocks are run. Other pages have none, which a test holds them to."""
 
-POLARIS = "PBS_DEFAULT=polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov"
-"""What makes this machine a login node of Polaris."""
-
 UNTRAINED = "--model esm2_t3_untrained --set weights=config/demo/esm2_t3_untrained.pt"
 
 INSTEAD: dict[str, tuple[str, str]] = {
@@ -58,8 +55,7 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "real weights",
     ),
-    "plm-embed weights --model esmc_300m --source ESMC-300M --output resources/weights/esmc_300m "
-    "--check": ("", "real weights"),
+    "plm-embed weights --model esmc_300m --source ESMC-300M --check": ("", "real weights"),
     "rm -rf .venv && python3.11 -m venv .venv && source .venv/bin/activate": (
         "",
         "the clone has an environment",
@@ -98,9 +94,8 @@ INSTEAD: dict[str, tuple[str, str]] = {
         "",
         "needs SLURM: tests/slurm runs whole campaigns on one",
     ),
-    "snakemake --profile pbs --configfile my_config.yaml": (
-        f"{POLARIS} snakemake --profile pbs --configfile my_config.yaml -n 2>&1 | grep 'ALCF "
-        "Polaris.*to my_project'",
+    "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml": (
+        "snakemake --profile pbs --pbs-account my_project --configfile my_config.yaml -n",
         "needs PBS: tests/pbs runs whole campaigns on a stand-in",
     ),
     "plm-embed export results/esm2_t33_650M_UR50D per-residue.h5 --to "

@@ -55,7 +55,7 @@ def test_the_command_has_these_options(words: list[str]) -> None:
     for option in command.params:
         given = values.get(option.name or "")
         if isinstance(option.type, click.Choice):
-            for value in given if isinstance(given, list) else [given] if given else []:
+            for value in given if isinstance(given, list) else [given] * isinstance(given, str):
                 option.type.convert(value, option, context)
 
 

@@ -18,7 +18,7 @@ from plm_embed.io.terminal import printable
 from plm_embed.io.threads import cores as usable_cores
 from plm_embed.jobs.gpus import visible_gpus
 from plm_embed.workflow.checks import mistakes
-from plm_embed.workflow.config import Config, listed, models_of, with_defaults
+from plm_embed.workflow.config import Config, listed, models_of, refusal, with_defaults
 from plm_embed.workflow.resources import local_resources
 
 _PACKAGE = Path(plm_embed.__file__).resolve().parent
@@ -52,7 +52,7 @@ def configuration(given: Mapping[str, Any], settings: Sequence[str]) -> Config:
             )
         block[last] = yaml.safe_load(value)
     if problems := mistakes(config, config):
-        raise ConfigError("\n  ".join(problems), problems=problems)
+        raise refusal(problems)
     models = list(models_of(config))
     return with_defaults(config) | {"model": models if len(models) > 1 else models[0]}
 

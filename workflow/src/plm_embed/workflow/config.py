@@ -56,8 +56,14 @@ def read_config(configfile: Path | None, settings: Sequence[str] = ()) -> Config
         own = merged(own, {key: yaml.safe_load(value)})
     config = merged(config, own)
     if problems := mistakes(config, own):
-        raise ConfigError("\n  ".join(problems), problems=problems)
+        raise refusal(problems)
     return with_defaults(config)
+
+
+def refusal(problems: Sequence[str]) -> ConfigError:
+    """Return the error for these problems, a line for each."""
+    key = problems[0].partition(":")[0]
+    return ConfigError("\n  ".join(problems), key=key, problems=problems)
 
 
 def merged(below: Config, above: Mapping[str, Any]) -> Config:
