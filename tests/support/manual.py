@@ -171,7 +171,7 @@ INSTEAD: dict[str, tuple[str, str]] = {
 """Line: what is run in its place, '' for nothing; and why."""
 
 FILES = {
-    "inputs: [protein_final.csv, more.fasta.gz]": "my_config.yaml",
+    "inputs: # a table with its columns, and a FASTA file": "my_config.yaml",
     "results: tutorial": "tutorial.yaml",
     "inputs: [config/demo/proteins.fasta]": "finetuned.yaml",
     "base: generic": "profiles/our_cluster/site.yaml",
@@ -183,7 +183,8 @@ SMALLER = {
     "tutorial/": "results/",
     "summary tutorial": "summary results",
     "results: tutorial": "results: results",
-    "[protein_final.csv, more.fasta.gz]": "[docs/protein_final.csv.xz]",
+    "path: protein_final.csv,": "path: docs/protein_final.csv.xz,",
+    "  - more.fasta.gz\n": "",
     "esm2_t33_650M_UR50D": "esm2_t3_untrained",  # 2.5 GB to download, and hours without a GPU
     "esm2_t6_8M_UR50D": "esm2_t3_untrained",
     'load("esm2_650m")': 'load("esm2_t3_untrained", weights="config/demo/esm2_t3_untrained.pt")',
