@@ -28,7 +28,7 @@ rule gather:
     # A function of `input` or `output` never causes a rerun: another commit is no reason to gather again.
     params:
         sequences=lambda wildcards, input: Path(input.summary).parent,
-        embedded=f"{VECTORS}/embedded",
+        embedded=lambda wildcards, input: Path(input.embedded[0]).parent,
         store=lambda wildcards: of(wildcards)["store"],
         files=lambda wildcards: master_files(of(wildcards)),
         commit=lambda wildcards, input: COMMIT or workflow_commit(ROOT),
