@@ -71,6 +71,7 @@ def test_every_log_starts_with_the_command_that_repeats_its_step(copy: Path) -> 
     assert sorted(steps) == [
         "deduplicate",
         "embed",
+        "embed",
         "gather",
         "reference",
         "report",
