@@ -55,7 +55,7 @@ class Embedder:
             workers=(worker_info(self.worker.device),),
         )
         while not self.worker.published.empty():
-            results = results.plus(self.worker.published.get())
+            results.add(self.worker.published.get())
         assert not len(missing(sequences, store, results.skipped))
         job = Job(bucket, self._weights, self._root, path, workers=1)
         task = Task(sequences, store, todo, path, reused)

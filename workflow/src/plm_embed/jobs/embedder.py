@@ -29,7 +29,6 @@ from plm_embed.io.scratch import scratch_folder
 from plm_embed.io.threads import Behind
 from plm_embed.jobs.completion_record import WorkerInfo
 from plm_embed.jobs.heartbeat import Published
-from plm_embed.jobs.worker import Progress
 from plm_embed.kernels import devices
 from plm_embed.keys import Keys
 from plm_embed.models import weights
@@ -192,10 +191,11 @@ class Embedder:
         self,
         keys: Keys,
         sequences: list[str],
-        tell: Callable[[Progress], object] = lambda _: None,
+        tell: Callable[[float, float], object] = lambda *_: None,
     ) -> dict[int, str]:
         """Compute the vectors of sequences, long ones first if they come so; return why sequences,
-        by index, have none. `tell` is called after each batch.
+        by index, have none. `tell` is called after each batch with the share of the tokens that is
+        computed, 0 to 1, and the tokens per second.
 
         The last ones may not be published when it returns. None may be too long for the policy.
         """
@@ -220,15 +220,7 @@ class Embedder:
             self._exact, exact = self._exact + stream.exact - exact, stream.exact
             time_now = time.monotonic()
             self._seconds, last = self._seconds + time_now - last, time_now
-            tell(
-                Progress(
-                    share=done / max(total, 1),
-                    tokens_per_second=done / max(time_now - began, 1e-6),
-                    sequences=self._computed,
-                    memory_bytes=self._memory(),
-                    **self._load(),
-                )
-            )
+            tell(done / max(total, 1), done / max(time_now - began, 1e-6))
             full = self._buffer.bytes >= BYTES_PER_PART
             if full or time_now - self._began > 60 * self._settings.flush_minutes:
                 self.publish()
@@ -274,12 +266,14 @@ class Embedder:
         self.published.put(Published(info, info.rows, tokens, exact, seconds, busy))
         log.info("published %s: %d sequences, %.1f MB", info.name, info.rows, info.bytes / 1e6)
 
-    def _memory(self) -> int:
-        """Return the peak memory of the process on its device, in bytes."""
+    def use(self) -> dict[str, Any]:
+        """Return what is known of the device's use, as fields of a `WorkerBeat`."""
         if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_reserved(self.device))
-        unit = 1 if platform.system() == "Darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            memory = int(torch.cuda.max_memory_reserved(self.device))
+        else:
+            unit = 1 if platform.system() == "Darwin" else 1024
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return {"sequences": self._computed, "memory_bytes": memory, **self._load()}
 
 
 def worker_info(device: torch.device) -> WorkerInfo:

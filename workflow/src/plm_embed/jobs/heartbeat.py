@@ -11,10 +11,10 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from plm_embed.accuracy import SelfTest
 from plm_embed.errors import PlmEmbedError
@@ -32,7 +32,7 @@ FOLDER = "jobs"
 """In the folder of the store: of jobs at work, or killed. Those that ended are in `ended`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class WorkerBeat:
     """A worker and its device, as it was seen last."""
 
@@ -68,7 +68,7 @@ class Published:
     busy_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Results:
     """What a node has published for a bucket. seconds: of all workers, while they had something to
     compute; skipped: reasons by key.
@@ -85,19 +85,13 @@ class Results:
     self_test: SelfTest | None = None
     workers: tuple[WorkerInfo, ...] = ()
 
-    def plus(self, part: Published) -> Self:
-        """Return the results with one part more."""
-        return replace(
-            self,
-            computed=self.computed + part.computed,
-            tokens=self.tokens + part.tokens,
-            exact=self.exact + part.exact,
-            seconds=self.seconds + part.seconds,
-            busy_seconds=self.busy_seconds + part.busy_seconds,
-        )
+    def add(self, part: Published) -> None:
+        """Count one part more."""
+        for name in ("computed", "tokens", "exact", "seconds", "busy_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Heartbeat:
     """What one node of a job does for a bucket. Times are ISO 8601, with their zone."""
 
@@ -173,7 +167,8 @@ def ended_path(path: Path) -> Path:
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     """Replace the file at once. Only the last one is synced to disk."""
-    content = to_plain(replace(beat, updated=now()))
+    beat.updated = now()
+    content = to_plain(beat)
     try:
         if beat.ended:
             write_json(ended_path(path), content)

@@ -130,7 +130,7 @@ class Node:
         """Embed sequences (indices, longest first) as far as possible; see `finished`."""
         self._sequences, self._store = sequences, store
         self.queue, self._left = deque(todo.tolist()), int(sequences.lengths[todo].sum())
-        self.heartbeat = replace(self.heartbeat, residues_total=self._left)
+        self.heartbeat.residues_total = self._left
         with progress("embed", self._left, "residues") as meter:
             while True:
                 for worker in self.workers:
@@ -179,13 +179,9 @@ class Node:
 
     def end(self, outcome: Any, reason: str, joules: float | None) -> None:
         """Write the last heartbeat."""
-        self.heartbeat = replace(
-            self.heartbeat,
-            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            outcome=outcome,
-            reason=reason,
-            joules=joules,
-        )
+        beat = self.heartbeat
+        beat.outcome, beat.reason, beat.joules = outcome, reason, joules
+        beat.ended = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._beat()
 
     def _give(self, worker: Worker) -> None:
@@ -249,55 +245,38 @@ class Node:
 
     def _take(self, worker: Worker, message: object) -> None:
         """Note what a worker says."""
-        results = self.heartbeat.results
+        results, beat = self.heartbeat.results, worker.beat
         match message:
             case Ready(fingerprint, info):
                 worker.info = info
-                worker.beat = replace(
-                    worker.beat, state="idle", device=info.device, gpu=info.gpu or worker.beat.gpu
-                )
-                results = replace(results, workers=(*results.workers, info))
+                beat.state, beat.device, beat.gpu = "idle", info.device, info.gpu or beat.gpu
+                results.workers = (*results.workers, info)
                 self.fingerprint = self.fingerprint or fingerprint
                 if fingerprint != self.fingerprint:
                     self._give_up("the workers' devices differ: their vectors would, too")
             case Progress():
                 worker.share = message.share
-                worker.beat = replace(
-                    worker.beat,
-                    state="computing",
-                    tokens_per_second=message.tokens_per_second,
-                    sequences=message.sequences,
-                    progressed=now(),
-                    memory_bytes=message.memory_bytes,
-                    utilization=message.utilization,
-                    watts=message.watts,
-                )
+                worker.beat = replace(beat, state="computing", progressed=now(), **message.beat)
             case Published():
                 self._store.know(message.part)
-                results = results.plus(message)
+                results.add(message)
             case Computed():
                 if worker.chunk:
-                    computing = message.seconds - (message.loading_seconds - worker.loading)
-                    worker.rate = worker.residues / max(computing, 1e-3)
-                    budget = min(message.toks_per_batch, results.toks_per_batch or 1 << 60)
-                    results = replace(
-                        results,
-                        loading_seconds=results.loading_seconds
-                        + message.loading_seconds
-                        - worker.loading,
-                        toks_per_batch=budget,
-                        skipped=results.skipped | message.skipped,
-                        self_test=message.self_test or results.self_test,
-                    )
-                    worker.loading = message.loading_seconds
+                    loading = message.loading_seconds - worker.loading
+                    worker.loading += loading
+                    worker.rate = worker.residues / max(message.seconds - loading, 1e-3)
+                    results.loading_seconds += loading
+                    results.skipped |= message.skipped
+                    results.self_test = message.self_test
+                    budgets = filter(None, (message.toks_per_batch, results.toks_per_batch))
+                    results.toks_per_batch = min(budgets)
                 if not worker.chunk or worker.failures:  # all is published
                     worker.given, worker.failures = [], 0
                 self._done += worker.residues
                 worker.chunk, worker.residues, worker.share, worker.answers = [], 0, 0.0, True
-                worker.beat = replace(worker.beat, state="idle", progressed=now())
+                beat.state, beat.progressed = "idle", now()
             case Failed():
                 worker.failure = message
-        self.heartbeat = replace(self.heartbeat, results=results)
 
     def _give_up(self, problem: str) -> None:
         """End the job, for no worker could go on."""
@@ -312,7 +291,7 @@ class Node:
         """
         worker.process.join(SECONDS_TO_END)
         worker.pipe.close()
-        worker.alive, worker.beat = False, replace(worker.beat, state="ended")
+        worker.alive, worker.beat.state = False, "ended"
         if worker.given:
             given = np.sort(worker.given)
             lengths, keys = self._sequences.lengths, self._sequences.keys[given]
@@ -352,15 +331,11 @@ class Node:
     def _beat(self) -> None:
         self._beaten = time.monotonic()
         rate = sum(worker.rate for worker in self.workers if worker.alive)
-        done = int(self._progress())
-        total = self.heartbeat.residues_total
-        self.heartbeat = replace(
-            self.heartbeat,
-            residues=done,
-            eta_seconds=((total or 0) - done) / rate if rate else None,
-            workers=tuple(worker.beat for worker in self.workers),
-        )
-        write_heartbeat(self._path, self.heartbeat)
+        beat = self.heartbeat
+        beat.residues = int(self._progress())
+        beat.eta_seconds = ((beat.residues_total or 0) - beat.residues) / rate if rate else None
+        beat.workers = tuple(worker.beat for worker in self.workers)
+        write_heartbeat(self._path, beat)
 
 
 def assign(count: int, settings: Settings) -> Sequence[str | None]:

@@ -64,16 +64,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the present sequences are. share, 0 to 1: of their tokens; sequences: computed in
-    the life of the embedder; memory_bytes: peak on the device.
+    """How far the present sequences are. share: of their tokens, 0 to 1; beat: fields of a
+    `WorkerBeat`.
     """
 
     share: float
-    tokens_per_second: float
-    sequences: int
-    memory_bytes: int
-    utilization: int | None
-    watts: float | None
+    beat: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -161,12 +157,12 @@ def embed_chunks(pipe: Connection, embedder: "Embedder") -> None:
     """Answer chunk after chunk, until the pipe closes or a signal comes."""
     told = time.monotonic()
 
-    def tell(progress: object) -> None:
+    def tell(share: float, rate: float) -> None:
         nonlocal told
         if time.monotonic() - told > SECONDS_BETWEEN_MESSAGES:
             told = time.monotonic()
             send_published(pipe, embedder)
-            pipe.send(progress)
+            pipe.send(Progress(share, {"tokens_per_second": rate, **embedder.use()}))
 
     def stop(*_: object) -> None:
         embedder.stopping = True
