@@ -28,8 +28,8 @@ def test_jobs_that_are_killed_are_submitted_again(
     """Each attempt of two jobs dies in another way after it has published parts; the next one
     computes the rest.
 
-    Each asks for the same time. The job whose slurmstepd dies ends too, instead of waiting for it with the GPU. Snakemake
-    passes on to its rule that the job is to end.
+    Each asks for the same time. The job whose slurmstepd dies ends too, instead of waiting for it
+    with the GPU. Snakemake passes on to its rule that the job is to end.
     """
     campaign = embedding(buckets=2)
     run = campaign.cluster.run

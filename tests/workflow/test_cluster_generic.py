@@ -29,7 +29,7 @@ def test_a_campaign_by_cluster_generic(demo: Path, tmp_path: Path) -> None:
     folder = working_folder(tmp_path / "work", buckets=1)
     # jobs are other processes of Snakemake, in this folder
     (folder / "random.py").write_text("raise SystemExit('random.py was executed')\n")
-    done = snakemake(folder, *by_cluster(folder))
+    done = snakemake(folder, GATHERED, *by_cluster(folder))
     assert done.returncode == 0, done.stdout
     assert digests(folder) == digests(demo)
 

@@ -11,7 +11,10 @@ from snakemake.utils import validate
 SOURCES = Path(workflow.current_basedir.join("../src").get_path_or_uri(secret_free=True))
 if SOURCES.is_dir():
     sys.path.insert(0, str(SOURCES))
-    os.environ.update(PYTHONPATH=str(SOURCES))
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.update(
+        PYTHONPATH=os.pathsep.join(dict.fromkeys([str(SOURCES), *filter(None, others)]))
+    )
 os.environ.update(
     PATH=f"{Path(sys.executable).parent}:{os.getenv('PATH', os.defpath)}", PYTHONSAFEPATH="1"
 )
