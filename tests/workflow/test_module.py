@@ -21,7 +21,7 @@ pytestmark = pytest.mark.workflow
 
 CONSUMER = Path(__file__).parent / "module" / "Snakefile"
 ESM, BERT = "esm2_t3_untrained", "protbert_tiny"
-EMBED = ("--set-resources", "embed:toks_per_batch=4096")
+EMBED = ("--set-resources", "esm2_embed:toks_per_batch=4096", "protbert_embed:toks_per_batch=4096")
 MASTERS = (
     Path("embedded/esm2/esm/out", ESM, "master_esm2_embeddings.h5"),
     Path("bert", BERT, "master_protbert_embeddings.h5"),
@@ -37,7 +37,6 @@ def consumer(folder: Path, snakefile: str) -> Path:
         "esm2": {
             "inputs": "chosen.fasta",
             "model": ESM,
-            "weights": "config/demo/esm2_t3_untrained.pt",
             "results": "esm/out",
             "buckets": 1,
         },
@@ -83,7 +82,9 @@ def test_a_workflow_that_uses_it_twice(tmp_path: Path) -> None:
     assert names == {
         "Snakefile", "config.yaml", "config", "chosen.fasta", "embedded", "bert",
     }  # fmt: skip
-    assert {path.name for path in (folder / "embedded" / "esm2").iterdir()} == {"esm"}
+    assert {path.name for path in (folder / "embedded" / "esm2").iterdir()} == {
+        "esm", "chosen.fasta",
+    }  # fmt: skip
     again = snakemake(folder, "-n")
     assert again.returncode == 0 and "Nothing to be done" in again.stdout, again.stdout
     remedies_lead_to_their_rules(folder, MASTERS[0].parent)

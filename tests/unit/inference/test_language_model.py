@@ -236,10 +236,6 @@ def test_weights_are_made_once_and_found_again(
         assert np.array_equal(found, expected)
     (made,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert made.name.startswith(f"{MODEL}-")
-    # a folder of weights folders, as campaigns have it
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / MODEL).symlink_to(prepared)
-    assert np.array_equal(plm_embed.embed(["MKV"], MODEL, weights=tmp_path / "weights"), expected)
     with pytest.raises(WeightsError, match=f"holds {MODEL}, not esm2_t6_8M_UR50D"):
         plm_embed.embed(["MKV"], weights=prepared)
     assert np.array_equal(plm_embed.embed(["MKV"], MODEL), expected)  # it is shipped

@@ -184,6 +184,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The cache is where the campaign's weights are."""
+    if "finished" in request.fixturenames:
+        weights = request.getfixturevalue("finished") / "resources" / "weights"
+        monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(weights))
+
+
 @pytest.fixture(scope="module")
 def sequence(finished: Path) -> str:
     bucket = pq.read_table(finished / "results" / "sequences" / "buckets" / "0001.parquet")
@@ -191,7 +199,7 @@ def sequence(finished: Path) -> str:
 
 
 def test_queries_may_be_sequences_ids_or_vectors(finished: Path, sequence: str) -> None:
-    weights = finished / "resources" / "weights"
+    weights = finished / "resources" / "weights" / MODEL
     with plm_embed.open(finished / "results") as embeddings:
         found = embeddings.nearest(sequences={"q": sequence}, k=3, weights=weights)
         first = found.to_pylist()[0]
@@ -245,7 +253,7 @@ def test_skipped_queries_are_named_and_counted(
 def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
     with plm_embed.open(finished / "results" / MODEL / "store") as vectors:
         found = vectors.nearest(
-            sequences=[sequence], k=2, weights=finished / "resources" / "weights"
+            sequences=[sequence], k=2, weights=finished / "resources" / "weights" / MODEL
         )
     assert found.column_names == ["query", "rank", "similarity", "row", "key", "length"]
     assert found["key"][0].as_py() == key(sequence)
@@ -255,7 +263,7 @@ def test_a_store_knows_keys(finished: Path, sequence: str) -> None:
 def test_the_command_prints_or_writes_the_table(
     finished: Path, sequence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(finished)  # where resources/weights is
+    monkeypatch.chdir(finished)
     queries = tmp_path / "queries.fasta"
     queries.write_text(f">q1\n{sequence}\n>q2\n{sequence[::-1]}\n")
     run = CliRunner()

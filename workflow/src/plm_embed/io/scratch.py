@@ -70,12 +70,12 @@ def scratch_folder(wanted: str, needed: int, fallback: Path) -> Iterator[Path]:
         path = os.path.expandvars(wanted)
         reason = unfit(path, needed, memory_allowed=True)
         if reason.startswith(OF_THE_NODE):
-            raise NodeError(f"{socket.gethostname()}: speed.scratch: {path}: {reason}")
+            raise NodeError(f"{socket.gethostname()}: scratch: {path}: {reason}")
         if reason:
             raise ConfigError(
-                f"speed.scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to "
+                f"scratch: {wanted}: {reason}\nname another folder, or `auto`, or `''` to "
                 "write beside the store",
-                key="speed.scratch",
+                key="scratch",
                 path=wanted,
             )
         base = path

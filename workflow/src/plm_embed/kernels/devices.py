@@ -43,12 +43,12 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
         words = (
             f"no usable CUDA device on {socket.gethostname()} (torch {torch.__version__}: {build}; "
             f"CUDA_VISIBLE_DEVICES: {visible})\n"
-            "request a GPU and install requirements/cuda.txt, or set speed.device: cpu"
+            "request a GPU and install requirements/cuda.txt, or compute on the CPU: device cpu"
         )
         if torch.version.cuda:
             words += f"; {_OLDER}, if the driver is too old for CUDA {torch.version.cuda}"
         if not built or visible in ("", "-1"):
-            raise ConfigError(words, key="speed.device")
+            raise ConfigError(words, key="device")
         raise DeviceError(words)
     return torch.device("cuda", 0) if available and wanted != "cpu" else torch.device("cpu")
 
