@@ -240,7 +240,7 @@ def test_weights_are_made_once_and_found_again(
         plm_embed.embed(["MKV"], weights=prepared)
     assert np.array_equal(plm_embed.embed(["MKV"], MODEL), expected)  # it is shipped
     monkeypatch.setenv("PLM_EMBED_WEIGHTS", str(checkpoints.DEMO))
-    with pytest.raises(WeightsError, match="set PLM_EMBED_WEIGHTS to a folder"):
+    with pytest.raises(WeightsError, match="set PLM_EMBED_WEIGHTS, or weights_folder, to a folder"):
         plm_embed.embed(["MKV"], MODEL, weights=checkpoints.DEMO)
 
 
