@@ -24,8 +24,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from plm_embed.workflow.by_model import by_model
-from plm_embed.workflow.config_file import read_config
 from random_weights import write_checkpoint
 
 from plm_embed.inference.prepare_weights import prepare
@@ -34,10 +32,12 @@ from plm_embed.master.gather import gather
 from plm_embed.models.registry import find_model
 from plm_embed.planning import costs
 from plm_embed.planning import plan as planning
+from plm_embed.planning.model_settings import by_model
 from plm_embed.planning.speeds import workers_here
 from plm_embed.sequences.deduplicate import deduplicate
 from plm_embed.sequences.settings import ResiduePolicy
 from plm_embed.sequences.tables import Table
+from plm_embed.workflow.config import read_config
 
 TOKENS = {"esm2_8M": 240_000, "esm2_35M": 80_000}
 BUCKETS = 4
@@ -67,13 +67,11 @@ def campaign(folder: Path, name: str) -> planning.Question:
     prepare(model, checkpoint, folder / "weights" / model.name)
     config = {
         "results": str(folder / "results"),
-        "inputs": [str(folder / "input.fasta")],
-        "table": {"keep": []},
+        "inputs": [{"path": str(folder / "input.fasta"), "keep": []}],
         "model": model.name,
         "weights": str(checkpoint),
         "weights_folder": str(folder / "weights"),
         "buckets": BUCKETS,
-        "speed": {"device": "cpu"},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     return planning.Question(folder / "config.yaml", measure=True)
@@ -85,8 +83,6 @@ def fact(folder: Path, config: dict[str, Any], name: str) -> float:
     places = [
         "--store",
         vectors / "store",
-        "--embedded",
-        vectors / "embedded",
         "--weights",
         weights,
     ]
@@ -95,8 +91,8 @@ def fact(folder: Path, config: dict[str, Any], name: str) -> float:
         words = [
             bucket,
             *places,
-            "--output",
-            vectors / f"{bucket.stem}.json",
+            "--record",
+            vectors / "embedded" / f"{bucket.stem}.json",
             "--device",
             "cpu",
             "--scratch",

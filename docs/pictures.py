@@ -2,13 +2,12 @@
 
 The demo runs in a folder of its own. The report is photographed by chromium. `plm-embed watch` is
 drawn as it looks when half of the demo is done: the completion records of two buckets and what came
-later are taken away, and two workers are said to be at work on them, for a run on another machine.
+later are taken away, and two workers are said to be at work on them.
 What is drawn then is what `watch` itself makes of this folder.
 """
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import yaml
-from plm_embed.workflow.ending import GATHERED, PROOF, REPORT
-from plm_embed.workflow.run_note import NOTE, note_start
 from rich.console import Console
 
 from plm_embed.jobs.heartbeat import FOLDER, WorkerBeat, new_heartbeat, write_heartbeat
@@ -28,6 +25,7 @@ from plm_embed.reporting.screen.watch_view import view
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 MODEL = "esm2_t3_untrained"
+REPORT = "report.html"
 RESULTS = Path("results")
 WIDTH, HEIGHT, COLUMNS = 1240, 1490, 84
 
@@ -67,13 +65,10 @@ def report() -> None:
 def watch() -> None:
     """The screen of `plm-embed watch`, of a campaign that is half done."""
     model = RESULTS / MODEL
-    for file in (PROOF, GATHERED, REPORT):
+    for file in ("checksums.sha256", "records.parquet", REPORT):
         (model / file).unlink()
     for step in ("gather", "validate", "report"):
         (RESULTS / "logs" / MODEL / f"{step}.log").unlink()
-    note_start(RESULTS, [MODEL])
-    note = RESULTS / NOTE
-    note.write_text(note.read_text().replace(socket.gethostname(), "login1"))
     for number, bucket in enumerate(("0002", "0003")):
         (model / "embedded" / f"{bucket}.json").unlink()
         now = datetime.now(UTC)
