@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from plm_embed.accuracy import FALLBACK
 from plm_embed.kernels import devices, elementwise
 from plm_embed.kernels.elementwise import PLAIN, Elementwise, Form, Norm, Rotary
 from plm_embed.kernels.linear import Linear
@@ -173,7 +174,7 @@ def test_torch_serves_where_triton_cannot_but_not_on_a_lost_device(
         chosen = elementwise.choose(cuda, torch.bfloat16, FORMS["heads of 24"])
         assert chosen == replace(PLAIN, name=chosen.name)
         assert tried == [True, False]
-        assert str(error) in chosen.name and elementwise.FALLBACK in chosen.name
+        assert str(error) in chosen.name and FALLBACK in chosen.name
         assert len(caplog.messages) == 1
         assert "torch's own operations serve, more slowly" in caplog.text
 

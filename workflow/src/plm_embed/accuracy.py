@@ -14,6 +14,9 @@ COSINE = 0.9999
 version does not know; families have their own.
 """
 
+FALLBACK = "fallback: "
+"""In the name of a kernel that serves in place of a better one; the reason follows."""
+
 
 @dataclass(frozen=True)
 class SelfTest:

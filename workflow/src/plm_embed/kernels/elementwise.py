@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from plm_embed.accuracy import FALLBACK
 from plm_embed.errors import out_of_memory
 from plm_embed.kernels import devices
 from plm_embed.kernels.linear import Activation, Linear
@@ -133,11 +134,9 @@ def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) 
     return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
 
 
-FALLBACK = "fallback: "
-"""In the name of a kernel that serves in place of a better one; the reason follows."""
-
 
 def fallback(name: str, reason: str) -> str:
+    """The name of a kernel that serves in place of a better one."""
     return f"{name} ({FALLBACK}{reason})"
 
 
