@@ -134,7 +134,6 @@ def _up(x: Tensor, linear: Linear, gate: Linear | None, activation: Activation) 
     return linear(x, activation) if gate is None else gate(x, activation).mul_(linear(x))
 
 
-
 def fallback(name: str, reason: str) -> str:
     """The name of a kernel that serves in place of a better one."""
     return f"{name} ({FALLBACK}{reason})"
