@@ -155,13 +155,8 @@ def test_what_is_tried_on_a_gpu(
     labels: list[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    cuda = torch.device("cuda", 0)
-    tried = list(attention._candidates(cuda, dtype))
+    tried = list(attention._candidates(torch.device("cuda", 0), dtype))
     assert [kernel.label for kernel in tried if kernel.name != "flash_attn"] == labels
-    tried = list(attention._candidates(cuda, dtype, by_distance=True))
-    assert [kernel.label for kernel in tried] == [
-        label.replace("varlen", "distances") for label in labels
-    ]
 
 
 def test_the_call_of_flash_attention_fits_the_torch_that_is_installed() -> None:
