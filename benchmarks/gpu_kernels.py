@@ -52,7 +52,7 @@ def in_turns(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
             seconds = timed(call)
             if turn:
                 times[name].append(seconds)
-    return {name: statistics.median(each) for name, each in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def random(*shape: int) -> Tensor:
@@ -101,8 +101,8 @@ def activations(model: Model) -> dict[str, float]:
 
     x, up = random(ROWS_OF["cuda"], model.dim), linear()
     gate = linear() if encoder.gated else None
-    products = [each for each in (up, gate) if each is not None]
-    ways: dict[str, Callable[[], Any]] = {"products": lambda: [each(x) for each in products]}
+    products = [product for product in (up, gate) if product is not None]
+    ways: dict[str, Callable[[], Any]] = {"products": lambda: [product(x) for product in products]}
     ways["and a pass"] = by(_fused(within=False))
     ways["within"] = by(_fused(within=True))
     return in_turns(ways)
@@ -123,7 +123,7 @@ def passes(model: Model) -> dict[str, Any]:
     forward()
     with profile(activities=[ProfilerActivity.CUDA]) as watched:
         timed(forward)
-    events = sorted(watched.key_averages(), key=lambda each: -each.self_device_time_total)
+    events = sorted(watched.key_averages(), key=lambda event: -event.self_device_time_total)
     whole = sum(event.self_device_time_total for event in events)
     largest = {
         event.key: {"times": event.count, "share": event.self_device_time_total / whole}
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--model", default="650M")
     model = find_model(parser.parse_args().model)
     devices.set_up(CUDA, torch.get_num_threads(), "auto")
-    found = {
+    measured = {
         "gpu": devices.device_name(CUDA),
         "torch": torch.__version__,
         "copy_bytes_per_second": copies(),
@@ -154,7 +154,7 @@ def main() -> None:
         "activations": {name: activations(find_model(name)) for name in ACTIVATED},
         "pass": passes(model),
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(measured, indent=2))
 
 
 if __name__ == "__main__":

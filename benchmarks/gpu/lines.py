@@ -43,8 +43,8 @@ def device_line(line: Line, device: dict[str, Any]) -> None:
 def _driver() -> str:
     tool = shutil.which("nvidia-smi")
     command = [tool or "", "--query-gpu=driver_version", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
-    return said.stdout.split("\n")[0] if said and not said.returncode else "not known"
+    answer = subprocess.run(command, capture_output=True, text=True, check=False) if tool else None
+    return answer.stdout.split("\n")[0] if answer and not answer.returncode else "not known"
 
 
 def job_line(line: Line, record: Completion, places: dict[str, int], paper: Paper) -> None:

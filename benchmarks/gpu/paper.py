@@ -61,9 +61,9 @@ def draw(model: Model, tokens: float, mean: float = 500, spread: float = 0.3) ->
     letters = "ACGT" if model.family.alphabet.name == "dna" else RESIDUES
     mean *= model.family.letters_per_token
     random = np.random.default_rng(5)
-    found: list[str] = []
+    sequences: list[str] = []
     while tokens > 0:
         length = int(np.clip(random.lognormal(np.log(mean) - spread**2 / 2, spread), 20, 2 * mean))
-        found.append("".join(random.choice(list(letters), length)))
+        sequences.append("".join(random.choice(list(letters), length)))
         tokens -= model.family.tokens(length)
-    return found
+    return sequences

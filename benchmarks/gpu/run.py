@@ -40,27 +40,27 @@ class Check:
                 command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT
             )
         except subprocess.TimeoutExpired as error:
-            said, errors = ((part or b"").decode() for part in (error.stdout, error.stderr))
+            output, errors = ((part or b"").decode() for part in (error.stdout, error.stderr))
             code: int | str = f"no end after {LIMIT:.0f} s"
         else:
-            said, errors, code = ended.stdout, ended.stderr, ended.returncode
+            output, errors, code = ended.stdout, ended.stderr, ended.returncode
         self.details[name] = {
             "seconds": round(time.monotonic() - began, 1),
             "ended": code,
-            "stdout": said[-KEPT:],
+            "stdout": output[-KEPT:],
             "stderr": errors[-KEPT:],
         }
         if code:
             last = [line.strip() for line in errors.splitlines() if line.strip()][-3:]
             raise StepError(f"{name}: {code if isinstance(code, str) else ' '.join(last) or code}")
-        return said
+        return output
 
     def step(self, name: str, function: str, **arguments: Any) -> dict[str, Any]:
         """The result of a function of steps.py."""
         command = [sys.executable, str(HERE / "steps.py"), function, json.dumps(arguments)]
-        found: dict[str, Any] = json.loads(self.run(name, command).splitlines()[-1])
-        self.details[name]["found"] = found
-        return found
+        result: dict[str, Any] = json.loads(self.run(name, command).splitlines()[-1])
+        self.details[name]["result"] = result
+        return result
 
     def embed(
         self, name: str, weights: Path, sequences: list[str], *options: str

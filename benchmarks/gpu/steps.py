@@ -20,13 +20,13 @@ def device(device: str) -> dict[str, Any]:
 
     chosen = devices.choose_device(device)  # type: ignore[arg-type]
     devices.check(chosen)
-    found: dict[str, Any] = {"name": devices.device_name(chosen), "torch": torch.__version__}
+    facts: dict[str, Any] = {"name": devices.device_name(chosen), "torch": torch.__version__}
     if chosen.type == "cuda":
         properties = torch.cuda.get_device_properties(chosen)
-        found["capability"] = f"{properties.major}.{properties.minor}"
-        found["gigabytes"] = round(properties.total_memory / 1e9)
-        found["built for"] = str(torch.version.cuda or torch.version.hip)
-    return found
+        facts["capability"] = f"{properties.major}.{properties.minor}"
+        facts["gigabytes"] = round(properties.total_memory / 1e9)
+        facts["built for"] = str(torch.version.cuda or torch.version.hip)
+    return facts
 
 
 def weights(model: str, folder: str, device: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def places(folder: str, device: str, dtype: str) -> dict[str, Any]:
 
     alone = states(1)[0]
     everywhere = states(2 * engine.rows // len(tokens))
-    different = sum(not torch.equal(each, alone) for each in everywhere)
+    different = sum(not torch.equal(place, alone) for place in everywhere)
     return {"all": len(everywhere), "different": different}
 
 

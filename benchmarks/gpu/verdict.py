@@ -49,24 +49,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_check.json"
     )
-    asked = parser.parse_args(arguments)
-    if asked.weights:
-        path = asked.weights
-        asked.models = [path.name if path.is_dir() else path.stem]
-    elif asked.device == "cpu" and asked.models == MODELS:
-        asked.models = ["esm2_t3_untrained"]
+    options = parser.parse_args(arguments)
+    if options.weights:
+        path = options.weights
+        options.models = [path.name if path.is_dir() else path.stem]
+    elif options.device == "cpu" and options.models == MODELS:
+        options.models = ["esm2_t3_untrained"]
     with tempfile.TemporaryDirectory(prefix="g", dir="/tmp") as folder:
-        check = Check(asked.device, Path(folder))
-        verdict = list(judge(check, asked.models, asked.weights))
+        check = Check(options.device, Path(folder))
+        verdict = list(judge(check, options.models, options.weights))
     failed = sum(bool(line.wrong) for line in verdict)
-    asked.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     report = {"verdict": list(map(str, verdict)), "steps": check.details}
-    asked.output.write_text(json.dumps(report, indent=2) + "\n")
+    options.output.write_text(json.dumps(report, indent=2) + "\n")
     print(*verdict, sep="\n")
     left_out = f", no time or memory for {', '.join(check.left_out)}" if check.left_out else ""
     print(
         f"{f'FAIL: {failed} of' if failed else 'PASS: all'} {len(verdict)} lines, "
-        f"{check.seconds:.0f} s{left_out}; details in {asked.output}"
+        f"{check.seconds:.0f} s{left_out}; details in {options.output}"
     )
     return 1 if failed else 0
 
@@ -129,8 +129,8 @@ def judge_model(
     if first and not line.wrong:
         line = Line(f"{name} per residue")
         with judged(line):
-            options = ["--pooling", "mean", "--pooling", "per_residue"]
-            record, parts = check.embed(f"{name}: matrices", folder, sequences[:MATRICES], *options)
+            pooling = ["--pooling", "mean", "--pooling", "per_residue"]
+            record, parts = check.embed(f"{name}: matrices", folder, sequences[:MATRICES], *pooling)
             matrices_line(line, record, parts)
         yield line
 
@@ -138,10 +138,10 @@ def judge_model(
 def judge_tests(check: Check) -> Line:
     line = Line("CUDA tests")
     with judged(line):
-        said = check.run("CUDA tests", [sys.executable, "-m", "pytest", *TESTS.split()])
-        line.seen.append(said.strip().splitlines()[-1].strip("= "))
+        output = check.run("CUDA tests", [sys.executable, "-m", "pytest", *TESTS.split()])
+        line.seen.append(output.strip().splitlines()[-1].strip("= "))
     if line.wrong:
-        said = check.details["CUDA tests"]["stdout"]
-        failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\S+)", said, re.MULTILINE)
+        output = check.details["CUDA tests"]["stdout"]
+        failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\S+)", output, re.MULTILINE)
         line.wrong = [f"{len(failed)} failed: {', '.join(failed)[:200]}"] if failed else line.wrong
     return line

@@ -172,17 +172,17 @@ def choose(device: torch.device, dtype: torch.dtype, form: Form) -> Elementwise:
     for within in (True, False) if _product_pays(device, dtype) else (False,):
         try:
             chosen = _fused(within)
-            found = _problem(chosen, device, dtype, form)
+            wrong = _problem(chosen, device, dtype, form)
         except Exception as error:
             # no Triton, no compiler for what it launches, a GPU that it does not know: torch's
             # operations always work
             if out_of_memory(error):  # says nothing about the kernels
                 raise
             devices.synchronize(device)  # raises what it says on a device that is lost
-            found = f"{type(error).__name__}: {error}".splitlines()[0]
-        if not found:
+            wrong = f"{type(error).__name__}: {error}".splitlines()[0]
+        if not wrong:
             break
-        problem = f"Triton's {'product' if within else 'kernels'}: {found}"
+        problem = f"Triton's {'product' if within else 'kernels'}: {wrong}"
     else:
         chosen = PLAIN
     if not problem:
@@ -246,7 +246,7 @@ def _problem(tried: Elementwise, device: torch.device, dtype: torch.dtype, form:
         strict=True,
     )
     apart = [
-        ((found.float().cpu() - exact).abs() / (1 + exact.abs())).max() for found, exact in pairs
+        ((result.float().cpu() - exact).abs() / (1 + exact.abs())).max() for result, exact in pairs
     ]
     worst = float(torch.stack(apart).max())  # not a number if one of them is not
     return "" if worst <= max(ROUNDED * _step(dtype), SUMMED) else f"they are off by {worst:.2g}"
@@ -293,8 +293,7 @@ def _trial(
     numbers = (scales * (1 + draw(rows, dim))).to(device)
     weight, bias, missing = (draw(dim).to(device) for _ in range(3))
     plain = Norm(weight, None, form.epsilon, form.rms)
-    shifted = plain if form.rms else replace(plain, bias=bias)
-    for by in {id(each): each for each in (plain, shifted)}.values():
+    for by in [plain] if form.rms else [plain, replace(plain, bias=bias)]:
         for lacking in (by, replace(by, missing=missing)):
             yield way.norm(numbers.clone(), lacking, arithmetic)
             kept = numbers.clone()
