@@ -64,13 +64,14 @@ test-slurm: .venv/installed-test  ## the executor plugin, and campaigns on a rea
 	$(BIN)/python -m pytest executors/slurm/tests
 	$(BIN)/python -m pytest tests/slurm --durations=5 -n $(CLUSTERS) --dist loadfile || test $$? = 5
 
-# Nothing of .venv: the machine's own python3 has the torch that fits its driver. What it lacks comes as wheels.
-gpu-check:  ## on a machine with a GPU, without a network: CUDA tests, speed and accuracy, under 9 minutes
+# Nothing of .venv: the machine's own python3 has the torch that fits its driver, and numpy. What else it lacks comes as wheels.
+gpu-check:  ## on a machine with a GPU, without a network: a verdict in under 9 minutes
 	@test -z "$(WHEELS)" || $(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --upgrade --target wheels/site $(WHEELS)
-	PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(and $(shell command -v timeout),timeout 540) $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
+	@PYTHONPATH=$(CURDIR)/workflow/src:$(CURDIR)/wheels/site $(GPU_PYTHON) benchmarks/gpu $(GPU_CHECK)
 
-gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack
-	$(PYTHON) -m pip download --quiet --no-deps --dest wheels fair-esm==2.0.0
+gpu-wheels:  ## fetch the wheels that gpu-check's machine may lack, for the same Python
+	grep -hiE '^(backports.zstd|click|fair-esm|h5py|iniconfig|packaging|pluggy|pyarrow|pygments|pytest|pyyaml|safetensors|tokenizers)==' \
+	  requirements/base.txt requirements/test.txt | xargs $(GPU_PYTHON) -m pip download --quiet --no-deps --dest wheels
 
 lint: .venv/installed-test  ## format, style, types, Snakemake's own linter, the Dockerfile
 	$(BIN)/ruff check $(CODE)

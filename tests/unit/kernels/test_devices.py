@@ -120,6 +120,7 @@ def test_errors_of_memory_and_of_a_lost_device_are_told_apart() -> None:
         "Triton Error [CUDA]: an illegal memory access was encountered",
         "CUDA driver error: device-side assert triggered",
         "CUDNN_STATUS_EXECUTION_FAILED",
+        "HIP error: an illegal memory access was encountered",
     ):
         assert device_lost(RuntimeError(text)) and not out_of_memory(RuntimeError(text))
     lost = RuntimeError(

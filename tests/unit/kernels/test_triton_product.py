@@ -146,8 +146,9 @@ def test_it_is_tried_before_it_is_used(
         elementwise, "_problem", lambda tried, _, *others: on_cpu(tried, CPU, *others)
     )
     chosen = elementwise.choose(torch.device("cuda", 0), torch.float16, form)
-    assert chosen.name == "Triton, sums within products"
-    assert "not Triton's product: they are off by" in caplog.text
+    named = "Triton, sums within products (fallback: Triton's product: they are off by "
+    assert chosen.name.startswith(named)
+    assert len(caplog.messages) == 1
 
 
 def test_its_tiles_cover_every_model() -> None:
