@@ -133,6 +133,13 @@ except PlmEmbedError as error:
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources[EMBED]["buckets"].raw)
 asked = raw(SETTINGS.overwrite_resources[EMBED])
 LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
+# A job that a scheduler runs has the GPUs that it asks for, by whatever name, or it fails. On this machine, `gpu: 1` of
+# the rule means a GPU if there is one.
+GPU_NAMES = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
+if workflow.remote_exec and any(
+    {"gpu": "1", **asked}.get(name, "0") != "0" for name in GPU_NAMES
+):
+    os.environ["PLM_EMBED_GPU_REQUIRED"] = "1"
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])

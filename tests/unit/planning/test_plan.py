@@ -55,7 +55,7 @@ def test_this_machine_comes_first_and_others_when_asked(
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text(
-        "#!/bin/sh\ncase $1 in *name) echo 'NVIDIA GeForce RTX 3090';; *) echo 0; esac\n"
+        "#!/bin/sh\necho 'GPU 0: NVIDIA GeForce RTX 3090 (UUID: GPU-7f)'\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
