@@ -1,15 +1,20 @@
 """Batches through the model: pooling in one go, prefetching, float16's way out, budgets."""
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.inference import room as room_module
 from plm_embed.inference.packing import Packer
-from plm_embed.inference.pipeline import Inference, Prefetch, budget_from
+from plm_embed.inference.pipeline import Inference, Prefetch
 from plm_embed.inference.pooling import pool, pool_packed
+from plm_embed.inference.room import Room, budget_from
+from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
@@ -138,3 +143,46 @@ def test_budgets_from_memory() -> None:
     # the smallest batch is tried anyhow
     assert budget_from(gigabyte // 2, 2 * gigabyte, 16384, 32768) == 16384
     assert budget_from(gigabyte, 0, 16384, 32768) == 32768
+
+
+def test_a_shortage_shrinks_batches_then_products_and_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room_module, "BATCHES_TO_FORGET", 3)
+    room = Room(32768, 16384, 1024)
+    seen = []
+    while room.shrink([room.budget // 4] * 4):
+        seen.append((room.budget, room.rows))
+    # padded to whole products: with half of a product's tokens, the product itself is halved
+    assert seen == [(n, n) for n in (16384,)] + [(n, n) for n in (8192, 4096, 2048, 1024)]
+    assert room.least == 1024
+    grown = [room.grow() for _ in range(15)]
+    assert grown == [False, False, True] * 5
+    assert (room.budget, room.rows, room.grow()) == (32768, 16384, False)
+    assert room.shrink([16384, 16384])  # what did not last is tried less often
+    assert [room.grow() for _ in range(6)] == [False] * 5 + [True]
+    assert not room.shrink([40000])  # alone, and larger than a product
+    assert (room.budget, room.rows) == (32768, 16384)
+
+
+def test_a_gpu_without_room_for_a_product_computes_in_smaller_ones() -> None:
+    engine = engine_of("float32")
+    engine.rows = 4096
+    whole = engine.forward
+    refused = []
+
+    def short_of_memory(batch: Batch, *others: Any) -> dict[int, torch.Tensor]:
+        if len(batch.tokens) > 1024 and len(refused) < 9:
+            refused.append(len(batch.tokens))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(batch, *others)
+
+    engine.forward = short_of_memory  # type: ignore[method-assign]
+    fingerprint = replace(fingerprint_of("float32"), pooling=("mean",))
+    stream = VectorStream(engine, Room(8192, 4096, 512), fingerprint, SEQUENCES * 12)
+    found = dict(pair for step in stream.run(list(range(48))) for pair in step.finished)
+    assert sorted(found) == list(range(48)) and not stream.left_out
+    assert refused == [8192, 4096, 2048] and engine.rows == 1024
+    expected = engine_of("float32").forward(engine.prepare(SEQUENCES[1:2]), [2])[2][1:301].mean(0)
+    for i in range(1, 48, 4):
+        np.testing.assert_allclose(found[i]["mean_l2"], expected.numpy(), atol=2e-6)

@@ -24,16 +24,10 @@ from plm_embed.inference.pooling import pool_batch
 from plm_embed.io.threads import give_up
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
-from plm_embed.models.packed_batch import TOKENS, Batch
+from plm_embed.models.packed_batch import Batch
 
 Vectors = dict[str, NDArray[np.float32]]
 """Of one sequence or window, by representation name: (D,), or (L, D) per residue."""
-
-
-SHARE_OF_FREE_MEMORY = 0.8
-"""What batches may take; the rest is for fragments, and for sequences longer than those that were
-measured.
-"""
 
 
 @dataclass(frozen=True)
@@ -131,28 +125,6 @@ class Inference:
             for vectors, ids in zip(found, pieces, strict=True):
                 vectors[SPANS] = self.model.spans(ids.numpy().astype(np.uint16))
         return found
-
-
-def token_budget(model: Engine, layers: Sequence[int]) -> int:
-    """Tokens per batch for a device: on CUDA from its free memory and what a first batch takes."""
-    if model.device.type != "cuda":
-        return TOKENS["cpu"]
-    batch = model.pack([np.zeros(model.rows // 32, np.uint8)] * 32)
-    torch.cuda.synchronize(model.device)
-    torch.cuda.reset_peak_memory_stats(model.device)
-    before = torch.cuda.memory_allocated(model.device)
-    model.forward(batch, layers)
-    torch.cuda.synchronize(model.device)
-    taken = torch.cuda.max_memory_allocated(model.device) - before
-    torch.cuda.empty_cache()
-    return budget_from(torch.cuda.mem_get_info(model.device)[0], taken, model.rows, TOKENS["cuda"])
-
-
-def budget_from(free: int, taken: int, rows: int, largest: int) -> int:
-    """Tokens for `free` bytes when `rows` tokens take `taken` bytes: a multiple of `rows`, at least
-    one, at most `largest`."""
-    slices = int(SHARE_OF_FREE_MEMORY * free / max(taken, 1))
-    return max(rows, min(largest, slices * rows))
 
 
 @dataclass

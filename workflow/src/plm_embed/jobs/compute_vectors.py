@@ -139,7 +139,7 @@ class Computation:
             busy=self.stream.busy / elapsed,
             busy_seconds=self.stream.busy,
             exact=self.stream.exact,
-            toks_per_batch=self.stream.budget,
+            toks_per_batch=self.stream.room.least,
         )
 
     def _publish(self, buffer: Buffer, scratch: Path, provenance: dict[str, str]) -> None:
