@@ -12,7 +12,14 @@ import torch
 from plm_embed.errors import PlmEmbedError, out_of_memory
 from plm_embed.fingerprint import Fingerprint
 from plm_embed.inference.packing import Packer, TokensAhead
-from plm_embed.inference.pipeline import Inference, Launched, Prefetch, Vectors
+from plm_embed.inference.pipeline import (
+    LARGEST,
+    Inference,
+    Launched,
+    Prefetch,
+    Vectors,
+    largest_number,
+)
 from plm_embed.inference.room import Room
 from plm_embed.kernels import devices
 from plm_embed.models.encoder.engine import Engine
@@ -177,10 +184,12 @@ class VectorStream:
     def _whole(self, i: int, windows: dict[Span, Vectors]) -> Vectors:
         """The vectors of a sequence, from those of its windows."""
         where = self._spans(i)
-        vectors = whole(self.fingerprint, [windows[span] for span in where], where)
+        pieces = [windows[span] for span in where]
+        vectors = whole(self.fingerprint, pieces, where)
         most = largest(self.fingerprint.storage_dtype)
-        for name, vector in vectors.items():
-            found = np.abs(vector).max()
+        for name in vectors:
+            of = pieces if LARGEST + name in pieces[0] else [vectors]
+            found = np.max([largest_number(each, name) for each in of])
             if not found <= most:  # NaN compares false
                 raise PlmEmbedError(
                     f"{name} of a sequence of {len(self.sequences[i])} residues "
