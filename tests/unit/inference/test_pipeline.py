@@ -8,16 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from plm_embed.fingerprint import Fingerprint, LongSequences, Pooling
+from plm_embed.errors import PlmEmbedError
+from plm_embed.fingerprint import (
+    Fingerprint,
+    LongSequences,
+    Pooling,
+    StorageDtype,
+    has_matrix,
+)
 from plm_embed.inference import room as room_module
 from plm_embed.inference.packing import Packer
-from plm_embed.inference.pipeline import Inference, Prefetch
+from plm_embed.inference.pipeline import STORED, Inference, Prefetch, largest_number
 from plm_embed.inference.pooling import pool, pool_packed
 from plm_embed.inference.room import Room, budget_from
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.models.encoder.engine import Engine
 from plm_embed.models.manifest import Manifest, Source
 from plm_embed.models.packed_batch import Batch
+from plm_embed.store.hdf5 import encode
 from support import checkpoints
 
 SEQUENCES = ["M", "MKTAYIAKQR" * 30, "ACD", "W" * 77]
@@ -98,6 +106,56 @@ def test_numbers_beyond_float16_are_computed_in_fp32() -> None:
     for ours, theirs in zip(found, expected, strict=True):
         a, b = (torch.from_numpy(vectors["mean_l2"]) for vectors in (ours, theirs))
         assert torch.cosine_similarity(a, b, dim=0) > 0.9999
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_rows_are_rounded_on_the_device_as_the_store_rounds_them(storage: StorageDtype) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    numbers = (halves.astype(np.uint32) << 16).view(np.float32)
+    if storage == "float16":
+        numbers = halves.view(np.float16).astype(np.float32)
+    finite = np.sort(numbers[np.isfinite(numbers)])
+    between = finite[:-1] + np.diff(finite) / 2  # ties
+    tried = np.concatenate([finite, between, *(np.nextafter(between, s * np.float32(3e38)) for s in (-1, 1))])  # fmt: skip
+    rounded = torch.from_numpy(tried).to(STORED[storage]).view(torch.int16).numpy()
+    assert np.array_equal(rounded.view(np.uint16), encode(tried, storage))
+
+    engine = engine_of("float32")
+    plain = Inference(engine, fingerprint_of("float32"))
+    batch = engine.prepare(SEQUENCES)
+    expected = plain.collect(plain.launch(SEQUENCES, batch))
+    ours = Inference(engine, replace(fingerprint_of("float32"), storage_dtype=storage))
+    for found, exact in zip(ours.collect(ours.launch(SEQUENCES, batch)), expected, strict=True):
+        for name, vector in exact.items():
+            same = encode(vector, storage) if has_matrix(name) else vector
+            assert np.array_equal(found[name], same)
+            assert largest_number(found, name) == np.abs(vector).max()
+
+
+@pytest.mark.parametrize("number", [65504.0, 65510.0, 7e4, np.inf, np.nan])
+@pytest.mark.parametrize("long", [LongSequences(), LongSequences("window", 100, 20)])
+def test_a_row_too_large_for_the_store_is_an_error_though_it_was_rounded(
+    number: float, long: LongSequences
+) -> None:
+    engine = engine_of("float32")
+    forward = engine.forward
+
+    def outlying(batch: Batch, layers: list[int], *others: Any) -> dict[int, torch.Tensor]:
+        found = forward(batch, layers, *others)
+        found[2][5, 7] = -number
+        return found
+
+    engine.forward = outlying  # type: ignore[method-assign, assignment]
+    fingerprint = replace(
+        fingerprint_of("float32"), pooling=("per_residue",), storage_dtype="float16",
+        long_sequences=long,
+    )  # fmt: skip
+    stream = VectorStream(engine, Room(2048, 256, 256), fingerprint, SEQUENCES)
+    if number == 65504:
+        assert len([one for step in stream.run([1]) for one in step.finished]) == 1
+        return
+    with pytest.raises(PlmEmbedError, match="per_residue_l2 .* not finite or too large to store"):
+        list(stream.run([1]))
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
