@@ -1,11 +1,11 @@
 """Whether a job's host keeps up with a GPU where each residue has a row: everything but the model,
 which a stand-in replaces that is as fast as an H100 on paper.
 
-    python benchmarks/per_residue.py [--seconds 0.08] [--batches 40] [--dim 1280] [--storage float16]
+    python benchmarks/per_residue.py [--seconds 0.08] [--batches 40] [--dim 1280]
 
-Every `--seconds` the stand-in hands over the rows of a batch of 32,768 tokens, in memory that stands
-for pinned memory. What is timed is a job's own: rows to parts, checksums, files, SHA-256, the copy
-into the store. Says what a batch took, in wall time and in processor time, and MB/s of rows.
+Every `--seconds` the stand-in hands over the rows of a batch of 32,768 tokens, in memory that
+stands for pinned memory. What is timed is a job's own: rows to parts, checksums, files, SHA-256,
+the copy into the store. Says what a batch took, in wall time and in processor time.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import torch
 
 from plm_embed.fingerprint import Fingerprint, LongSequences
 from plm_embed.inference import pipeline, vector_stream
+from plm_embed.inference.room import Room
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.jobs.compute_vectors import Computation
 from plm_embed.kernels import devices
@@ -49,7 +50,7 @@ class StandIn(pipeline.Inference):
 
     seconds, rows, free_at = 0.0, torch.empty(0), 0.0
 
-    def launch(self, sequences: list[str], batch: Any, exact: bool = False) -> pipeline.Launched:
+    def launch(self, sequences: list[str], batch: Any, _: bool = False) -> pipeline.Launched:
         StandIn.free_at = max(time.monotonic(), StandIn.free_at) + self.seconds
         count = sum(stop - first for first, stop in batch.residues)
         found = {}
@@ -71,7 +72,6 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=1280)
     parser.add_argument("--storage", default="float16")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--float32-rows", action="store_true", help="as before rounding on the GPU")
     asked = parser.parse_args()
     family = find_model("esm2_650m").family
     fingerprint = Fingerprint(
@@ -90,11 +90,12 @@ def main() -> None:
     )  # fmt: skip
     random = np.random.default_rng(1)
     per_batch = TOKENS // (LENGTH + 2)
-    sequences = ["".join(random.choice(list("ACDEFGHIKLMNPQRSTVWY"), LENGTH)) for _ in range(asked.batches * per_batch)]  # fmt: skip
+    letters = random.choice(list("ACDEFGHIKLMNPQRSTVWY"), (asked.batches * per_batch, LENGTH))
+    sequences = ["".join(row) for row in letters]
     keys = np.array([key(sequence).encode() for sequence in sequences], dtype="S64")
     stored = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(asked.storage)
     rows = torch.randn(TOKENS, asked.dim)
-    StandIn.rows = rows if asked.float32_rows or stored is None else rows.to(stored)
+    StandIn.rows = rows if stored is None else rows.to(stored)
     StandIn.seconds = asked.seconds
     vector_stream.Inference = StandIn  # type: ignore[misc]
     devices.device_name = lambda _: "stand-in"
@@ -103,12 +104,7 @@ def main() -> None:
         store = Store(Path(folder) / "store", fingerprint)
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
-        try:
-            from plm_embed.inference.room import Room
-
-            stream = VectorStream(model, Room(TOKENS, ROWS, ROWS), fingerprint, sequences)  # type: ignore[arg-type]
-        except ImportError:
-            stream = VectorStream(model, fingerprint, sequences, TOKENS)  # type: ignore[arg-type, call-arg]
+        stream = VectorStream(model, Room(TOKENS, ROWS, ROWS), fingerprint, sequences)  # type: ignore[arg-type]
         began, spent = time.monotonic(), time.process_time()
         Computation(stream, store, keys, False).run(
             list(range(len(sequences))), scratch, 60, heartbeat  # type: ignore[arg-type]

@@ -116,7 +116,8 @@ def test_rows_are_rounded_on_the_device_as_the_store_rounds_them(storage: Storag
         numbers = halves.view(np.float16).astype(np.float32)
     finite = np.sort(numbers[np.isfinite(numbers)])
     between = finite[:-1] + np.diff(finite) / 2  # ties
-    tried = np.concatenate([finite, between, *(np.nextafter(between, s * np.float32(3e38)) for s in (-1, 1))])  # fmt: skip
+    beside = [np.nextafter(between, np.float32(end)) for end in (-np.inf, np.inf)]
+    tried = np.concatenate([finite, between, *beside])
     rounded = torch.from_numpy(tried).to(STORED[storage]).view(torch.int16).numpy()
     assert np.array_equal(rounded.view(np.uint16), encode(tried, storage))
 
@@ -154,7 +155,7 @@ def test_a_row_too_large_for_the_store_is_an_error_though_it_was_rounded(
     if number == 65504:
         assert len([one for step in stream.run([1]) for one in step.finished]) == 1
         return
-    with pytest.raises(PlmEmbedError, match="per_residue_l2 .* not finite or too large to store"):
+    with pytest.raises(PlmEmbedError, match=r"per_residue_l2 .* not finite or too large to store"):
         list(stream.run([1]))
 
 

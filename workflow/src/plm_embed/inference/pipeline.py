@@ -33,7 +33,7 @@ before. Stored bits may lie in memory that the next batches need: copy them.
 """
 LARGEST = "largest_"
 STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-"""Storage types that matrices are rounded to on the device: half as much to copy out and to hold."""
+"""Storage types that matrices are rounded to on the device: half as much to copy and to hold."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Inference:
             for name, found in pooled.items()
         }
         # the next batch need not wait until this one is copied
-        self._copies = self._copies or torch.cuda.Stream(self.model.device)
+        self._copies = self._copies or torch.cuda.Stream(self.model.device)  # type: ignore[no-untyped-call]
         self._copies.wait_event(marks[1])
         with torch.cuda.stream(self._copies):
             for name, found in pooled.items():
@@ -137,10 +137,10 @@ class Inference:
     def _split(self, launched: Launched) -> list[Vectors]:
         lengths = [stop - first for first, stop in launched.batch.residues]
         found: list[Vectors] = [{} for _ in lengths]
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(lengths, dtype=np.int64)
         for name, rows in launched.rows.items():
             if name.startswith(LARGEST):
-                parts = list(np.maximum.reduceat(rows.numpy(), ends - lengths))
+                parts = list(np.maximum.reduceat(rows.numpy(), [0, *ends[:-1]]))
             elif rows.dtype != torch.float32:
                 parts = np.split(rows.view(torch.int16).numpy().view(np.uint16), ends[:-1])
             else:

@@ -88,7 +88,8 @@ def cores() -> int:
     """CPU cores that this process may use: those it may run on, or fewer, where a cgroup (of a
     container, or of a scheduler) has less time than they have.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    own = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if own else os.cpu_count() or 1
     return min([count, *(max(1, math.ceil(quota)) for quota in _quotas())])
 
 

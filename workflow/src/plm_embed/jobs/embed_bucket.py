@@ -197,9 +197,7 @@ class Embedder:
                 model = manifest.family.engine(
                     manifest, tensors, self.device, self.store.fingerprint.compute_dtype
                 )
-                room = room_for(
-                    model, self.store.fingerprint.layers, self.settings.toks_per_batch
-                )
+                room = room_for(model, self.store.fingerprint.layers, self.settings.toks_per_batch)
                 self.tested = self_test(model, self.weights_folder)
             self._model = model, room
             self._loading = time.monotonic() - began

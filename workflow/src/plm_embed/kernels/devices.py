@@ -79,7 +79,8 @@ def _unusable(shown: str, visible: str) -> PlmEmbedError:
         f"(torch {torch.__version__}: {build}; CUDA_VISIBLE_DEVICES: {visible})\n"
         f"{remedy}; to compute on the CPU, set speed.device: cpu (in Python device='cpu')"
     )
-    usable = (cuda or hip) and visible not in ("", "-1") and shown in ("", "NVIDIA" if cuda else "AMD")
+    fits = shown in ("", "NVIDIA" if cuda else "AMD")
+    usable = (cuda or hip) and visible not in ("", "-1") and fits
     return DeviceError(text) if usable else ConfigError(text, key="speed.device")
 
 

@@ -91,7 +91,7 @@ def _is_amd(folder: Path) -> bool:
 
 
 def _is_intel(folder: Path) -> bool:
-    """Whether a PCI device is a GPU of Intel; integrated graphics are on the processor's own bus."""
+    """Whether a PCI device is a GPU of Intel; integrated graphics are on the processor's bus."""
     return (
         not folder.name.startswith("0000:00:")
         and _read(folder / "vendor") == "0x8086"
