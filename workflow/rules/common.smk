@@ -135,9 +135,10 @@ asked = raw(SETTINGS.overwrite_resources[EMBED])
 LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
 # A job that a scheduler runs has the GPUs that it asks for, by whatever name, or it fails. On this machine, `gpu: 1` of
 # the rule means a GPU if there is one.
-GPU_NAMES = ("gpu", "gpus", "nvidia_gpu", "request_gpus")
-if workflow.remote_exec and any(
-    {"gpu": "1", **asked}.get(name, "0") != "0" for name in GPU_NAMES
+requests = {"gpu": "1", **asked}
+if workflow.remote_exec and (
+    "gpu" in requests.get("gres", "")
+    or any(requests.get(name, "0") != "0" for name in ("gpu", "gpus", "nvidia_gpu", "request_gpus"))
 ):
     os.environ["PLM_EMBED_GPU_REQUIRED"] = "1"
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
