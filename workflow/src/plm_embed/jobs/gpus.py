@@ -68,7 +68,9 @@ def _lock(name: str, locks: ExitStack) -> bool:
     options = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     # created or opened, never both: the kernel refuses that to other users in a folder like /tmp
     with suppress(FileExistsError):
-        os.close(os.open(path, options | os.O_CREAT | os.O_EXCL, 0o644))
+        made = os.open(path, options | os.O_CREAT | os.O_EXCL, 0o644)
+        os.fchmod(made, 0o644)  # whatever the umask: others must be able to open it
+        os.close(made)
     file = os.open(path, options)
     locks.callback(os.close, file)
     try:
