@@ -140,7 +140,7 @@ if workflow.remote_exec and (
     "gpu" in requests.get("gres", "")
     or any(requests.get(name, "0") != "0" for name in ("gpu", "gpus", "nvidia_gpu", "request_gpus"))
 ):
-    os.environ["PLM_EMBED_GPU_REQUIRED"] = "1"
+    os.environ.update(PLM_EMBED_GPU_REQUIRED="1")
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])
