@@ -25,7 +25,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs pictures coverage test test-all test-rest test-unit test-campaigns test-workflow test-clusters test-pbs test-slurm lint packages gpu-check gpu-wheels slurm-packages clean help
 
-demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), sum it up
+# The demo shows the workflow, not the speed: .venv has no torch for GPUs, and the sample needs none.
+demo: export CUDA_VISIBLE_DEVICES = -1
+demo: .venv/installed  ## plan and run the whole workflow on config/config.yaml (as shipped: the sample), on the CPU, sum it up
+	@echo "On the CPU, also where there is a GPU: the sample is small. docs/laptop.md has the installation for GPUs."
 	@test -e results/esm2_t3_untrained/report.html || $(BIN)/python -m plm_embed plan
 	@$(BIN)/snakemake --cores $(CORES) --quiet host rules
 	@$(BIN)/python -m plm_embed summary results

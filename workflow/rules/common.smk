@@ -133,6 +133,14 @@ except PlmEmbedError as error:
 config["speed"]["buckets_per_submission"] = int(SETTINGS.overwrite_resources[EMBED]["buckets"].raw)
 asked = raw(SETTINGS.overwrite_resources[EMBED])
 LONGEST_MINUTES = int(asked.get("longest_minutes", 10**6))
+# A job that a scheduler runs has the GPUs that it asks for, by whatever name, or it fails. On this machine, `gpu: 1` of
+# the rule means a GPU if there is one.
+requests = {"gpu": "1", **asked}
+if workflow.remote_exec and (
+    "gpu" in requests.get("gres", "")
+    or any(requests.get(name, "0") != "0" for name in ("gpu", "gpus", "nvidia_gpu", "request_gpus"))
+):
+    os.environ.update(PLM_EMBED_GPU_REQUIRED="1")
 WORKERS = int(asked["gpu"]) if asked.get("gpu", "").isdecimal() else 1  # on each node
 BUCKETS = bucket_names(config["buckets"])
 SUBMISSIONS = submissions(BUCKETS, config["speed"]["buckets_per_submission"])

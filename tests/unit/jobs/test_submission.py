@@ -258,12 +258,31 @@ def test_a_missing_gpu_is_said_in_words(tmp_path: Path, prepared: Path) -> None:
     assert not (tmp_path / "claims").exists()  # the device is checked before anything is claimed
 
 
+def test_a_job_that_asked_a_scheduler_for_a_gpu_has_one_or_fails(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    buckets = write_buckets(tmp_path, 3)
+    asked = {"PLM_EMBED_GPU_REQUIRED": "1"}
+    with start(tmp_path, prepared, buckets, "--device", "auto", **asked) as job:
+        _, errors = job.communicate(timeout=300)
+    assert job.returncode == 1
+    assert "this job is shown none" in errors and "set speed.device: cpu" in errors
+    with start(tmp_path, prepared, buckets, **asked) as job:  # --device cpu
+        job.communicate(timeout=300)
+    assert job.returncode == 0
+
+
 def test_a_node_that_lost_a_gpu_has_a_worker_for_each_of_the_others(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\ncase $* in *index*) echo 0; echo 1 ;; *) exit 6 ;; esac\n")
+    tool.write_text(
+        "#!/bin/sh\ncase $* in --list-gpus) echo 'GPU 0: A100 (UUID: GPU-0)'; "
+        "echo 'GPU 1: A100 (UUID: GPU-1)' ;; *) exit 6 ;; esac\n"
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

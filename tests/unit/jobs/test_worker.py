@@ -171,3 +171,29 @@ def test_a_number_is_the_gpu_that_schedulers_mean(
         assert ours.poll(300) and ours.recv() == (order, "")
     finally:
         process.kill()
+
+
+@pytest.mark.parametrize(("near", "bound"), [({0, 1, 2, 3}, [[0, 1, 2]]), ({2, 9}, []), ((), [])])
+def test_a_worker_is_bound_to_the_cores_near_its_gpu_only_where_they_are_enough(
+    near: set[int], bound: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[int]] = []
+    monkeypatch.setattr(worker, "near_cores", lambda _: set(near))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})  # of the job
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: calls.append(sorted(cores)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def seen(_: str) -> NoReturn:
+        raise PassingError(str(calls))
+
+    monkeypatch.setattr(devices, "choose_device", seen)
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    arguments = theirs, tmp_path, tmp_path, Settings(device="cpu", scratch="", threads=2), "0"
+    process = fork.Process(target=worker.serve, args=arguments)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(300) and ours.recv() == (str(bound), "")
+    finally:
+        process.kill()

@@ -1,6 +1,8 @@
 """The commands that compute: weights and embed."""
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -114,6 +116,13 @@ WORKERS = click.option(
 )
 @settings_of("settings", Settings, before={"threads": (NODES, WORKERS)})
 @click.option(
+    "--gpu-required",
+    is_flag=True,
+    envvar="PLM_EMBED_GPU_REQUIRED",
+    help="Fail without a GPU unless --device is cpu; the workflow sets this in jobs that a "
+    "scheduler starts.",
+)
+@click.option(
     "--minutes",
     default=0.0,
     type=click.FloatRange(0),
@@ -129,6 +138,7 @@ def embed(
     settings: Settings,
     nodes: int,
     workers: int,
+    gpu_required: bool,
     minutes: float,
 ) -> None:
     """Embed what the store lacks of some buckets.
@@ -142,7 +152,7 @@ def embed(
 """
     from plm_embed.jobs.attempts import noted
     from plm_embed.jobs.dispatch import Plan
-    from plm_embed.jobs.gpus import Meter, visible_gpus
+    from plm_embed.jobs.gpus import Meter, taken, visible_gpus
     from plm_embed.jobs.nodes import on_all_nodes
     from plm_embed.jobs.submission import embed_buckets
     from plm_embed.models.manifest import check_record
@@ -151,7 +161,8 @@ def embed(
 
     if nodes > 1:
         # of a repeated option the last counts
-        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1"], output)
+        required = ["--gpu-required"] if gpu_required else []
+        on_all_nodes(nodes, [*sys.argv[1:], "--nodes", "1", *required], output)
         return
     for bucket in buckets:
         check_present(bucket)
@@ -160,12 +171,16 @@ def embed(
         from plm_embed.planning.sizes import announce
 
         announce(buckets[0], weights_folder, settings)
-    workers = workers or (1 if settings.device == "cpu" else max(1, len(visible_gpus())))
+    on_cpu = settings.device == "cpu"
+    if gpu_required and not on_cpu:
+        settings = replace(settings, device="cuda")
+    workers = workers or (1 if on_cpu else max(1, len(visible_gpus())))
     plan = Plan(buckets, weights_folder, store, embedded, workers, minutes if job_id() else 0)
-    energy = None if settings.device == "cpu" else Meter(workers)
     names = [bucket.stem for bucket in buckets]
-    with noted(embedded, output.stem, names, store, workers, energy=energy):
-        embed_buckets(plan, settings, output)
+    with nullcontext() if on_cpu else taken(workers):
+        energy = None if on_cpu else Meter(workers)
+        with noted(embedded, output.stem, names, store, workers, energy=energy):
+            embed_buckets(plan, settings, output)
 
 
 COMMANDS = (weights, embed)

@@ -2,14 +2,18 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plm_embed.errors import PassingError
 from plm_embed.fingerprint import SPANS, Fingerprint, has_matrix
+from plm_embed.inference.pipeline import Vectors
 from plm_embed.inference.vector_stream import VectorStream
 from plm_embed.io.progress import progress
 from plm_embed.io.threads import Behind
@@ -25,29 +29,63 @@ from plm_embed.store.write_parts import BYTES_PER_PART, PartRows, write_part
 log = logging.getLogger(__name__)
 
 
+class Matrices:
+    """Matrices one below the other, in memory that is allocated once and filled for part after
+    part: a fresh array for each batch would take the system as long as the copy into it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: NDArray[Any] = np.empty((0, 0))
+        self._ends = [0]
+
+    def append(self, matrix: NDArray[Any]) -> None:
+        """Copy a matrix behind the others."""
+        start, end = self._ends[-1], self._ends[-1] + len(matrix)
+        if end > len(self._rows):
+            # what is not filled takes no memory
+            count = max(end, 2 * len(self._rows), BYTES_PER_PART // (4 * matrix.shape[1]))
+            held, self._rows = self._rows, np.empty((count, matrix.shape[1]), matrix.dtype)
+            if start:
+                self._rows[:start] = held[:start]
+        self._rows[start:end] = matrix
+        self._ends.append(end)
+
+    def clear(self) -> None:
+        self._ends = [0]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self._rows[start:end] for start, end in pairwise(self._ends))
+
+
 class Buffer:
-    """Collects rows for one part; `bytes` is what they take as fp32."""
+    """Collects rows for one part, then for another; `bytes` is what they take as fp32."""
 
     def __init__(self, fingerprint: Fingerprint) -> None:
         self.keys: list[bytes] = []
         self.bytes = 0
         self._fingerprint = fingerprint
         self._lengths: list[int] = []
-        self._vectors: dict[str, list[NDArray[np.float32]]] = {
-            name: [] for name in fingerprint.representations
+        self._vectors: dict[str, list[NDArray[np.float32]] | Matrices] = {
+            name: Matrices() if has_matrix(name) else [] for name in fingerprint.representations
         }
 
-    def add(self, key: bytes, length: int, vectors: dict[str, NDArray[np.float32]]) -> None:
+    def add(self, key: bytes, length: int, vectors: Vectors) -> None:
         """Take the vectors of one sequence of `length` residues."""
         for name, vector in vectors.items():
             if has_matrix(name):
                 self._check(name, key, length, vector)
             self._vectors[name].append(vector)
-            self.bytes += vector.nbytes
+            self.bytes += 4 * vector.size
         self.keys.append(key)
         self._lengths.append(length)
 
-    def _check(self, name: str, key: bytes, length: int, matrix: NDArray[np.float32]) -> None:
+    def clear(self) -> None:
+        """Forget the rows, and keep the memory."""
+        self.keys, self._lengths, self.bytes = [], [], 0
+        for vectors in self._vectors.values():
+            vectors.clear()
+
+    def _check(self, name: str, key: bytes, length: int, matrix: NDArray[Any]) -> None:
         kept = stored_residues(np.array([length]), self._fingerprint.long_sequences)[0]
         if name.startswith("per_residue_") and len(matrix) != kept:
             raise RuntimeError(
@@ -63,7 +101,7 @@ class Buffer:
             length=np.array(self._lengths, dtype=np.int32),
             windows=np.array([window_count(each, policy) for each in self._lengths], np.int32),
             representations={
-                name: vectors if has_matrix(name) else np.stack(vectors)
+                name: np.stack(vectors) if isinstance(vectors, list) else list(vectors)
                 for name, vectors in self._vectors.items()
             },
         )
@@ -92,7 +130,7 @@ class Computation:
         """
         total = self.stream.tokens(todo)
         provenance = {"device": devices.device_name(self.stream.model.device)}
-        buffer = Buffer(self.store.fingerprint)
+        buffer, other = Buffer(self.store.fingerprint), Buffer(self.store.fingerprint)
         problem: Exception | None = None
         heartbeat.begin(total)
         began = flushed = time.monotonic()
@@ -117,7 +155,9 @@ class Computation:
                         or time.monotonic() - flushed > 60 * flush_minutes
                     ):
                         writer.do(self._publish, buffer, scratch, provenance)
-                        buffer, flushed = Buffer(self.store.fingerprint), time.monotonic()
+                        # the writer is one call behind, so it is done with the other one
+                        buffer, other, flushed = other, buffer, time.monotonic()
+                        buffer.clear()
                     if interrupted := bool(stopped):
                         break
             except Exception as error:
@@ -139,7 +179,7 @@ class Computation:
             busy=self.stream.busy / elapsed,
             busy_seconds=self.stream.busy,
             exact=self.stream.exact,
-            toks_per_batch=self.stream.budget,
+            toks_per_batch=self.stream.room.least,
         )
 
     def _publish(self, buffer: Buffer, scratch: Path, provenance: dict[str, str]) -> None:

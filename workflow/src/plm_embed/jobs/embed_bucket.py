@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from plm_embed._version import __version__
 from plm_embed.accuracy import SelfTest
-from plm_embed.inference.pipeline import token_budget
 from plm_embed.inference.resolve import fingerprint_of
+from plm_embed.inference.room import Room, room_for
 from plm_embed.inference.self_test import self_test
 from plm_embed.inference.settings import Settings
 from plm_embed.inference.vector_stream import VectorStream
@@ -84,8 +84,7 @@ class Embedder:
         self.store = Store(store_root, fingerprint)
         self.tested: SelfTest | None = None
         self._loading = 0.0  # seconds spent on loading the model since the last completion record
-        self._budget = 0
-        self._model: Engine | None = None
+        self._model: tuple[Engine, Room] | None = None
 
     def embed(self, bucket: Path, output: Path) -> Completion:
         """Fill the store with the vectors of one bucket file and write its completion record to
@@ -123,13 +122,10 @@ class Embedder:
                     self.settings.scratch, 2 * BYTES_PER_PART, self.store.folder / "scratch"
                 ) as scratch,
             ):
-                model = self._loaded()
-                stream = VectorStream(model, self.store.fingerprint, sequences, self._budget)
+                stream = VectorStream(*self._loaded(), self.store.fingerprint, sequences)
                 work = Computation(stream, self.store, keys, self.settings.bar).run(
                     todo, scratch, self.settings.flush_minutes, heartbeat
                 )
-                lowered = work.toks_per_batch or self._budget  # if memory ran out
-                self._budget = min(self._budget, max(lowered, model.rows))
             excluded |= stream.left_out
         kept = np.ones(len(keys), dtype=bool)
         kept[list(excluded)] = False
@@ -193,7 +189,7 @@ class Embedder:
         ) as scratch:
             return self.reuse.copy(keys[wanted], lengths[wanted], self.store, scratch)
 
-    def _loaded(self) -> Engine:
+    def _loaded(self) -> tuple[Engine, Room]:
         if self._model is None:
             began = time.monotonic()
             with devices.loading(self.device):
@@ -201,11 +197,9 @@ class Embedder:
                 model = manifest.family.engine(
                     manifest, tensors, self.device, self.store.fingerprint.compute_dtype
                 )
-                self.tested = self_test(model, self.weights_folder)
-                self._budget = self.settings.toks_per_batch or token_budget(
-                    model, self.store.fingerprint.layers
-                )
-            self._model = model
+                room = room_for(model, self.store.fingerprint.layers, self.settings.toks_per_batch)
+                self.tested = self_test(model, self.weights_folder, room.budget)
+            self._model = model, room
             self._loading = time.monotonic() - began
             log.info("model loaded, self-test passed in %.1f s: %s", self._loading, self.tested)
         return self._model

@@ -140,7 +140,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     if gpu is not None:
-        _take(gpu)
+        _take(gpu, settings.threads)
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         # its numbers are those of schedulers and nvidia-smi; CUDA's own begin with the fastest GPU
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -195,12 +195,14 @@ def _tell(connection: Connection, answer: Answer) -> None:
         print(printable(said), file=sys.stderr, flush=True)
 
 
-def _take(gpu: str) -> None:
-    """See this GPU only (CUDA is not loaded yet), and stay on the CPU cores next to it."""
+def _take(gpu: str, threads: int) -> None:
+    """See this GPU only (CUDA is not loaded yet), and stay on the CPU cores next to it, if they are
+    enough for the threads that compute and the one that prepares.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if hasattr(os, "sched_setaffinity"):
         cores = near_cores(gpu) & os.sched_getaffinity(0)
-        if cores:
+        if len(cores) > threads:
             os.sched_setaffinity(0, cores)
 
 

@@ -65,6 +65,7 @@ class Engine:
         self.precision = dtype
         self.dtype = DTYPES[dtype]
         self.rows = ROWS[device.type]
+        """Of a product. Equal bits in any batch are those of one number of rows."""
         self._family = manifest.family
         self._tokens = self._family.tokens_of(tensors)
         self._encoder = encoder = self._family.encoder
