@@ -64,6 +64,25 @@ def test_the_ledger_forgets_jobs_that_ended_while_nobody_looked(
 
 
 @pytest.mark.usefixtures("pbs")
+def test_a_job_that_lived_at_the_start_and_is_not_asked_for_leaves_the_ledger_at_the_end(
+    drivers: Make, tmp_path: Path
+) -> None:
+    """It was about to exit, its outputs complete."""
+    first = drivers()
+    for name in ("embed-0", "embed-1"):
+        first.add(first.request(name))
+        first.wait(name)
+    second = drivers()
+    second.add(second.request("embed-2"))
+    second.wait("embed-2")
+    second.ledger.end("embed-0").write_text("1.pbs01 0\n")
+    run("qdel -W force 1", tmp_path)
+    second.submitter.living.forget_ended()
+    assert [entry.name for entry in second.ledger.entries()] == ["embed-1", "embed-2"]
+    assert not second.ledger.end("embed-0").exists()
+
+
+@pytest.mark.usefixtures("pbs")
 def test_a_lost_ledger_does_not_mean_a_second_copy(drivers: Make) -> None:
     first = drivers()
     first.add(first.request())

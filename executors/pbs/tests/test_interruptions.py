@@ -2,18 +2,15 @@
 run.
 """
 
-import logging
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
 
 from shell import PATIENCE, until
 from sites import UNTIL_GO, Site
-from snakemake_executor_plugin_pbs.cancel import second_interrupt_explained
 from standin import StandIn
 
 pytestmark = pytest.mark.pbs
@@ -192,31 +189,6 @@ def test_ctrl_c_within_a_message_of_snakemake_is_not_lost(lever: Site, pbs: Stan
     assert "Terminating processes on user request" in out
     assert {job.state for job in pbs.jobs.values()} <= {"F"}
     assert not lever.outputs()
-
-
-class PressedIn(logging.Handler):
-    """Writes under a lock, as Snakemake's own handler; Ctrl-C comes within the first message."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.free, self.told = threading.Lock(), list[str]()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with self.free:
-            self.told.append(record.getMessage())
-            if len(self.told) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-                self.told.append("written")
-
-
-def test_an_impatient_ctrl_c_within_a_message_is_answered_after_it() -> None:
-    logger, handler = logging.Logger("here", logging.INFO), PressedIn()
-    logger.addHandler(handler)
-    with second_interrupt_explained(logger.info, lambda: None):
-        logger.info("Deleting")
-        until(lambda: len(handler.told) == 3)
-    assert handler.told[:2] == ["Deleting", "written"]
-    assert handler.told[2].startswith("Still deleting")
 
 
 def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:

@@ -9,8 +9,8 @@ import pytest
 from snakemake_interface_executor_plugins import utils
 
 from snakemake_executor_plugin_pbs.job_script import script_text
-from snakemake_executor_plugin_pbs.quoting import quoted_for_the_shell
 from snakemake_executor_plugin_pbs.site import load_site
+from snakemake_executor_plugin_pbs.workarounds import quoted_for_the_shell
 
 
 @pytest.mark.parametrize(

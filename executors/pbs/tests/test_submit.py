@@ -4,17 +4,18 @@ lives.
 
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from snakemake_interface_common.exceptions import WorkflowError
 
-from drivers import Make
+from drivers import Make, answering
 from shell import run, until
-from snakemake_executor_plugin_pbs.commands import Answer
+from snakemake_executor_plugin_pbs.commands import Answer, Pbs
 from snakemake_executor_plugin_pbs.ledger import Entry
-from snakemake_executor_plugin_pbs.refusals import refusal
 from standin import StandIn
 
 
@@ -71,14 +72,6 @@ def test_the_same_request_is_not_sent_again_after_a_refusal_for_good(
 
 
 @pytest.mark.parametrize(
-    ("code", "for_good"),
-    [(170, True), (32, True), (159, True), (187, True), (2, True), (163, False), (171, False)],
-)
-def test_only_known_refusals_are_for_good(code: int, for_good: bool) -> None:
-    assert refusal(Answer(code, "", "qsub: words")).for_good is for_good
-
-
-@pytest.mark.parametrize(
     ("account", "told"),
     [
         ("proj", "Resource: filesystems is required to be set. -> add `resources: {filesystems"),
@@ -127,6 +120,62 @@ def test_no_more_of_ours_than_the_site_wants(pbs: StandIn, drivers: Make) -> Non
     driver.held = 1
     driver.submitter.poke("workq")
     driver.wait()
+
+
+def test_a_queue_that_is_to_hold_no_more_is_told_once_for_all_jobs(
+    pbs: StandIn, drivers: Make
+) -> None:
+    driver = drivers()
+    for index in range(3):
+        driver.held = 1
+        driver.add(replace(driver.request(f"embed-{index}"), max_jobs=1))
+        waits = driver.submitter._pauses
+        until(lambda waits=waits: "workq" in waits)
+        driver.held = 0
+        driver.submitter.poke("workq")
+        driver.wait(f"embed-{index}")
+    assert len(pbs.jobs) == 3
+    (told,) = driver.said
+    assert "queue workq is to hold 1 of our jobs at most" in told
+
+
+def test_a_qselect_that_is_refused_from_the_start_ends_the_run_in_words(
+    drivers: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pause helps against commands of another kind."""
+    answering(monkeypatch, lambda _: Answer(2, "", "qselect: illegal option -- u\nusage: qselect"))
+    driver = drivers()
+    driver.add(driver.request())
+    until(lambda: bool(driver.said))
+    assert "WorkflowError" in driver.said[0]
+    assert "fails: qselect: illegal option -- u. The PBS executor needs the" in driver.said[0]
+    assert not driver.submitted
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("pbs_version = 23.06.06", True),
+        ("", True),  # of a wrapper
+        ("Version: 6.1.2\nCommit: 661e", False),
+        ("SGE 8.1.9\nusage: qstat [options]", False),
+    ],
+)
+def test_commands_of_another_scheduler_are_called_by_their_name(
+    version: str, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("qsub", "qselect", "qstat", "qdel"):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%b' '{version}' >&2\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with nullcontext() if taken else pytest.raises(WorkflowError, match="such as Torque or Grid"):
+        Pbs(timeout=60).check()
+
+
+def test_missing_commands_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(WorkflowError, match="not found: qsub, qselect, qstat, qdel"):
+        Pbs(timeout=60).check()
 
 
 def test_pauses_grow(pbs: StandIn, drivers: Make) -> None:

@@ -15,7 +15,7 @@ import pytest
 from lean import lean_python
 from shell import run, until
 from sites import SNAKEFILE, UNTIL_GO, Site
-from standin import StandIn
+from standin import Queue, StandIn
 
 pytestmark = pytest.mark.pbs
 
@@ -160,28 +160,45 @@ def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
     assert site.submissions() == 0
 
 
-LISTENER = """
-from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
-
-told = AbstractExecutor.report_job_error
-
-def listen(self, info, *words, **options):
-    print("aux:", {key: value for key, value in (info.aux or {}).items() if key != "pbs"})
-    told(self, info, *words, **options)
-
-AbstractExecutor.report_job_error = listen
-"""
-
-
-def test_walltime_is_told_and_a_longer_retry_works(lever: Site) -> None:
-    queue = '{ranges: [{nodes: [1, 1], walltime: ["0:00:01", "5:00:00"]}]}'
-    site = f"base: generic\ndescription: x\ndefault_queue: workq\nqueues: {{workq: {queue}}}\n"
-    (lever.folder / "site.yaml").write_text(site)
+def test_walltime_is_told_beside_the_job_and_a_longer_retry_works(lever: Site) -> None:
     lever.write(count=1, seconds=4, runtime="lambda wc, attempt: [3, 240][attempt - 1]")
-    snakefile = lever.folder / "Snakefile"
-    snakefile.write_text(LISTENER + snakefile.read_text())
-    code, out = lever.snakemake("--retries", "1", "--pbs-site", "site.yaml")
+    code, out = lever.snakemake("--retries", "1")
     assert code == 0, out
-    assert "it ran out of its walltime of 00:03:00: ask for more" in out
-    said = r"'said': .PBS job \S+: it ran out of its walltime of 00:03:00: .*, 'at_most': 300"
-    assert re.search(rf"aux: {{'cause': 'time', {said}}}", out)
+    assert re.search(
+        r"Error in rule one:\n    message: PBS job 1.pbs01 failed: it ran out of its walltime of "
+        r"00:03:00: ask for more",
+        out,
+    )
+
+
+def test_why_a_job_was_lost_is_told_beside_it(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=2, shell=UNTIL_GO)
+    process = lever.start("--keep-going")
+    for number in (1, 2):
+        pbs.wait_for(number, "R")
+    run("qdel -W force 1; qdel 2", lever.folder)
+    out = lever.end(process)
+    assert process.returncode == 1
+    for number, words in ((1, "it was killed by force"), (2, "it was deleted or preempted")):
+        message = rf"Error in rule one:\n    message: PBS job {number}.pbs01 failed: {words}"
+        assert re.search(message, out), out
+    assert not lever.left()
+
+
+def test_polaris_by_its_server_gets_whole_nodes(
+    lever: Site, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that would leave GPUs idle is refused with the remedy, which helps."""
+    monkeypatch.setenv("PBS_DEFAULT", "polaris-pbs-01")
+    pbs.config.queues["preemptable"] = Queue("preemptable")
+    lever.write(count=1)
+    options = ["--pbs-account", "mine", "--set-resources", "one:runtime=60"]
+    code, out = lever.snakemake(*options, "one:gpu=1")
+    assert code == 1
+    assert "PBS site: polaris, by the PBS server polaris-pbs-01." in out
+    assert "the job would leave 3 of them idle: ask for gpu=4 (set-resources in the profile)" in out
+    assert not pbs.jobs
+    code, out = lever.snakemake(*options, "one:gpu=4")
+    assert code == 0, out
+    assert "-q preemptable -A mine -l select=1:system=polaris -l place" in pbs.jobs[1].arguments
+    assert "-l filesystems=home:eagle" in pbs.jobs[1].arguments

@@ -15,10 +15,10 @@ def script_text(command: str, site: Site, end: Path, variables: Mapping[str, str
     PBS runs it under the login shell's name with the PATH of /etc/profile, in the home folder,
     whatever qsub saw.
     """
-    found = {key: os.environ[key] for key in site.environment if key in os.environ} | dict(
-        variables
-    )
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in found.items()]
+    chosen = {key: os.environ[key] for key in site.environment if key in os.environ}
+    exports = [
+        f"export {key}={shlex.quote(value)}" for key, value in {**chosen, **variables}.items()
+    ]
     record = shlex.quote(str(end))
     return "\n".join(
         [

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from .adopt import Living, NotYetError
 from .commands import TIMED_OUT, AwayError, Pbs
 from .ledger import Entry, Ledger
@@ -17,6 +19,7 @@ from .refusals import RefusedError, passes, refusal
 from .request import Request
 
 _LONGEST_PAUSE = 300.0
+_REPEAT_AFTER = 1800.0  # seconds until the same reason to wait is told again
 
 
 class WaitError(Exception):
@@ -50,7 +53,7 @@ class Submitter:
     """Takes requests and calls back with ledger entries or refusals.
 
     `submitted(request, entry, adopted)` and `refused(request, error)` are called from the
-    submitting thread, `crashed(error)` when a bug ends that thread; `in_queue(queue)` tells how
+    submitting thread, `crashed(error)` when that thread can't go on; `in_queue(queue)` tells how
     many of our jobs a queue holds now. `pause` is the first pause in seconds.
     """
 
@@ -64,13 +67,14 @@ class Submitter:
     pause: float
     _pending: list[_Pending] = field(default_factory=list)
     _pauses: dict[str, _Pause] = field(default_factory=dict)
+    _told: dict[str, float] = field(default_factory=dict)  # reason to wait: when it was told
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _stopped: bool = False
     _withdrawn: str = ""
     _refused_for_good: dict[tuple[str, ...], RefusedError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._living = Living(self.pbs, self.ledger, self.say)
+        self.living = Living(self.pbs, self.ledger, self.say)
 
     def start(self) -> None:
         """Begin; the thread ends with `stop`."""
@@ -107,8 +111,10 @@ class Submitter:
     def _run(self) -> None:
         try:
             self._work()
-        except Exception as error:
+        except WorkflowError as error:
             self.crashed(error)  # otherwise Snakemake would wait for ever
+        except Exception as error:
+            self.crashed(error)
             raise
 
     def _work(self) -> None:
@@ -162,11 +168,13 @@ class Submitter:
                 self._pauses.pop(scope, None)
 
     def _postpone(self, pending: _Pending, wait: WaitError) -> None:
+        now = time.monotonic()
         with self._changed:
             known = self._pauses.get(wait.scope)
             length = min(known.length * 2, _LONGEST_PAUSE) if known else self.pause
-            self._pauses[wait.scope] = _Pause(time.monotonic() + length, length)
-        if known is None:
+            self._pauses[wait.scope] = _Pause(now + length, length)
+        if now - self._told.get(str(wait), -_REPEAT_AFTER) >= _REPEAT_AFTER:
+            self._told[str(wait)] = now
             self.say(
                 f"Submission of {pending.request.name} waits: {wait}. Trying again in {length:g} "
                 f"s, then after growing pauses of up to {_LONGEST_PAUSE:g} s."
@@ -180,7 +188,7 @@ class Submitter:
         if self._withdrawn and not pending.in_doubt:
             raise WithdrawnError(self._withdrawn)
         try:
-            existing = self._living.find(request)
+            existing = self.living.find(request)
         except AwayError as away:
             raise WaitError("", f"PBS does not answer ({away})") from away
         except NotYetError as not_yet:
