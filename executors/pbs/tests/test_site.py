@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_pbs import site as module
-from snakemake_executor_plugin_pbs.recognize import this_site
+from snakemake_executor_plugin_pbs.recognize import chosen_site, this_site
 from snakemake_executor_plugin_pbs.site import clock, load_site
 
 
@@ -92,3 +92,27 @@ def test_a_site_is_known_by_the_names_in_its_file(
     if configured:
         (tmp_path / "pbs.conf").write_text(f"# comment\nPBS_EXEC=/opt\nPBS_SERVER={configured}\n")
     assert this_site() == (site, why)
+
+
+@pytest.mark.parametrize(
+    ("server", "named", "site"),
+    [
+        (POLARIS, "polaris", "polaris"),
+        (POLARIS, "generic", "generic"),
+        (POLARIS, None, "polaris"),
+        ("", "polaris", "polaris"),  # nothing here tells which it is
+        ("pbs01", "./mine.yaml", "./mine.yaml"),
+        ("pbs01", "polaris", None),
+    ],
+)
+def test_a_profile_of_another_site_is_refused_by_the_servers_name(
+    server: str, named: str | None, site: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PBS_SERVER", raising=False)
+    monkeypatch.setenv("PBS_DEFAULT", server)
+    monkeypatch.setenv("PBS_CONF_FILE", "/nowhere")
+    if site:
+        assert chosen_site(named).site == site
+        return
+    with pytest.raises(WorkflowError, match="says polaris, but the PBS server here is pbs01. Use"):
+        chosen_site(named)

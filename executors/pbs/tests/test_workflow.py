@@ -150,14 +150,14 @@ def test_a_job_deleted_by_hand_is_failed_and_retried(site: Site) -> None:
     assert site.submissions() == 2
 
 
-def test_what_the_site_would_refuse_never_reaches_qsub(site: Site) -> None:
-    site.write(count=1)
-    code, out = site.snakemake("--pbs-site", "polaris", "--set-resources", "one:runtime=3")
+def test_what_the_site_would_refuse_never_reaches_qsub(lever: Site, pbs: StandIn) -> None:
+    lever.write(count=1)
+    code, out = lever.snakemake("--pbs-site", "polaris", "--set-resources", "one:runtime=3")
     assert code == 1
     assert "not submitted, ALCF Polaris would refuse or lose it" in out
     assert "an account is needed" in out
     assert "the job asks for 1 node for 00:03:00" in out
-    assert site.submissions() == 0
+    assert not pbs.jobs
 
 
 def test_walltime_is_told_beside_the_job_and_a_longer_retry_works(lever: Site) -> None:

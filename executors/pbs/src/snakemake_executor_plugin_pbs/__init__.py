@@ -24,11 +24,11 @@ from .commands import AwayError, Pbs
 from .job_script import script_text
 from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
-from .recognize import this_site
+from .recognize import chosen_site
 from .refusals import RefusedError
 from .request import Request, job_name, job_work, qsub_words, read_ask
 from .settings import ExecutorSettings
-from .site import Site, load_site
+from .site import load_site
 from .submit import Submitter
 from .verdict import Verdict
 from .watch import Job, Watch
@@ -75,7 +75,9 @@ class Executor(RemoteExecutor):
         self._interval = float(settings.status_interval or 30)
         self._pbs = Pbs(timeout=float(settings.command_timeout or 60))
         self._pbs.check()
-        self._site = self._load_site(settings.site)
+        site, why = chosen_site(settings.site)
+        self.logger.info(f"PBS site: {site}, {why}.")
+        self._site = load_site(site)
         self._workdir = Path.cwd()
         self._logdir = log_folder(self._workdir, settings.logdir)
         self._ledger = Ledger(Path(self.workflow.persistence.aux_path).absolute() / "pbs")
@@ -99,12 +101,6 @@ class Executor(RemoteExecutor):
             pause=self._interval / 2,
         )
         self._submitter.start()
-
-    def _load_site(self, name: str | None) -> Site:
-        if not name:
-            name, why = this_site()
-            self.logger.info(f"PBS site: {name}, {why}.")
-        return load_site(name)
 
     def _end_run(self, error: Exception) -> None:
         """End the run with this error."""

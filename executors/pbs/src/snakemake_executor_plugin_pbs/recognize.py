@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from snakemake_interface_common.exceptions import WorkflowError
+
 from .site import read_site, shipped_sites
 
 
@@ -34,6 +36,24 @@ def this_site() -> Recognized:
         f"no site file names the PBS server {server}" if server else "no PBS server is known here"
     )
     return Recognized("generic", f"{known}, nor the host {host}")
+
+
+def chosen_site(named: str | None) -> Recognized:
+    """The site that was named, else this one. WorkflowError where a shipped site was named and the
+    commands here speak to the server of another.
+    """
+    here = this_site()
+    if not named:
+        return here
+    server = server_name()
+    elsewhere = named in shipped_sites() and read_site(named).get("recognize") and server
+    if elsewhere and here.site != named:
+        raise WorkflowError(
+            f"--pbs-site or the profile says {named}, but the PBS server here is {server}. Use "
+            "--pbs-site generic or a site file of your own, and set --pbs-queue and the resources "
+            "nodes, gpu, mem_mb and runtime to what this cluster has."
+        )
+    return Recognized(named, "as named")
 
 
 def server_name() -> str:

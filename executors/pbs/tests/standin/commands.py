@@ -139,8 +139,10 @@ def qselect(pbs: "StandIn", request: dict[str, Any]) -> Answer:
 
 
 def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
-    """`[-x] -f ID...`; one bad id does not hide the others."""
-    options, ids = getopt.getopt(request["words"], "fx")
+    """`[-x] -f ID...`; one bad id does not hide the others. `-Q -f`: the queues."""
+    options, ids = getopt.getopt(request["words"], "fxQ")
+    if ("-Q", "") in options:
+        return 0, "".join(map(_described, pbs.config.queues.values())), ""
     history, kept = ("-x", "") in options, pbs.config.history
     code, out, err = 0, "", ""
     for asked in ids:
@@ -155,6 +157,12 @@ def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
         else:
             out += f"{job.text()}\n\n"
     return code, out, err
+
+
+def _described(queue: Queue) -> str:
+    kind = "Route" if queue.route_to else "Execution"
+    state = f"    enabled = {queue.enabled}\n    started = {queue.started}\n"
+    return f"Queue: {queue.name}\n    queue_type = {kind}\n{state}\n"
 
 
 def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
