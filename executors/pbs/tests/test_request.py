@@ -178,7 +178,6 @@ def test_polaris_gets_whole_nodes_and_what_it_insists_on() -> None:
             {"queue": "nosuch"},
             "queue 'nosuch' is not one of debug, debug-scaling, preemptable, capacity, prod",
         ),
-        ({"extra": ("-V",)}, "-V is not used here"),
         ({"queue": "debug", "nodes": 3}, "queue debug takes 1-2 nodes"),
         ({"queue": "debug", "walltime": 7200}, "to 01:00:00; the job asks for 1 node for 02:00:00"),
         ({"queue": "capacity", "nodes": 5}, "queue capacity takes 1-4 nodes"),

@@ -11,15 +11,12 @@ from snakemake_interface_common.exceptions import WorkflowError
 from .commands import AwayError, Pbs, number
 from .ledger import Entry, Ledger
 from .parse import read_report
+from .refusals import WaitError
 from .request import Request
 
 _LOOKS_FOR_LOST = 2  # answers without the job's name before a qsub that was cut counts as not done
 # seconds after which an entry without an id, which nobody asks for, is cleaned away
 _FORGOTTEN = 86400.0
-
-
-class NotYetError(Exception):
-    """An older job of the same name has to go first, or has to be looked for once more."""
 
 
 @dataclass
@@ -34,8 +31,9 @@ class Living:
     _looks: dict[str, int] = field(default_factory=dict)
 
     def find(self, request: Request) -> Entry | None:
-        """The living job that does what the request does, if any. Raises AwayError and NotYetError;
-        WorkflowError where the first question shows that PBS will never answer.
+        """The living job that does what the request does, if any. Raises AwayError; WaitError where
+        an older job has to go first, or has to be looked for once more; WorkflowError where the
+        first question shows that PBS will never answer.
         """
         if self._at_start is None:
             self._at_start = self._first_look()
@@ -59,7 +57,8 @@ class Living:
             return None
         # again at every attempt: an earlier one may have met no server
         self.pbs.call("qdel", job_id)
-        raise NotYetError(f"{job_id} of the same name is being deleted and is not gone yet")
+        words = f"{job_id} of the same name is being deleted and is not gone yet"
+        raise WaitError(request.name, words)
 
     def forget_ended(self) -> None:
         """Clean away what the ledger holds of jobs that ended and that nobody asked for."""
@@ -122,8 +121,10 @@ class Living:
         if not ids:
             if entry is not None and self._looks.setdefault(request.name, 0) < _LOOKS_FOR_LOST:
                 self._looks[request.name] += 1
-                raise NotYetError(
-                    "a call of qsub left no answer; looking whether the job was queued all the same"
+                raise WaitError(
+                    request.name,
+                    "a call of qsub left no answer; looking whether the job was queued all the "
+                    "same",
                 )
             self._looks.pop(request.name, None)
             return None
@@ -133,12 +134,8 @@ class Living:
                 "the others."
             )
             self.pbs.call("qdel", *ids[1:])
-        if entry is None:  # the ledger is lost; what the job asked for, too
-            entry = Entry(
-                request.name, request.work, request.queue, str(request.log), 0.0,
-                asked=request.asked,
-            )  # fmt: skip
-        entry = replace(entry, id=ids[0])
+        # without an entry the ledger is lost, and with it what the job asked for
+        entry = replace(entry or request.entry(0.0), id=ids[0])
         self.ledger.write(entry)
         return entry
 

@@ -26,6 +26,14 @@ _HINTS = {
 }
 
 
+class WaitError(Exception):
+    """Not now. `scope` has to wait: the queue or the job of this name, or everything ("")."""
+
+    def __init__(self, scope: str, words: str) -> None:
+        super().__init__(words)
+        self.scope = scope
+
+
 class RefusedError(Exception):
     """The site refuses this job, or would refuse or lose it; the text says why and what to change.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
+from .ledger import Entry
 from .refusals import RefusedError
 from .settings import ExecutorSettings
 from .site import Queue, Site, clock
@@ -38,6 +39,12 @@ class Request:
         """The words without the name and the log, which say nothing of what is asked for."""
         return tuple(
             word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)}
+        )
+
+    def entry(self, now: float) -> Entry:
+        """What the ledger has of it before qsub is called at the time `now`."""
+        return Entry(
+            self.name, self.work, self.queue, str(self.log), submitted=now, asked=self.asked
         )
 
 
@@ -124,7 +131,7 @@ def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[Queue, tuple
     problems = [
         *_beyond_site(ask, site, queue),
         *_beyond_node(ask, site.node),
-        *_beyond(ask, queue),
+        *_beyond_queue(ask, queue),
     ]
     if problems:
         raise RefusedError(
@@ -161,11 +168,6 @@ def _beyond_site(ask: Ask, site: Site, queue: Queue) -> list[str]:
             "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
             "export PBS_ACCOUNT=NAME"
         )
-    if "-V" in (*ask.extra, *site.arguments):
-        problems.append(
-            "-V is not used here: odd variables of a login shell break the job (environment: "
-            "names some)"
-        )
     return problems
 
 
@@ -189,21 +191,13 @@ def _beyond_node(ask: Ask, node: Mapping[str, int]) -> list[str]:
     return problems
 
 
-def _beyond(ask: Ask, queue: Queue) -> list[str]:
+def _beyond_queue(ask: Ask, queue: Queue) -> list[str]:
     if not queue.ranges:
         return []
-    classes = ", or ".join(
-        f"{entry.nodes[0]}-{entry.nodes[1]} nodes for {clock(entry.walltime[0])} to "
-        f"{clock(entry.walltime[1])}"
-        for entry in queue.ranges
-    )
+    classes = ", or ".join(map(str, queue.ranges))
     if ask.walltime is None:
         return [f"runtime (minutes) is not set; queue {queue.name} takes {classes}"]
-    if any(
-        entry.nodes[0] <= ask.nodes <= entry.nodes[1]
-        and entry.walltime[0] <= ask.walltime <= entry.walltime[1]
-        for entry in queue.ranges
-    ):
+    if any(entry.takes(ask.nodes, ask.walltime) for entry in queue.ranges):
         return []
     return [
         f"queue {queue.name} takes {classes}; the job asks for {ask.nodes} "

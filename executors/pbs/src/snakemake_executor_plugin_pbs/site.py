@@ -20,6 +20,15 @@ class Range:
     nodes: tuple[int, int]
     walltime: tuple[int, int]
 
+    def __str__(self) -> str:
+        (fewest, most), (least, longest) = self.nodes, self.walltime
+        return f"{fewest}-{most} nodes for {clock(least)} to {clock(longest)}"
+
+    def takes(self, nodes: int, seconds: int) -> bool:
+        """Whether a job of this size and time fits."""
+        (fewest, most), (least, longest) = self.nodes, self.walltime
+        return fewest <= nodes <= most and least <= seconds <= longest
+
 
 @dataclass(frozen=True)
 class Queue:
@@ -34,7 +43,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Site:
-    """One site, as `sites/schema.json` describes it."""
+    """One site; README.md says what the keys of its file mean."""
 
     description: str
     parts: tuple[str, ...]
@@ -44,7 +53,6 @@ class Site:
     node: dict[str, int]
     resources: dict[str, str | int]
     arguments: tuple[str, ...]
-    environment: tuple[str, ...]
     setup: tuple[str, ...]
     default_queue: str | None
     queues: dict[str, Queue]
@@ -52,9 +60,7 @@ class Site:
 
 def shipped_sites() -> list[str]:
     """Names that `--pbs-site` takes without a path."""
-    return sorted(
-        path.name.removesuffix(".yaml") for path in _SITES.iterdir() if path.name.endswith(".yaml")
-    )
+    return sorted(Path(file.name).stem for file in _SITES.iterdir() if file.name.endswith(".yaml"))
 
 
 def load_site(name: str) -> Site:
@@ -72,7 +78,6 @@ def load_site(name: str) -> Site:
         node=data.get("node", {}),
         resources=data.get("resources", {}),
         arguments=tuple(data.get("arguments", ())),
-        environment=tuple(data.get("environment", ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH"))),
         setup=tuple(data.get("setup", ())),
         default_queue=data.get("default_queue"),
         queues={key: _queue(key, value) for key, value in data.get("queues", {}).items()},
@@ -106,8 +111,7 @@ def read_site(name: str) -> dict[str, Any]:
     if "base" in data:
         data = _lay_over(read_site(str(data.pop("base"))), data)
     schema = json.loads((_SITES / "schema.json").read_text(encoding="utf-8"))
-    problem = next(iter(jsonschema.Draft202012Validator(schema).iter_errors(data)), None)
-    if problem:
+    for problem in jsonschema.Draft202012Validator(schema).iter_errors(data):
         where = ".".join(str(step) for step in problem.absolute_path) or "the file"
         raise WorkflowError(f"PBS site file {name}: {where}: {problem.message}.")
     return dict(data)
@@ -119,18 +123,12 @@ def _queue(name: str, data: dict[str, Any]) -> Queue:
         fewest, most = entry["nodes"]
         shortest, longest = map(_seconds, entry["walltime"])
         ranges.append(Range((fewest, most), (shortest, longest)))
-    return Queue(
-        name=name,
-        ranges=tuple(ranges),
-        rerunnable=data.get("rerunnable", False),
-        max_jobs=data.get("max_jobs"),
-        without_gpus=data.get("without_gpus"),
-    )
+    return Queue(name, **{**data, "ranges": tuple(ranges)})
 
 
 def _seconds(text: str) -> int:
-    hours, minutes, rest = text.split(":")
-    return int(hours) * 3600 + int(minutes) * 60 + int(rest)
+    hours, minutes, rest = map(int, text.split(":"))
+    return hours * 3600 + minutes * 60 + rest
 
 
 def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -39,9 +39,8 @@ class Job:
     cpu_time: str = ""
     busy: float = field(default_factory=time.monotonic)  # when its CPU time last changed
     idle: bool = False
-    denials: int = 0
-    denied_since: float = 0.0
-    without_end_since: float | None = None
+    denials: int = 0  # looks in a row that left open how it ended ...
+    denied_since: float = 0.0  # ... and when the first of them was
 
 
 class Watch:
@@ -125,10 +124,10 @@ class Watch:
         job.comment = record.comment if record and record.state in {"Q", "H", "W"} else ""
         if record is None:
             return RUNNING if lives else self._decide_unknown(job, report, now)
-        job.denials = 0
         verdict = judge(record)
         if verdict.kind == "running":
             # one that was moved to another server does not live here and has not ended
+            job.denials = 0
             return RUNNING if lives else self._by_end_record(job) or RUNNING
         if verdict.kind == "success":
             return self._confirmed(job, verdict, now)
@@ -146,10 +145,7 @@ class Watch:
         decided = self._by_end_record(job)
         if decided:
             return decided
-        job.denials += 1
-        if job.denials == 1:
-            job.denied_since = now
-        if job.denials < LOOKS_BEFORE_LOST or now - job.denied_since < self.unknown_seconds:
+        if self._patience(job, now, LOOKS_BEFORE_LOST):
             return RUNNING
         if not self.history:
             words = (
@@ -176,14 +172,19 @@ class Watch:
         filesystem may show that a little late."""
         if self._by_end_record(job):
             return verdict
-        if job.without_end_since is None:
-            job.without_end_since = now
-        if now - job.without_end_since < self.unknown_seconds:
+        if self._patience(job, now, 1):
             return RUNNING
         words = (
             "PBS says exit status 0, but the job did not run to its end: its own record is missing"
         )
         return Verdict("failed", verdict.words or words)
+
+    def _patience(self, job: Job, now: float, looks: int) -> bool:
+        """Whether a job that left open how it ended is looked at once more."""
+        job.denials += 1
+        if job.denials == 1:
+            job.denied_since = now
+        return job.denials < looks or now - job.denied_since < self.unknown_seconds
 
     def _by_end_record(self, job: Job) -> Verdict | None:
         code = self.ledger.exit_code(job.name, job.id)
