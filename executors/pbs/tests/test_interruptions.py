@@ -191,6 +191,23 @@ def test_ctrl_c_within_a_message_of_snakemake_is_not_lost(lever: Site, pbs: Stan
     assert not lever.outputs()
 
 
+def test_an_impatient_ctrl_c_is_answered_and_deletes_all_the_same(
+    lever: Site, pbs: StandIn
+) -> None:
+    pbs.config.queues["workq"].started = False
+    lever.write(count=2)
+    process = lever.start()
+    until(lambda: len(pbs.jobs) == 2)
+    pbs.down()
+    for words in ("are not deleted yet", "Still deleting PBS jobs. Press Ctrl-C again"):
+        os.killpg(process.pid, signal.SIGINT)
+        until(lambda words=words: lever.said(words))
+    pbs.up()
+    out = lever.end(process)
+    assert "Traceback" not in out
+    assert {job.state for job in pbs.jobs.values()} == {"F"}
+
+
 def test_ctrl_c_while_the_server_hangs_deletes_when_it_goes_on(lever: Site, pbs: StandIn) -> None:
     pbs.config.queues["workq"].started = False
     lever.write(count=2)

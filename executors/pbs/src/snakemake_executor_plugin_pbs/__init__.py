@@ -241,7 +241,14 @@ class Executor(RemoteExecutor):
         """Delete all jobs of this run, whatever the status loop or a qsub was doing when Ctrl-C
         came.
         """
-        left = self._delete_what_is_left(self.logger.info)
+        try:
+            left = self._delete_what_is_left(self.logger.info)
+        except KeyboardInterrupt:
+            self.logger.info(
+                "Still deleting PBS jobs. Press Ctrl-C again to stop that and leave them running."
+            )
+            atexit.unregister(self._delete_what_is_left)
+            left = self._delete_what_is_left(self.logger.info)
         if left:
             self.logger.error(
                 f"These PBS jobs could not be deleted and may still run: qdel {' '.join(left)}"
@@ -249,7 +256,7 @@ class Executor(RemoteExecutor):
 
     def _delete_what_is_left(self, say: Callable[[str], None] = lambda _: None) -> list[str]:
         """Also, in silence, when Snakemake ends without a word to its executor: by Ctrl-C when its
-        output goes to a `tee`, which ends first, or by a second Ctrl-C.
+        output goes to a `tee`, which ends first.
         """
         self._cancelling = True
         with self._lock:
