@@ -43,7 +43,7 @@ def test_a_terminated_snakemake_waits_for_its_jobs_and_submits_no_more(site: Sit
     first = site.start("--jobs", "1")
     until(lambda: site.queued() == 1)
     os.kill(first.pid, signal.SIGTERM)
-    until(lambda: site.said(ENDING))
+    until(lambda: site.printed(ENDING))
     site.go()
     out = site.end(first)
     assert first.returncode != 0
@@ -64,7 +64,7 @@ def test_a_terminated_snakemake_ends_though_submissions_wait(lever: Site, pbs: S
     until(lambda: len(pbs.jobs) == 1)
     until(lambda: pbs.count("qsub") >= 2)
     os.kill(process.pid, signal.SIGTERM)
-    until(lambda: lever.said(ENDING))
+    until(lambda: lever.printed(ENDING))
     lever.go()
     out = lever.end(process)
     assert process.returncode != 0
@@ -201,7 +201,7 @@ def test_an_impatient_ctrl_c_is_answered_and_deletes_all_the_same(
     pbs.down()
     for words in ("are not deleted yet", "Still deleting PBS jobs. Press Ctrl-C again"):
         os.killpg(process.pid, signal.SIGINT)
-        until(lambda words=words: lever.said(words))
+        until(lambda words=words: lever.printed(words))
     pbs.up()
     out = lever.end(process)
     assert "Traceback" not in out
@@ -229,7 +229,7 @@ def test_a_server_that_is_away_for_many_looks_ends_nothing(lever: Site, pbs: Sta
     process = lever.start()
     until(lambda: len(pbs.jobs) == 1)
     pbs.down()
-    until(lambda: lever.said("PBS does not answer"))
+    until(lambda: lever.printed("PBS does not answer"))
     lever.go()
     pbs.wait_for(1, "F")
     time.sleep(3)  # looks at ended jobs

@@ -18,9 +18,9 @@ from snakemake_executor_plugin_pbs.workarounds import quoted_for_the_shell
 )
 def test_arguments_are_quoted_as_a_shell_reads_them(text: str) -> None:
     with quoted_for_the_shell():
-        found = utils.format_cli_arg("--wait-for-files", [text])
+        argument = utils.format_cli_arg("--wait-for-files", [text])
     shown = subprocess.run(
-        f"printf %s {found}", shell=True, check=True, capture_output=True, text=True
+        f"printf %s {argument}", shell=True, check=True, capture_output=True, text=True
     )
     assert shown.stdout == f"--wait-for-files{text}"
     assert utils.format_cli_arg("--x", ["it's"]) == '--x "it\'s"'  # Snakemake's own way is back

@@ -19,27 +19,6 @@ NOT_DUE = 1e12
 """As `inspected`: the turn of a job to be asked about doesn't come, however long a test takes."""
 
 
-def test_success_failure_and_running(looker: Looker) -> None:
-    good, bad, long = (
-        looker.job("true"),
-        looker.job("exit 3"),
-        looker.job("sleep 600", record=False),
-    )
-    looker.until(good, "success")
-    assert "(Exit_status 3)" in looker.until(bad, "failed").words
-    assert looker.look()[long.id].kind == "running"
-
-
-def test_jobs_that_live_are_not_asked_about(looker: Looker, pbs: StandIn) -> None:
-    for _ in range(5):
-        looker.job("sleep 600").inspected = NOT_DUE
-    for _ in range(3):
-        looker.look()
-    assert [name for _, name, _ in pbs.calls[5:]] == [
-        "qselect"
-    ] * 4  # the second look also names the held ones
-
-
 def test_two_hundred_jobs_cost_two_commands_a_look(
     looker: Looker, pbs: StandIn, tmp_path: Path
 ) -> None:
@@ -54,9 +33,9 @@ def test_two_hundred_jobs_cost_two_commands_a_look(
         start = len(pbs.calls)
         assert {verdict.kind for verdict in looker.look().values()} == {"running"}
         assert len(pbs.calls) - start <= 2
-    asked = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
-    assert len(asked) == 5  # every other look into 40 of them, every one once
-    assert all(len(words) == 42 for words in asked)
+    questions = [words for _, name, words in pbs.calls[before:] if name == "qstat"]
+    assert len(questions) == 5  # every other look into 40 of them, every one once
+    assert all(len(words) == 42 for words in questions)
     for job in pbs.jobs.values():
         pbs.delete(job)
     start = len(pbs.calls)
@@ -103,23 +82,6 @@ def test_the_record_of_another_job_does_not_count(looker: Looker, pbs: StandIn) 
     looker.until(job, "failed")
 
 
-def test_state_e_is_still_running(looker: Looker, pbs: StandIn) -> None:
-    looker.job("true", "-o", str(looker.folder / "no/such/x.log"))
-    pbs.wait_for(1, "E")
-    looker.jobs[0].inspected = -1e9
-    assert looker.look()[looker.jobs[0].id].kind == "running"
-    assert pbs.count("qstat") == 1
-
-
-def test_walltime_memory_and_node_are_told(looker: Looker, pbs: StandIn) -> None:
-    job = looker.job("sleep 600", "-l", "walltime=00:00:30", "-r", "n")
-    assert "ran out of its walltime of 00:00:30" in looker.until(job, "failed").words
-    lost = looker.job("sleep 600", "-r", "n")
-    pbs.wait_for(2, "R")
-    pbs.fail_node(0)
-    assert "its node was lost" in looker.until(lost, "failed").words
-
-
 def test_a_preempted_rerunable_job_is_running_and_then_success(
     looker: Looker, pbs: StandIn
 ) -> None:
@@ -144,8 +106,8 @@ def test_a_job_held_for_ever_is_noticed(looker: Looker, pbs: StandIn) -> None:
     job.inspected = other.inspected = NOT_DUE
     pbs.wait_for(1, "H")
     assert looker.look()[job.id].kind == "running"
-    found = looker.look()
-    assert (found[job.id].kind, found[other.id].kind) == ("held", "running")
+    verdicts = looker.look()
+    assert (verdicts[job.id].kind, verdicts[other.id].kind) == ("held", "running")
     assert pbs.calls[-1][1:] == ("qstat", ["-x", "-f", job.id])
 
 
@@ -155,7 +117,7 @@ def test_a_waiting_jobs_comment_is_shown_once(looker: Looker, pbs: StandIn) -> N
     for _ in range(3):
         job.inspected = -1e9
         looker.look()
-    assert looker.said == [
+    assert looker.messages == [
         "PBS on waiting jobs, such as 1.pbs01 (job-0): Not Running: Queue not started."
     ]
     assert pbs.jobs[1].state == "Q"
@@ -224,7 +186,7 @@ def test_a_history_switched_off_and_on_again_holds_nothing_up(looker: Looker, pb
     fourth = looker.job("true")
     pbs.wait_for(4, "F")
     assert looker.look()[fourth.id].kind == "success"  # in one look: -x, and at once without it
-    assert looker.said == []
+    assert looker.messages == []
 
 
 def test_a_job_that_ran_and_is_gone_with_its_history_is_told_as_such(
@@ -248,16 +210,16 @@ def test_a_server_that_is_away_for_an_hour_leaves_every_job_running_and_is_told_
     pbs.up()
     looker.until(short, "success")
     assert looker.look()[job.id].kind == "running"
-    assert len(looker.said) == 2
-    assert "PBS does not answer" in looker.said[0]
-    assert "PBS answers again" in looker.said[1]
+    assert len(looker.messages) == 2
+    assert "PBS does not answer" in looker.messages[0]
+    assert "PBS answers again" in looker.messages[1]
 
 
 def test_a_hung_server_holds_up_a_look_for_the_timeout_only(looker: Looker, pbs: StandIn) -> None:
     job = looker.job("sleep 600")
     pbs.hang()
     assert looker.look()[job.id].kind == "running"
-    assert "gave no answer within 0.2 s" in looker.said[0]
+    assert "gave no answer within 0.2 s" in looker.messages[0]
     pbs.resume()
 
 
@@ -311,12 +273,12 @@ def test_a_qselect_that_fails_says_so_again_and_ends_nothing(
     answering(monkeypatch, lambda _: Answer(2, "", "qselect: illegal option -- u\nusage: qselect"))
     for _ in range(3):
         assert looker.look()[job.id].kind == "running"
-    assert len(looker.said) == 1
-    assert "`qselect -u" in looker.said[0]
-    assert "illegal option -- u)" in looker.said[0]
+    assert len(looker.messages) == 1
+    assert "`qselect -u" in looker.messages[0]
+    assert "illegal option -- u)" in looker.messages[0]
     looker.watch._away_said -= module.REPEAT_AFTER
     looker.look()
-    assert len(looker.said) == 2
+    assert len(looker.messages) == 2
 
 
 def test_a_job_that_does_nothing_is_told_once(looker: Looker, pbs: StandIn) -> None:
@@ -331,29 +293,29 @@ def test_a_job_that_does_nothing_is_told_once(looker: Looker, pbs: StandIn) -> N
         looker.look(), looker.look()
 
     looks()
-    assert looker.said == []
+    assert looker.messages == []
     for job in looker.jobs:
         job.busy -= module.IDLE_AFTER
     pbs.jobs[2].cpu_time = "00:00:07"
     looks()
     looks()
-    (told,) = looker.said
+    (told,) = looker.messages
     assert f"PBS shows {idle.id} ({idle.name}) as running" in told
     assert "no CPU time for 30 minutes" in told
     assert f"`qdel {idle.id}`" in told
     pbs.jobs[1].cpu_time = "00:00:01"
     looks()
-    assert len(looker.said) == 1
+    assert len(looker.messages) == 1
     idle.busy -= module.IDLE_AFTER
     looks()
-    assert len(looker.said) == 2
-    assert busy.id not in "".join(looker.said)
+    assert len(looker.messages) == 2
+    assert busy.id not in "".join(looker.messages)
 
 
 def delete(looker: Looker, patience: float = 300.0) -> list[str]:
     names = [job.name for job in looker.jobs]
     return delete_all(
-        looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.said.append
+        looker.pbs, looker.ledger, names, patience=patience, pause=0.1, say=looker.messages.append
     )
 
 

@@ -26,7 +26,7 @@ from .ledger import Entry, Ledger
 from .logs import log_folder, log_path
 from .recognize import chosen_site
 from .refusals import RefusedError
-from .request import Request, job_name, job_work, qsub_words, read_ask
+from .request import Request, job_name, job_work, qsub_words, read_needs
 from .settings import ExecutorSettings
 from .site import load_site
 from .submit import Submitter
@@ -131,7 +131,7 @@ class Executor(RemoteExecutor):
         log = log_path(self._logdir, str(job.name), name)
         script = Path(self.get_jobscript(job))
         try:
-            queue, words = qsub_words(read_ask(job, self._settings), self._site, name, log)
+            queue, words = qsub_words(read_needs(job, self._settings), self._site, name, log)
         except RefusedError as refusal:
             self._give_up(job, str(refusal))
             return

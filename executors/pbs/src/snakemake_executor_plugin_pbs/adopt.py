@@ -94,7 +94,7 @@ class Living:
         more."""
         if entry.work != request.work:
             return "still lives with other parameters or inputs"
-        if entry.asked == request.asked:
+        if entry.options == request.options:
             return None
         answer = self.pbs.call("qstat", "-f", job_id)
         if answer.away:
@@ -102,7 +102,7 @@ class Living:
         record = read_report(answer).records.get(number(job_id))
         if record is None:
             return None  # it has just ended
-        had, now = _values(entry.asked, request.asked), _values(request.asked, entry.asked)
+        had, now = _values(entry.options, request.options), _values(request.options, entry.options)
         if record.state in {"Q", "H", "W"}:
             return f"waits in PBS with {had}, where {now} is asked for now"
         self.say(

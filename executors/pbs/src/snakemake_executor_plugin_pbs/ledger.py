@@ -17,7 +17,7 @@ from .commands import number
 @dataclass(frozen=True)
 class Entry:
     """One submission. `id` is None between the call of qsub and its answer; `work` is a digest of
-    what the job does, `asked` are qsub's words but the name and the log (none: not known).
+    what the job does, `options` are qsub's words but the name and the log (none: not known).
 
     `deleted` says that the job was given up: its id may live on for some seconds, and nothing may
     be submitted in its place before it is gone.
@@ -30,7 +30,7 @@ class Entry:
     submitted: float
     id: str | None = None
     deleted: bool = False
-    asked: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -46,7 +46,7 @@ class Ledger:
         """
         try:
             fields = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
-            return Entry(**fields | {"asked": tuple(fields["asked"])})
+            return Entry(**fields | {"options": tuple(fields["options"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

@@ -35,7 +35,7 @@ class Request:
     log: Path
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """The words without the name and the log, which say nothing of what is asked for."""
         return tuple(
             word for word in self.words if word not in {"-N", self.name, "-o", str(self.log)}
@@ -44,12 +44,12 @@ class Request:
     def entry(self, now: float) -> Entry:
         """What the ledger has of it before qsub is called at the time `now`."""
         return Entry(
-            self.name, self.work, self.queue, str(self.log), submitted=now, asked=self.asked
+            self.name, self.work, self.queue, str(self.log), submitted=now, options=self.options
         )
 
 
 @dataclass(frozen=True)
-class Ask:
+class Needs:
     """Needs of a job: cores, GPUs and memory of each node, seconds of walltime (None: not said).
 
     own_queue: the rule names its queue, not the settings.
@@ -90,7 +90,7 @@ def job_work(job: JobExecutorInterface) -> str:
     return _digest([properties.get("params"), sorted(map(str, job.input))])[:16]
 
 
-def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
+def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
     """The resources of a job. Raises RefusedError for values that are no numbers."""
 
     def count(key: str, default: int) -> int:
@@ -108,7 +108,7 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
         raise RefusedError(
             f"the resource pbs_extra is {text('pbs_extra')!r}, which is no list of words: {error}"
         ) from error
-    return Ask(
+    return Needs(
         nodes=count("nodes", 1),
         cores=job.threads,
         gpus=count("gpu", 0),
@@ -121,49 +121,49 @@ def read_ask(job: JobExecutorInterface, settings: ExecutorSettings) -> Ask:
     )
 
 
-def qsub_words(ask: Ask, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
+def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
     """(queue, arguments of qsub). Raises RefusedError with all that is wrong."""
-    queue_name = ask.queue or site.default_queue or ""
+    queue_name = needs.queue or site.default_queue or ""
     chosen = site.queues.get(queue_name)
-    if ask.gpus == 0 and chosen and chosen.without_gpus and not ask.own_queue:
+    if needs.gpus == 0 and chosen and chosen.without_gpus and not needs.own_queue:
         queue_name = chosen.without_gpus
     queue = site.queues.get(queue_name, Queue(queue_name))
     problems = [
-        *_beyond_site(ask, site, queue),
-        *_beyond_node(ask, site.node),
-        *_beyond_queue(ask, queue),
+        *_beyond_site(needs, site, queue),
+        *_beyond_node(needs, site.node),
+        *_beyond_queue(needs, queue),
     ]
     if problems:
         raise RefusedError(
             f"not submitted, {site.description} would refuse or lose it: " + "; ".join(problems)
         )
-    sizes = {"ncpus": ask.cores, "ngpus": ask.gpus, "mem": ask.mem_mb}
+    sizes = {"ncpus": needs.cores, "ngpus": needs.gpus, "mem": needs.mem_mb}
     parts = [
         f"{part}={sizes[part]}{'mb' if part == 'mem' else ''}" if part in sizes else part
         for part in site.parts
         if sizes.get(part, 1)
     ]
     limits = [
-        ":".join([f"select={ask.nodes}", *parts]),
+        ":".join([f"select={needs.nodes}", *parts]),
         *([f"place={site.place}"] if site.place else []),
-        *([f"walltime={clock(ask.walltime)}"] if ask.walltime else []),
+        *([f"walltime={clock(needs.walltime)}"] if needs.walltime else []),
         *(f"{key}={value}" for key, value in site.resources.items()),
     ]
     words = ["-N", name]
     words += ["-q", queue_name] if queue_name else []
-    words += [site.account_flag, ask.account] if ask.account else []
+    words += [site.account_flag, needs.account] if needs.account else []
     for limit in limits:
         words += ["-l", limit]
     words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n"]
-    return queue, (*words, "-W", f"umask={_umask()}", *site.arguments, *ask.extra)
+    return queue, (*words, "-W", f"umask={_umask()}", *site.arguments, *needs.extra)
 
 
-def _beyond_site(ask: Ask, site: Site, queue: Queue) -> list[str]:
+def _beyond_site(needs: Needs, site: Site, queue: Queue) -> list[str]:
     problems = []
     if site.queues and queue.name not in site.queues:
         names = ", ".join(site.queues)
         problems.append(f"queue {queue.name!r} is not one of {names} (resource pbs_queue)")
-    if site.account_required and not ask.account:
+    if site.account_required and not needs.account:
         problems.append(
             "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
             "export PBS_ACCOUNT=NAME"
@@ -171,37 +171,38 @@ def _beyond_site(ask: Ask, site: Site, queue: Queue) -> list[str]:
     return problems
 
 
-def _beyond_node(ask: Ask, node: Mapping[str, int]) -> list[str]:
+def _beyond_node(needs: Needs, node: Mapping[str, int]) -> list[str]:
     problems = []
-    if ask.nodes < 1:
-        problems.append(f"nodes is {ask.nodes}; the least is 1")
-    for asked, key, words in (
-        (ask.gpus, "gpus", "GPUs (resource gpu, by node)"),
-        (ask.cores, "cores", "cores (threads)"),
-        (ask.mem_mb / 1000, "memory_gb", "GB of memory (resource mem_mb)"),
+    if needs.nodes < 1:
+        problems.append(f"nodes is {needs.nodes}; the least is 1")
+    for amount, key, words in (
+        (needs.gpus, "gpus", "GPUs (resource gpu, by node)"),
+        (needs.cores, "cores", "cores (threads)"),
+        (needs.mem_mb / 1000, "memory_gb", "GB of memory (resource mem_mb)"),
     ):
-        if key in node and asked > node[key]:
-            problems.append(f"a node has {node[key]} {words}, the job asks for {asked:g}")
-    if node.get("whole") and 0 < ask.gpus < node.get("gpus", 0):
+        if key in node and amount > node[key]:
+            problems.append(f"a node has {node[key]} {words}, the job asks for {amount:g}")
+    if node.get("whole") and 0 < needs.gpus < node.get("gpus", 0):
         problems.append(
             f"it hands out, and charges, whole nodes of {node['gpus']} GPUs, and the job would "
-            f"leave {node['gpus'] - ask.gpus} of them idle: ask for gpu={node['gpus']} "
+            f"leave {node['gpus'] - needs.gpus} of them idle: ask for gpu={node['gpus']} "
             "(set-resources in the profile)"
         )
     return problems
 
 
-def _beyond_queue(ask: Ask, queue: Queue) -> list[str]:
+def _beyond_queue(needs: Needs, queue: Queue) -> list[str]:
     if not queue.ranges:
         return []
     classes = ", or ".join(map(str, queue.ranges))
-    if ask.walltime is None:
+    if needs.walltime is None:
         return [f"runtime (minutes) is not set; queue {queue.name} takes {classes}"]
-    if any(entry.takes(ask.nodes, ask.walltime) for entry in queue.ranges):
+    if any(entry.takes(needs.nodes, needs.walltime) for entry in queue.ranges):
         return []
+    plural = "s" if needs.nodes > 1 else ""
     return [
-        f"queue {queue.name} takes {classes}; the job asks for {ask.nodes} "
-        f"node{'s' if ask.nodes > 1 else ''} for {clock(ask.walltime)} (resources nodes, runtime)"
+        f"queue {queue.name} takes {classes}; the job asks for {needs.nodes} node{plural} for "
+        f"{clock(needs.walltime)} (resources nodes, runtime)"
     ]
 
 
@@ -217,5 +218,5 @@ def _umask() -> str:
 def _digest(value: Any) -> str:
     # Values without a JSON form are named by their type: their repr may hold an address, new in
     # every run.
-    text = json.dumps(value, sort_keys=True, default=lambda found: type(found).__name__)
+    text = json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
     return hashlib.sha256(text.encode()).hexdigest()

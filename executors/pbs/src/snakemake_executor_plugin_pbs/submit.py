@@ -142,7 +142,7 @@ class Submitter:
             if not isinstance(error, WithdrawnError):  # its entry, if any, is for the next run
                 self.ledger.remove(request.name)
                 if error.for_good:
-                    self._refused_for_good[request.asked] = error
+                    self._refused_for_good[request.options] = error
             self.refused(request, error)
         except OSError as error:
             self._drop(pending)
@@ -181,8 +181,8 @@ class Submitter:
             return existing, True
         if self._withdrawn:
             raise WithdrawnError(self._withdrawn)
-        if request.asked in self._refused_for_good:
-            raise self._refused_for_good[request.asked]
+        if request.options in self._refused_for_good:
+            raise self._refused_for_good[request.options]
         if request.max_jobs is not None and self.in_queue(request.queue) >= request.max_jobs:
             words = f"queue {request.queue} is to hold {request.max_jobs} of our jobs at most"
             raise WaitError(request.queue, words)

@@ -70,21 +70,21 @@ class Watch:
         try:
             live = self.pbs.live()
             gone = [job for job in jobs if number(job.id) not in live]
-            asked = gone[:ASK_AT_ONCE]
-            asked += self._to_inspect([job for job in jobs if number(job.id) in live], now)
-            report = self._ask(asked) if asked else None
+            due = gone[:ASK_AT_ONCE]
+            due += self._to_inspect([job for job in jobs if number(job.id) in live], now)
+            report = self._ask(due) if due else None
         except AwayError as away:
             self._report_away(str(away), now)
             return verdicts
         self._report_back(now)
         if report:
-            for job in asked:
+            for job in due:
                 lives = number(job.id) in live
                 verdicts[job.id] = self._decide(job, report, now, lives)
             self._report_waiting(jobs, now)
             records = report.records
             self._report_idle(
-                [job for job in asked if _becomes_idle(job, records.get(number(job.id)), now)]
+                [job for job in due if _becomes_idle(job, records.get(number(job.id)), now)]
             )
         return verdicts
 

@@ -83,8 +83,8 @@ def _read_job(pbs: "StandIn", request: dict[str, Any]) -> Job:
 def _chunks(limits: dict[str, str]) -> list[dict[str, int]]:
     count, *parts = limits.get("select", "1").split(":")
     values = dict(part.split("=", 1) for part in parts)
-    asked = {key: int(values.get(key, least)) for key, least in (("ncpus", 1), ("ngpus", 0))}
-    return [asked] * int(count)
+    chunk = {key: int(values.get(key, least)) for key, least in (("ncpus", 1), ("ngpus", 0))}
+    return [chunk] * int(count)
 
 
 def _seconds(text: str) -> int:
@@ -98,15 +98,6 @@ def _checked_queue(pbs: "StandIn", job: Job) -> Queue:
     queue = pbs.config.queues.get(job.queue)
     if queue is None:
         raise RefusalError(170, "Unknown queue")
-    if pbs.config.hook:
-        account = re.search(r"-A (\S+)", job.arguments)
-        if account is None or account[1] != "proj":
-            project = account[1] if account else None
-            reason = f"No active allocation found for project {project} and resource polaris"
-            raise RefusalError(32, f"Request rejected.  Reason: {reason}")
-        for key in ("walltime", "filesystems"):
-            if key not in job.resources:
-                raise RefusalError(32, f"Resource: {key} is required to be set.")
     if not queue.enabled:
         raise RefusalError(173, "Queue is not enabled")
     if queue.route_to is None and not _fits(job, queue):
@@ -145,8 +136,8 @@ def qstat(pbs: "StandIn", request: dict[str, Any]) -> Answer:
         return 0, "".join(map(_described, pbs.config.queues.values())), ""
     history, kept = ("-x", "") in options, pbs.config.history
     code, out, err = 0, "", ""
-    for asked in ids:
-        job, full = _lookup(pbs, asked)
+    for named in ids:
+        job, full = _lookup(pbs, named)
         if history and not kept:
             err += f"qstat: {_NO_HISTORY} {full}\n"
         elif job is None or (job.state == "F" and not kept):
@@ -170,8 +161,8 @@ def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     options, ids = getopt.getopt(request["words"], "W:x")
     force, purge = ("-W", "force") in options, ("-x", "") in options
     code, err = 0, ""
-    for asked in ids:
-        job, full = _lookup(pbs, asked)
+    for named in ids:
+        job, full = _lookup(pbs, named)
         refused, words = 0, ""
         if job is None or (job.state == "F" and not pbs.config.history):
             refused, words = 153, f"Unknown Job Id {full}"
@@ -190,9 +181,9 @@ def qdel(pbs: "StandIn", request: dict[str, Any]) -> Answer:
     return code, "", err
 
 
-def _lookup(pbs: "StandIn", asked: str) -> tuple[Job | None, str]:
+def _lookup(pbs: "StandIn", named: str) -> tuple[Job | None, str]:
     """The job of an id, and the id in full."""
-    number = int(asked.removesuffix(f".{SERVER}"))
+    number = int(named.removesuffix(f".{SERVER}"))
     job = None if number in pbs.purged else pbs.jobs.get(number)
     return job, f"{number}.{SERVER}"
 

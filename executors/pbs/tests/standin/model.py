@@ -45,7 +45,6 @@ class Config:
     queues: dict[str, Queue] = field(default_factory=lab_queues)
     default_queue: str = "workq"
     history: bool = True
-    hook: bool = False  # refuse as the recorded site hook does
     speed: float = 1.0
     kill_delay: float = 10.0
     undeliverable: float = 30.0  # seconds in E when the output cannot be written
