@@ -95,15 +95,14 @@ def test_work_is_known_by_parameters_and_inputs_not_by_resources() -> None:
     assert base != job_work(params={"layers": [-1]}, input=("other",))
 
 
-def test_resources_are_read_and_settings_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_are_read_and_settings_stand_in() -> None:
     resources = {"nodes": 2, "gpu": 4, "mem_mb": 1000, "runtime": 90}
     own = {"pbs_queue": "prod", "pbs_extra": "-l a=b -m n"}
     sizes = (2, 4, 4, 1000, 5400)
     assert read_needs(resources | own, account="proj", queue="debug") == Needs(
         *sizes, "prod", "proj", ("-l", "a=b", "-m", "n"), own_queue=True
     )
-    monkeypatch.setenv("PBS_ACCOUNT", "mine")
-    assert read_needs(resources, queue="debug") == Needs(*sizes, "debug", "mine")
+    assert read_needs(resources, queue="debug") == Needs(*sizes, "debug", None)
     assert read_needs({"pbs_account": "its"}, account="proj").account == "its"
 
 
@@ -188,6 +187,16 @@ def test_all_problems_are_told_at_once() -> None:
 def test_polaris_takes_what_its_classes_take(queue: str, nodes: int, hours: int) -> None:
     needs = replace(POLARIS, queue=queue, nodes=nodes, walltime=hours * HOUR)
     assert f"select={nodes}:system=polaris" in words("polaris", needs)
+
+
+def test_the_account_may_come_from_the_variable_that_the_site_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PBS_ACCOUNT", "mine")
+    assert "-A mine" in words("polaris", replace(POLARIS, account=None))
+    assert "-A proj" in words("polaris", POLARIS)
+    monkeypatch.delenv("PBS_ACCOUNT")
+    assert "or export PBS_ACCOUNT=NAME" in refusal("polaris", replace(POLARIS, account=None))
 
 
 def test_jobs_without_gpus_go_where_they_are_taken() -> None:

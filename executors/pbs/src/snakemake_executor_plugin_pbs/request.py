@@ -115,7 +115,7 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
         mem_mb=count("mem_mb", 0),
         walltime=count("runtime", 0) * 60 or None,
         queue=text("pbs_queue") or settings.queue,
-        account=text("pbs_account") or settings.account or os.environ.get("PBS_ACCOUNT"),
+        account=text("pbs_account") or settings.account,
         extra=extra,
         own_queue=bool(text("pbs_queue")),
     )
@@ -123,6 +123,7 @@ def read_needs(job: JobExecutorInterface, settings: ExecutorSettings) -> Needs:
 
 def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, tuple[str, ...]]:
     """(queue, arguments of qsub). Raises RefusedError with all that is wrong."""
+    account = needs.account or os.environ.get(site.account_variable)
     queue_name = needs.queue or site.default_queue or ""
     chosen = site.queues.get(queue_name)
     if needs.gpus == 0 and chosen and chosen.without_gpus and not needs.own_queue:
@@ -151,7 +152,7 @@ def qsub_words(needs: Needs, site: Site, name: str, log: Path) -> tuple[Queue, t
     ]
     words = ["-N", name]
     words += ["-q", queue_name] if queue_name else []
-    words += [site.account_flag, needs.account] if needs.account else []
+    words += [site.account_flag, account] if account else []
     for limit in limits:
         words += ["-l", limit]
     words += ["-j", "oe", "-o", str(log), "-r", "y" if queue.rerunnable else "n"]
@@ -163,10 +164,10 @@ def _beyond_site(needs: Needs, site: Site, queue: Queue) -> list[str]:
     if site.queues and queue.name not in site.queues:
         names = ", ".join(site.queues)
         problems.append(f"queue {queue.name!r} is not one of {names} (resource pbs_queue)")
-    if site.account_required and not needs.account:
+    if site.account_required and not (needs.account or os.environ.get(site.account_variable)):
+        export = f", or export {site.account_variable}=NAME" if site.account_variable else ""
         problems.append(
-            "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile, or "
-            "export PBS_ACCOUNT=NAME"
+            "an account is needed: --pbs-account NAME, or pbs-account: NAME in the profile" + export
         )
     return problems
 

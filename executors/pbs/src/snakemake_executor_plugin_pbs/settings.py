@@ -25,7 +25,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     account: Optional[str] = _option(
         None,
         "Account or project to charge; the resource pbs_account of a rule goes before it. "
-        "Default: the variable PBS_ACCOUNT.",
+        "Default: the variable that the site's file names, PBS_ACCOUNT at the shipped ones.",
     )
     queue: Optional[str] = _option(
         None,

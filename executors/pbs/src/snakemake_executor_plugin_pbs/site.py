@@ -50,6 +50,7 @@ class Site:
     place: str | None
     account_flag: str
     account_required: bool
+    account_variable: str
     node: dict[str, int]
     resources: dict[str, str | int]
     arguments: tuple[str, ...]
@@ -75,6 +76,7 @@ def load_site(name: str) -> Site:
         place=data["request"].get("place"),
         account_flag=account.get("flag", "-A"),
         account_required=account.get("required", False),
+        account_variable=account.get("variable", ""),
         node=data.get("node", {}),
         resources=data.get("resources", {}),
         arguments=tuple(data.get("arguments", ())),
@@ -123,7 +125,8 @@ def _queue(name: str, data: dict[str, Any]) -> Queue:
         fewest, most = entry["nodes"]
         shortest, longest = map(_seconds, entry["walltime"])
         ranges.append(Range((fewest, most), (shortest, longest)))
-    return Queue(name, **{**data, "ranges": tuple(ranges)})
+    limits = {key: value for key, value in data.items() if key not in {"ranges", "submission"}}
+    return Queue(name, tuple(ranges), **limits)
 
 
 def _seconds(text: str) -> int:
