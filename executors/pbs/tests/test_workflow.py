@@ -185,6 +185,14 @@ def test_why_a_job_was_lost_is_told_beside_it(lever: Site, pbs: StandIn) -> None
     assert not lever.left()
 
 
+def test_why_a_group_failed_is_told(lever: Site) -> None:
+    lever.write(count=2, shell="exit 3")
+    code, out = lever.snakemake("--groups", "one=pair", "--group-components", "pair=2")
+    assert code == 1
+    assert "PBS job 1.pbs01 failed: a rule's command failed" in out
+    assert "Error in group" in out
+
+
 def test_polaris_by_its_server_gets_whole_nodes(
     lever: Site, pbs: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

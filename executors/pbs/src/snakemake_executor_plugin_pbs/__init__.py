@@ -224,6 +224,8 @@ class Executor(RemoteExecutor):
             self.report_job_success(info)
         else:
             msg = f"PBS job {watched.id} failed: {verdict.words}. Its log: {watched.log} . "
+            if info.job.is_group():  # Snakemake prints no message of a group
+                self.logger.error(msg)
             self.report_job_error(info, msg=msg, aux_logs=[watched.log])
         self._submitter.poke(watched.queue)
 
