@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from snakemake_interface_common.exceptions import WorkflowError
 
-from drivers import Make, answering
+from drivers import Make
 from shell import until
-from snakemake_executor_plugin_pbs.commands import Answer, Pbs
+from snakemake_executor_plugin_pbs.commands import Pbs
 from snakemake_executor_plugin_pbs.ledger import Entry
 from standin import StandIn
 
@@ -61,19 +61,6 @@ def test_a_queue_that_is_to_hold_no_more_is_told_once_for_all_jobs(
     assert len(pbs.jobs) == 3
     (told,) = driver.messages
     assert "queue workq is to hold 1 of our jobs at most" in told
-
-
-def test_a_qselect_that_is_refused_from_the_start_ends_the_run_in_words(
-    drivers: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No pause helps against commands of another kind."""
-    answering(monkeypatch, lambda _: Answer(2, "", "qselect: illegal option -- u\nusage: qselect"))
-    driver = drivers()
-    driver.add(driver.request())
-    until(lambda: bool(driver.messages))
-    assert "WorkflowError" in driver.messages[0]
-    assert "fails: qselect: illegal option -- u. The PBS executor needs the" in driver.messages[0]
-    assert not driver.submitted
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,21 @@ def test_a_refusal_for_good_is_told_once_and_not_retried(
     assert pbs.count("qsub") == 1
 
 
+def test_commands_that_take_other_options_end_the_run_in_words(
+    lever: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = lever.folder / "bin" / "qselect"
+    wrapper.parent.mkdir()
+    wrapper.write_text("#!/bin/sh\necho 'qselect: illegal option -- u' >&2; exit 2\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(wrapper.parent), prepend=":")
+    lever.write(count=2)
+    code, out = lever.snakemake()
+    assert code == 1
+    assert "fails: qselect: illegal option -- u. The PBS executor needs the commands of PBS" in out
+    assert 'File "' not in out
+
+
 def test_a_refusal_leaves_other_jobs_to_their_end(lever: Site, pbs: StandIn) -> None:
     lever.write(count=2, seconds=2)
     two_queues(lever, "workq", "nosuch")

@@ -107,10 +107,11 @@ class Submitter:
         try:
             while (pending := self._next()) is not None:
                 self._handle(pending)
+        except WorkflowError as error:
+            self.crashed(error.with_traceback(None))  # Snakemake would print its frames
         except Exception as error:
             self.crashed(error)  # otherwise Snakemake would wait for ever
-            if not isinstance(error, WorkflowError):
-                raise
+            raise
 
     def _next(self) -> _Pending | None:
         """The first request that nothing holds back; blocks until there is one, None after
