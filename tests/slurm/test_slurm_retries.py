@@ -3,7 +3,6 @@ changes: nothing.
 """
 
 import contextlib
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -18,11 +17,8 @@ def limits(campaign: Campaign) -> dict[str, list[tuple[str, int]]]:
     """By job, `rule_embed_wildcards_0000`: the state and the time limit in minutes of each
     attempt.
     """
-    names = re.findall(r"SLURM run ID: (\S+)", campaign.words())
-    fields = ("--format=Comment,State,TimelimitRaw", f"--name={','.join(names)}")
     found: dict[str, list[tuple[str, int]]] = {}
-    for line in campaign.cluster.run("sacct", "-X", "-D", "-n", "-P", *fields).splitlines():
-        job, state, minutes = line.split("|")
+    for job, state, minutes, _ in campaign.accounted("Comment", "State", "TimelimitRaw"):
         found.setdefault(job, []).append((state.split()[0], int(minutes)))
     return found
 
