@@ -26,7 +26,10 @@ SLURM_JOB_ID=$(ls jobs | wc -l)
 out=$(echo "$out" | sed "s/%j/$SLURM_JOB_ID/")
 echo "$name" > names/$SLURM_JOB_ID
 cat > scripts/$SLURM_JOB_ID
-state() { echo "$1|$SLURMD_NODENAME|${2:-None}" > "$HERE/jobs/$SLURM_JOB_ID"; }
+state() {
+  echo "$1|$SLURMD_NODENAME|${2:-None}" > "$HERE/new.$SLURM_JOB_ID"
+  mv "$HERE/new.$SLURM_JOB_ID" "$HERE/jobs/$SLURM_JOB_ID"
+}
 if [ -e waits ]; then state PENDING "$(cat waits)"; echo $SLURM_JOB_ID; exit; fi
 state RUNNING
 export SLURM_JOB_ID SLURMD_NODENAME
@@ -44,7 +47,7 @@ for job in jobs/*; do
   esac
 done
 true"""
-SCANCEL = 'for job; do echo "CANCELLED||None" > jobs/$job; done'
+SCANCEL = 'for job; do [ ! -e "jobs/$job" ] || echo "CANCELLED||None" > jobs/$job; done'
 COMMANDS = {
     "sbatch": SBATCH,
     "squeue": SQUEUE,

@@ -106,20 +106,15 @@ def test_a_full_queue_is_waited_for_and_named_once(run: Run) -> None:
     assert "Error" not in said
 
 
-def test_a_fault_of_the_node_is_tried_elsewhere_without_a_failed_attempt(run: Run) -> None:
-    run.write("[ $SLURMD_NODENAME != n1 ] || exit 75; echo $SLURMD_NODENAME > {output}")
-    status, said = run("out/0.txt")
-    assert status == 0, said
-    assert (run.folder / "out" / "0.txt").read_text() == "n2\n"
-    assert "met a fault of n1: exit status 75. It is tried elsewhere" in said
-    assert "Error" not in said
-
-
-def test_a_fault_of_every_node_is_a_failed_attempt(run: Run) -> None:
-    run.write("exit 75")
-    status, said = run("out/0.txt")
+def test_a_fault_of_the_node_is_tried_elsewhere_before_it_counts(run: Run) -> None:
+    """The first job can run on n2, the second one nowhere."""
+    run.write("[ $SLURMD_NODENAME-{wildcards.i} = n2-0 ] || exit 75; touch {output}")
+    status, said = run("out/0.txt", "out/1.txt", "--keep-going")
     assert status == 1
-    assert len(run.slurm.names()) == 3
+    assert (run.folder / "out" / "0.txt").exists()
+    assert len(run.slurm.names()) == 2 + 3
+    assert said.count("Error in rule") == 1
+    assert "met a fault of n1: exit status 75. It is tried elsewhere" in said
     assert "fault of the node (exit status 75), as on the others that were tried" in said
 
 

@@ -163,9 +163,11 @@ class Executor(PlainExecutor):
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
         """Look once at all jobs; yield those that have not ended."""
+        if not active_jobs:  # as in the first look, which may come before __init__ is done
+            self.next_seconds_between_status_checks = SHORTEST_INTERVAL
+            return
         left = 0
-        async with self.status_rate_limiter:
-            jobs = self._queue.look([str(job_info.external_jobid) for job_info in active_jobs])
+        jobs = self._queue.look([str(job_info.external_jobid) for job_info in active_jobs])
         for job_info in active_jobs:
             job = jobs.get(str(job_info.external_jobid))
             if job is None or not self._has_ended(job_info, job):

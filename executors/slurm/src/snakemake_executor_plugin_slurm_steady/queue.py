@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from logging import Logger
 
@@ -62,15 +62,12 @@ class Queue:
         """State of each job at the last look, and since when it has had it."""
         self._silent_since: float | None = None
 
-    def look(self, jobs: Collection[str]) -> dict[str, Job]:
+    def look(self, jobs: Iterable[str]) -> dict[str, Job]:
         """Return the jobs by their numbers; nothing while SLURM does not answer, which is said
         once.
 
         A job that may come back into the queue is PENDING. One that SLURM has forgotten is UNKNOWN.
         """
-        if not jobs:
-            self._since = {}
-            return {}
         lines = answer("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%N|%r")
         if lines is None:
             if self._silent_since is None:
@@ -95,7 +92,7 @@ class Queue:
             for number, (state, since) in self._since.items()
             if state in LIMBO and now - since >= SECONDS_TO_COME_BACK
         }
-        forgotten = [number for number in gone if not found[number].state]
+        forgotten = sorted(number for number in gone if not found[number].state)
         ends = dict(_ends(forgotten)) if forgotten else {}
         for number, job in found.items():
             if number in forgotten:
@@ -118,8 +115,10 @@ class Queue:
 
 def _jobs(lines: str) -> Iterator[tuple[str, Job]]:
     for line in lines.splitlines():
-        number, state, nodes, reason = line.split("|", 3)
-        yield number, Job(state, reason, nodes)
+        number, *words = line.split("|", 3)
+        if len(words) == 3:  # else a site's own words
+            state, nodes, reason = words
+            yield number, Job(state, reason, nodes)
 
 
 def _ends(jobs: Iterable[str]) -> Iterator[tuple[str, str]]:
