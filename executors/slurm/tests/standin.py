@@ -1,7 +1,7 @@
 """A stand-in for SLURM's commands: shell scripts on PATH that run jobs on this machine at once.
 
-No cluster and no scheduling: whole campaigns go through a real SLURM elsewhere. What it was asked
-lies in `asked`, one call a line. Jobs run on node n1, or on n2 where that is excluded.
+No cluster and no scheduling: whole campaigns go through a real SLURM elsewhere. Each call is a
+line of `calls`. Jobs run on node n1, or on n2 where that is excluded.
 """
 
 import os
@@ -66,7 +66,7 @@ def script(path: Path, *lines: str) -> None:
 
 
 class StandIn:
-    """The commands in a folder, and what they were asked."""
+    """The commands in a folder, and their calls."""
 
     def __init__(self, folder: Path, runs: Path) -> None:
         """Jobs run in the folder `runs`."""
@@ -75,14 +75,14 @@ class StandIn:
             (folder / name).mkdir(parents=True)
         keep = f"HERE={shlex.quote(str(folder))} RUNS={shlex.quote(str(runs))}; export HERE RUNS"
         for name, lines in COMMANDS.items():
-            ask = f'echo "{name} $*" >> asked'
-            script(self.bin / name, keep, 'cd "$HERE"', ask, lines)
+            log = f'echo "{name} $*" >> calls'
+            script(self.bin / name, keep, 'cd "$HERE"', log, lines)
         self.environment = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
 
-    def asked(self, command: str) -> list[str]:
+    def calls(self, command: str) -> list[str]:
         """Return the calls of a command, in order."""
-        asked = self.folder / "asked"
-        lines = asked.read_text().splitlines() if asked.exists() else []
+        log = self.folder / "calls"
+        lines = log.read_text().splitlines() if log.exists() else []
         return [line for line in lines if line.split(" ", 1)[0] == command]
 
     def names(self) -> list[str]:

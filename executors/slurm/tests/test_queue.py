@@ -21,7 +21,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def squeue(slurm: Path, *lines: str) -> None:
-    script(slurm / "squeue", f'echo "$*" >> {slurm}/asked', *(f"echo '{line}'" for line in lines))
+    script(slurm / "squeue", f'echo "$*" >> {slurm}/calls', *(f"echo '{line}'" for line in lines))
 
 
 def test_one_question_tells_the_state_of_each_job(slurm: Path) -> None:
@@ -33,8 +33,8 @@ def test_one_question_tells_the_state_of_each_job(slurm: Path) -> None:
         "2": Job("PENDING", "Priority"),
         "3": Job("FAILED", "A|b", "g[1-2]"),
     }
-    (asked,) = (slurm / "asked").read_text().splitlines()
-    assert asked.startswith("--me ")
+    (question,) = (slurm / "calls").read_text().splitlines()
+    assert question.startswith("--me ")
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "REVOKED"])
@@ -62,9 +62,9 @@ def test_accounting_is_asked_for_forgotten_jobs_if_there_is_any(
     assert Queue(log).look(["1"]) == {"1": Job("UNKNOWN")}
     script(slurm / "sacct", "exit 1")
     assert Queue(log).look(["1"]) == {"1": Job("UNKNOWN")}
-    script(slurm / "sacct", f'echo "$*" > {slurm}/sacct_asked', "echo '1|CANCELLED by 0'")
+    script(slurm / "sacct", f'echo "$*" > {slurm}/sacct_calls', "echo '1|CANCELLED by 0'")
     assert Queue(log).look(["1", "2"]) == {"1": Job("CANCELLED"), "2": Job("UNKNOWN")}
-    assert "--jobs=1,2" in (slurm / "sacct_asked").read_text()
+    assert "--jobs=1,2" in (slurm / "sacct_calls").read_text()
 
 
 def test_no_answer_ends_nothing_and_is_said_once(
@@ -75,8 +75,8 @@ def test_no_answer_ends_nothing_and_is_said_once(
         assert jobs.look(["1"]) == jobs.look(["1"]) == {}
         squeue(slurm, "1|RUNNING|g1|None")
         assert set(jobs.look(["1"])) == {"1"}
-    told = [message.partition(" (")[0].partition(", after")[0] for message in caplog.messages]
-    assert told == ["SLURM does not answer", "SLURM answers again"]
+    warnings = [message.partition(" (")[0].partition(", after")[0] for message in caplog.messages]
+    assert warnings == ["SLURM does not answer", "SLURM answers again"]
 
 
 def test_looks_are_frequent_only_while_something_is_new(

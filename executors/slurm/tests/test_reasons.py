@@ -30,11 +30,11 @@ VIOLATES = "Batch job submission failed: Job violates accounting/QOS policy"
 def test_what_sbatch_says_decides_when_a_job_is_submitted_again(words: str, kind: str) -> None:
     """Whatever stands in the call."""
     call = "    sbatch call:\n        sbatch --qos=invalid --comment 'timed out, MaxSubmitLimit'"
-    told = reasons.of_submission(f"SLURM sbatch failed. The error message was '{words}'.\n{call}")
-    assert told.startswith("sbatch: ")
-    assert "error" not in told and "call" not in told and "\n" not in told
+    answer = reasons.of_submission(f"SLURM sbatch failed. The error message was '{words}'.\n{call}")
+    assert answer.startswith("sbatch: ")
+    assert "error" not in answer and "call" not in answer and "\n" not in answer
     matching = [
-        name for name in ("FULL", "AWAY", "FOR_GOOD") if getattr(reasons, name).search(told)
+        name for name in ("FULL", "AWAY", "FOR_GOOD") if getattr(reasons, name).search(answer)
     ]
     assert matching == ([kind] if kind else [])
 
@@ -54,14 +54,14 @@ def test_what_sbatch_says_decides_when_a_job_is_submitted_again(words: str, kind
     ],
 )
 def test_what_waits_for_ever_is_told_from_what_waits(reason: str, never: bool, remedy: str) -> None:
-    hopeless, told = reasons.of_waiting(reason)
+    hopeless, words = reasons.of_waiting(reason)
     assert hopeless == never
-    assert bool(told) == bool(remedy)
-    assert remedy in told
+    assert bool(words) == bool(remedy)
+    assert remedy in words
 
 
 @pytest.mark.parametrize(
-    ("state", "log", "told"),
+    ("state", "log", "words"),
     [
         ("OUT_OF_MEMORY", b"", "out of main memory (mem_mb=300)"),
         ("FAILED", b"error: Detected 1 oom-kill event(s) in StepId=6.0", "out of main memory"),
@@ -72,9 +72,9 @@ def test_what_waits_for_ever_is_told_from_what_waits(reason: str, never: bool, r
         ("BOOT_FAIL", b"", "SLURM says BOOT_FAIL"),
     ],
 )
-def test_why_a_job_failed(state: str, log: bytes, told: str) -> None:
-    assert told in reasons.of_failure(state, log, JOB)
-    assert reasons.is_node_fault(log) == (told == "fault of the node")
+def test_why_a_job_failed(state: str, log: bytes, words: str) -> None:
+    assert words in reasons.of_failure(state, log, JOB)
+    assert reasons.is_node_fault(log) == (words == "fault of the node")
 
 
 def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:

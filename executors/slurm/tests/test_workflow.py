@@ -50,13 +50,13 @@ class Run:
         )
 
     def __call__(self, *words: str) -> tuple[int, str]:
-        """Return the exit status, and what was said."""
+        """Return the exit status and the output."""
         process = self.start(*words)
         try:
-            said, _ = process.communicate(timeout=PATIENCE)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-        return process.returncode, said
+        return process.returncode, output
 
 
 @pytest.fixture
@@ -72,68 +72,68 @@ def wait_for(condition: object) -> None:
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """Return what a process says, up to the line that has these words or to its end."""
+    """Return the output of a process, up to the line that has these words or to its end."""
     assert process.stdout
-    said = ""
+    output = ""
     for line in process.stdout:
-        said += line
+        output += line
         if words in line:
             break
-    return said
+    return output
 
 
 def test_jobs_run_in_a_folder_of_any_name_under_names_that_can_be_read(run: Run) -> None:
     """Snakemake starts once in each; SLURM is asked for nothing but the jobs and their states."""
-    status, said = run("out/0.txt", "out/1.txt")
-    assert status == 0, said
+    status, output = run("out/0.txt", "out/1.txt")
+    assert status == 0, output
     assert len(list((run.folder / "out").iterdir())) == 2
-    assert len(run.slurm.asked("sbatch")) == 2
-    end = said.partition("SLURM run ID: plm-embed_")[2][:8]
+    assert len(run.slurm.calls("sbatch")) == 2
+    end = output.partition("SLURM run ID: plm-embed_")[2][:8]
     assert set(run.slurm.names()) == {f"plm-embed: one {i} {end}" for i in "01"}
     assert "slurm-jobstep" not in "".join(
         p.read_text() for p in (run.slurm.folder / "scripts").iterdir()
     )
-    assert not [run.slurm.asked(name) for name in ("sacct", "sacctmgr") if run.slurm.asked(name)]
+    assert not [run.slurm.calls(name) for name in ("sacct", "sacctmgr") if run.slurm.calls(name)]
     assert not list((run.folder / ".snakemake" / "slurm_logs").rglob("*.log"))
 
 
 def test_a_full_queue_is_waited_for_and_named_once(run: Run) -> None:
     (run.slurm.folder / "limit").write_text("1")
-    status, said = run("--jobs", "3")
-    assert status == 0, said
+    status, output = run("--jobs", "3")
+    assert status == 0, output
     assert len(run.slurm.names()) == 3
-    assert said.count("QOSMaxSubmitJobPerUserLimit. The run waits, and submits later.") == 1
-    assert "Error" not in said
+    assert output.count("QOSMaxSubmitJobPerUserLimit. The run waits, and submits later.") == 1
+    assert "Error" not in output
 
 
 def test_a_fault_of_the_node_is_tried_elsewhere_before_it_counts(run: Run) -> None:
     """The first job can run on n2, the second one nowhere."""
     run.write("[ $SLURMD_NODENAME-{wildcards.i} = n2-0 ] || exit 75; touch {output}")
-    status, said = run("out/0.txt", "out/1.txt", "--keep-going")
+    status, output = run("out/0.txt", "out/1.txt", "--keep-going")
     assert status == 1
     assert (run.folder / "out" / "0.txt").exists()
     assert len(run.slurm.names()) == 2 + 3
-    assert said.count("Error in rule") == 1
-    assert "met a fault of n1: exit status 75. It is tried elsewhere" in said
-    assert "fault of the node (exit status 75), as on the others that were tried" in said
+    assert output.count("Error in rule") == 1
+    assert "met a fault of n1: exit status 75. It is tried elsewhere" in output
+    assert "fault of the node (exit status 75), as on the others that were tried" in output
 
 
 def test_what_sbatch_refuses_for_good_is_not_tried_again(run: Run) -> None:
     (run.slurm.folder / "refuse").write_text("sbatch: error: Invalid partition name specified")
-    status, said = run("--retries", "3", "--keep-going")
+    status, output = run("--retries", "3", "--keep-going")
     assert status == 1
-    assert len(run.slurm.asked("sbatch")) == 3
-    assert said.count("sbatch: Invalid partition name specified. It is not tried again") == 3
-    assert "sbatch call" not in said
+    assert len(run.slurm.calls("sbatch")) == 3
+    assert output.count("sbatch: Invalid partition name specified. It is not tried again") == 3
+    assert "sbatch call" not in output
 
 
 def test_a_job_that_can_never_start_is_cancelled_and_not_tried_again(run: Run) -> None:
     (run.slurm.folder / "waits").write_text("MaxMemPerLimit")
-    status, said = run("--retries", "3", "--keep-going")
+    status, output = run("--retries", "3", "--keep-going")
     assert status == 1
-    assert len(run.slurm.names()) == len(run.slurm.asked("scancel")) == 3
-    assert said.count("it can never start, and is cancelled. Ask for") == 1
-    assert said.count("it can never start: MaxMemPerLimit") == 3
+    assert len(run.slurm.names()) == len(run.slurm.calls("scancel")) == 3
+    assert output.count("it can never start, and is cancelled. Ask for") == 1
+    assert output.count("it can never start: MaxMemPerLimit") == 3
 
 
 def test_what_was_perhaps_taken_is_cancelled_before_it_is_submitted_again(run: Run) -> None:
@@ -141,11 +141,11 @@ def test_what_was_perhaps_taken_is_cancelled_before_it_is_submitted_again(run: R
     silent = "[ -e later ] || { touch later; echo 'sbatch: error: Socket timed out' >&2; exit 1; }"
     cut = sbatch.index("if [ -e refuse")
     script(run.slurm.bin / "sbatch", sbatch[:cut] + silent + "\n" + sbatch[cut:])
-    status, said = run("out/0.txt")
-    assert status == 0, said
-    end = said.partition("SLURM run ID: plm-embed_")[2][:8]
-    assert run.slurm.asked("scancel") == [f"scancel --name=plm-embed: one 0 {end}"]
-    assert said.count("Socket timed out. The run waits, and submits later.") == 1
+    status, output = run("out/0.txt")
+    assert status == 0, output
+    end = output.partition("SLURM run ID: plm-embed_")[2][:8]
+    assert run.slurm.calls("scancel") == [f"scancel --name=plm-embed: one 0 {end}"]
+    assert output.count("Socket timed out. The run waits, and submits later.") == 1
 
 
 @pytest.mark.parametrize("reader", ["stays", "ends first"])
@@ -163,7 +163,7 @@ def test_ctrl_c_cancels_the_jobs_of_the_run_and_sends_no_more(reader: str, run: 
     finally:
         process.kill()
     assert len(run.slurm.names()) == 2
-    (cancel,) = run.slurm.asked("scancel")
+    (cancel,) = run.slurm.calls("scancel")
     assert cancel == "scancel 0 1"
 
 
@@ -185,21 +185,21 @@ def test_sigterm_lets_the_jobs_end_and_sends_no_more(run: Run) -> None:
     try:
         wait_for(run.slurm.names)
         process.send_signal(signal.SIGTERM)
-        said = read_until(process, "Will exit after finishing currently running jobs")
+        output = read_until(process, "Will exit after finishing currently running jobs")
         (run.folder / "stop").touch()
         process.wait(timeout=PATIENCE)
     finally:
         process.kill()
         (run.folder / "stop").touch()
-    assert "Will exit after finishing currently running jobs" in said
+    assert "Will exit after finishing currently running jobs" in output
     assert len(list((run.folder / "out").iterdir())) == 1
     assert len(run.slurm.names()) == 1
-    assert not run.slurm.asked("scancel")
+    assert not run.slurm.calls("scancel")
 
 
 def test_job_arrays_are_refused_in_one_line(run: Run) -> None:
-    status, said = run("--slurm-steady-array-jobs", "one")
+    status, output = run("--slurm-steady-array-jobs", "one")
     assert status == 1
-    assert "slurm-steady submits each job by itself" in said
-    assert "Traceback" not in said
+    assert "slurm-steady submits each job by itself" in output
+    assert "Traceback" not in output
     assert not run.slurm.names()

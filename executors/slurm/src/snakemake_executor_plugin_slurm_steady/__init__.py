@@ -29,9 +29,9 @@ from .workarounds import (
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 MOST_NODES = 3
-"""On which a job is tried before a fault of the node counts as a failed attempt."""
+"""Tried by a job before a fault of the node counts as a failed attempt."""
 SECONDS_TO_SUBMIT_LATER = 60.0
-"""At most, after sbatch has named a limit; as soon as a job ends, there may be room."""
+"""At most, after sbatch has named a limit; there may be room as soon as a job ends."""
 FAILED = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -62,7 +62,7 @@ class Executor(PlainExecutor):
         settings.status_command = None  # the plain plugin's advice on it does not hold here
         # these before the base class, whose status loop starts at once
         self._queue = Queue(logger)
-        self._told: set[str] = set()
+        self._warnings: set[str] = set()
         self._hopeless: set[str] = set()
         """Jobs that, at the last look, could never start."""
         self._tries: dict[JobExecutorInterface, int] = {}
@@ -70,15 +70,15 @@ class Executor(PlainExecutor):
         self._faulty: set[str] = set()
         self._submission = threading.Lock()
         self._refusal = ""
-        """Why sbatch refuses, for now, the job that is being submitted."""
+        """Words of sbatch, which does not take the present job yet."""
         self._room = threading.Event()
-        """A job has ended since the last submission, or the run has."""
+        """Set when a job has ended, or the run."""
         self._over = threading.Event()
         self._can_be_stopped = False
         super().__init__(workflow, logger)  # type: ignore[no-untyped-call]
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
-        """In Snakemake's thread; the jobs are then submitted in others."""
+        """Take jobs in Snakemake's thread; they are then submitted in others."""
         if not self._can_be_stopped:  # not earlier: the scheduler sets its handler after __init__
             stop_without_deadlock()
             interrupt_for_certain()
@@ -99,7 +99,7 @@ class Executor(PlainExecutor):
                 super().run_job(job)
                 if not self._refusal:
                     return
-                self._tell(f"{self._refusal}. The run waits, and submits later.")
+                self._warn(f"{self._refusal}. The run waits, and submits later.")
                 if reasons.FULL.search(self._refusal):
                     self._room.wait(SECONDS_TO_SUBMIT_LATER)
                     continue
@@ -109,7 +109,7 @@ class Executor(PlainExecutor):
                     pass
 
     def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
-        """Why a job was not submitted, in the words of sbatch."""
+        """Report in the words of sbatch why a job was not submitted, or keep them to try again."""
         words = reasons.of_submission(msg)
         if reasons.FULL.search(words) or reasons.AWAY.search(words):
             self._refusal = words
@@ -127,11 +127,11 @@ class Executor(PlainExecutor):
         super()._report_job_error_threadsafe(job_info, f"{words}. ")
 
     def additional_general_args(self) -> str:
-        """Nothing below srun: the job's Snakemake runs its rule itself."""
+        """Return nothing: the job's Snakemake runs its rule itself, not below srun."""
         return ""
 
     def get_python_executable(self) -> str:
-        """Quoted: a clone may lie in a folder of any name."""
+        """Quote it: a clone may lie in a folder of any name."""
         return shlex.quote(super().get_python_executable())  # type: ignore[no-untyped-call]
 
     def format_job_exec(self, job: JobExecutorInterface) -> str:
@@ -140,7 +140,7 @@ class Executor(PlainExecutor):
             return job_script(super().format_job_exec(job))
 
     def get_account_arg(self, job: JobExecutorInterface) -> Iterator[str]:
-        """No question to accounting: sbatch judges an account, and knows the user's own."""
+        """Yield the account without a question to accounting: sbatch judges it."""
         account = job.resources.get("slurm_account")
         yield f" -A {shlex.quote(str(account))}" if account else ""
 
@@ -178,7 +178,7 @@ class Executor(PlainExecutor):
             self._room.set()
 
     def _has_ended(self, job_info: SubmittedJobInfo, job: Job) -> bool:
-        """Whether a job has ended; then it is reported, or submitted again for another node."""
+        """Return if a job has ended, and then report it, or submit it again for another node."""
         log = job_info.aux["slurm_logfile"]  # type: ignore[index]
         if job.state == "PENDING":
             return self._can_never_start(job_info, job.reason)
@@ -196,15 +196,15 @@ class Executor(PlainExecutor):
         return True
 
     def _can_never_start(self, job_info: SubmittedJobInfo, reason: str) -> bool:
-        """Whether a second look finds so; the job is then cancelled and not tried again.
+        """Return if a second look shows that a job can never start, and then cancel it for good.
 
         Say once for each reason what to do about a job that waits for ever.
         """
         number = str(job_info.external_jobid)
-        never, what_to_do = reasons.of_waiting(reason)
-        if what_to_do:
+        never, remedy = reasons.of_waiting(reason)
+        if remedy:
             name = self._name(job_info.job)
-            self._tell(f"SLURM job {number} ({name}), {reason}: {what_to_do}.", once=reason)
+            self._warn(f"SLURM job {number} ({name}), {reason}: {remedy}.", once=reason)
         again, self._hopeless = number in self._hopeless, self._hopeless - {number}
         if not never:
             return False
@@ -234,10 +234,10 @@ class Executor(PlainExecutor):
         self._tries.pop(job_info.job, None)
         self.report_job_error(job_info, f"SLURM job {job_info.external_jobid}: {why}. ", **more)
 
-    def _tell(self, words: str, once: str = "") -> None:
+    def _warn(self, words: str, once: str = "") -> None:
         """Warn once for each key."""
-        if (once or words) not in self._told:
-            self._told.add(once or words)
+        if (once or words) not in self._warnings:
+            self._warnings.add(once or words)
             self.logger.warning(words)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:  # noqa: ARG002
@@ -251,8 +251,8 @@ class Executor(PlainExecutor):
         self._room.set()
 
     def _cancel_what_is_left(self) -> None:
-        """Also when Snakemake ends without a word to its executor: by Ctrl-C when its output goes
-        to a `tee`, which ends first, it fails of its own message.
+        """Cancel all jobs of this run, also when Snakemake ends without a word to its executor: if
+        a Ctrl-C ends the `tee` of its output first, it fails of its own message.
         """
         end = self._end_of_names()
         if not cancel_jobs_of(end):
@@ -261,6 +261,6 @@ class Executor(PlainExecutor):
             )
 
     def shutdown(self) -> None:
-        """The end in order: jobs that are left are left on purpose."""
+        """End in order: jobs that are left are left on purpose."""
         atexit.unregister(self._cancel_what_is_left)
         super().shutdown()

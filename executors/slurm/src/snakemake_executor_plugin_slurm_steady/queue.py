@@ -8,14 +8,12 @@ from logging import Logger
 
 SECONDS_FOR_AN_ANSWER = 60.0
 SECONDS_TO_COME_BACK = 30.0
-"""A job that is preempted, lost its node or is unknown to squeue may be in the queue again after
-this."""
+"""After a preemption or a lost node; a new job, too, may be unknown to squeue for a while."""
 LIMBO = {"", "PREEMPTED", "NODE_FAIL", "REVOKED"}
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 2.0, 60.0
 """Seconds between two looks."""
 INTERVAL_PER_AGE = 0.25
-"""Time between two looks by the time since a job was submitted or started: an end is seen at most
-so much later."""
+"""Time between two looks, divided by the time since a job was last submitted or started."""
 
 
 def answer(*command: str) -> str | None:
@@ -63,8 +61,7 @@ class Queue:
         self._silent_since: float | None = None
 
     def look(self, jobs: Iterable[str]) -> dict[str, Job]:
-        """Return the jobs by their numbers; nothing while SLURM does not answer, which is said
-        once.
+        """Return the jobs by their numbers, none while SLURM does not answer, and say so once.
 
         A job that may come back into the queue is PENDING. One that SLURM has forgotten is UNKNOWN.
         """
@@ -81,10 +78,10 @@ class Queue:
             self._logger.warning(f"SLURM answers again, after {silence:.0f} s.")
             self._silent_since = None
         known = dict(_jobs(lines))
-        found = {number: known.get(number, Job("")) for number in jobs}
+        seen = {number: known.get(number, Job("")) for number in jobs}
         now = time.monotonic()
         before, self._since = self._since, {}
-        for number, job in found.items():
+        for number, job in seen.items():
             state, since = before.get(number, (job.state, now))
             self._since[number] = job.state, since if state == job.state else now
         gone = {
@@ -92,14 +89,14 @@ class Queue:
             for number, (state, since) in self._since.items()
             if state in LIMBO and now - since >= SECONDS_TO_COME_BACK
         }
-        forgotten = sorted(number for number in gone if not found[number].state)
+        forgotten = sorted(number for number in gone if not seen[number].state)
         ends = dict(_ends(forgotten)) if forgotten else {}
-        for number, job in found.items():
+        for number, job in seen.items():
             if number in forgotten:
-                found[number] = Job(ends.get(number, "UNKNOWN"))
+                seen[number] = Job(ends.get(number, "UNKNOWN"))
             elif job.state in LIMBO and number not in gone:
-                found[number] = replace(job, state="PENDING")
-        return found
+                seen[number] = replace(job, state="PENDING")
+        return seen
 
     def interval(self, left: int) -> float:
         """Return the seconds until the next look, when `left` of the jobs have not ended.

@@ -9,24 +9,24 @@ NODE_FAULT = 75
 """Exit status (EX_TEMPFAIL of sysexits.h) of a rule's command that cannot work on its node."""
 
 FULL = re.compile(r"\w*Submit\w*Limit|not available \(inactive or drain\)")
-"""In what sbatch says: it takes the same request when a job has ended or somebody lets it."""
+"""Words of sbatch when it will take the same request later: after a job has ended, for example."""
 AWAY = re.compile(
     "Unable to contact|timed out|Connection|Zero Bytes|standby|temporarily", re.IGNORECASE
 )
-"""In what sbatch says: there was no answer, but the job may have been taken."""
+"""Words of sbatch when nobody answered; the job may have been taken all the same."""
 FOR_GOOD = re.compile(
     "invalid|unrecognized|not permitted|not allowed|can not be satisfied", re.IGNORECASE
 )
-"""In what sbatch says: the same request will be refused again."""
+"""Words of sbatch when it will refuse the same request again."""
 NO_NODE = "node configuration is not available"
-"""In what sbatch says: no node is left, or none has what is asked for."""
+"""Words of sbatch when no node is left, or none has the resources of the request."""
 
 _SBATCH = re.compile(r"The error message was '(.*?)'\.\n {4}sbatch call:", re.DOTALL)
 
 _NEVER = re.compile("PartitionTimeLimit|PerJob|MaxMemPerLimit|BadConstraints|Invalid|NotAllowed")
 _HELD = re.compile("JobHe|JobHold|held", re.IGNORECASE)
 _USED_UP = re.compile(r"Grp\w*(?<!Run)Minutes|GrpWall")
-"""Reasons to wait, by squeue, that do not pass with the jobs of others."""
+"""Reasons of squeue for waiting that do not pass when the jobs of others end."""
 
 _ENDS = {
     "TIMEOUT": "its time limit was over",
@@ -42,15 +42,15 @@ _TAIL_BYTES = 65536
 
 
 def of_submission(message: str) -> str:
-    """Return why a job was not submitted, on one line: what sbatch said, without its call."""
-    found = _SBATCH.search(message)
-    lines = (found[1] if found else message).splitlines()
+    """Return sbatch's words in the plain plugin's message, on one line and without the call."""
+    match = _SBATCH.search(message)
+    lines = (match[1] if match else message).splitlines()
     words = " ".join(line.removeprefix("sbatch: error: ").strip() for line in lines)
-    return f"sbatch: {words}" if found else words
+    return f"sbatch: {words}" if match else words
 
 
 def of_waiting(reason: str) -> tuple[bool, str]:
-    """Whether a job can never start, by squeue's reason, and what to do; "" if it just waits."""
+    """Return, for a reason of squeue, if the job can never start, and the remedy or ""."""
     if _HELD.search(reason):
         return False, "it is held. To let it go on: scontrol release, with its number"
     if _USED_UP.search(reason):
@@ -77,12 +77,12 @@ def tail(log: Path) -> bytes:
 
 
 def is_node_fault(log: bytes) -> bool:
-    """Whether the rule's command says that it cannot work on its node."""
+    """Return if the rule's command has ended with the exit status of a fault of the node."""
     return bool(_NODE_FAULT.search(log))
 
 
 def of_failure(state: str, log: bytes, job: JobExecutorInterface) -> str:
-    """Why a job failed.
+    """Return why a job failed.
 
     SLURM calls a job FAILED when one of its steps, not its script, ran out of memory; slurmstepd
     says so in the job's log.
